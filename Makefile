@@ -1,0 +1,61 @@
+# On a fresh machine with Python 3.11 or newer, pip and make: `make demo` and `make test` do all set-up.
+PYTHON ?= python3
+VENV ?= .venv
+BENCH_VENV ?= .venv-bench
+BIN := $(VENV)/bin
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow lint format bench clean
+
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+demo: $(VENV)/.core ## set up, then show the data layer at work on a real environment
+	$(BIN)/guerdon demo
+
+test: $(VENV)/.dev ## set up, then run the tests
+	$(BIN)/pytest -n auto
+
+test-slow: $(VENV)/.dev ## the tests that take minutes
+	$(BIN)/pytest -n auto -m slow
+
+lint: $(VENV)/.dev ## formatting, style, types, import rules
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev ## format the code and fix what can be fixed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(BENCH_VENV)/.peers ## guerdon beside its peers, in an environment of its own
+	$(BENCH_VENV)/bin/python benchmarks/buffers.py
+
+clean: ## remove what the other targets made
+	rm -rf $(VENV) $(BENCH_VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+# Every install goes through constraints.txt, build requirements too. A stamp file is written last, so that a second
+# call does nothing and a broken one starts again.
+INSTALL = PIP_CONSTRAINT=constraints.txt $(1)/bin/python -m pip install --quiet
+
+%/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "guerdon needs Python 3.11 or newer; call make PYTHON=/path/to/python3.11"; exit 1; }
+	$(PYTHON) -m venv $*
+
+$(VENV)/.core: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing guerdon into $(VENV): a few minutes, once."
+	$(call INSTALL,$(VENV)) --editable .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.core
+	@echo "Installing the tools for tests into $(VENV)."
+	$(call INSTALL,$(VENV)) --editable '.[dev]'
+	@touch $@
+
+$(BENCH_VENV)/.peers: pyproject.toml constraints.txt benchmarks/requirements.txt | $(BENCH_VENV)/bin/python
+	@echo "Installing guerdon and its peers into $(BENCH_VENV): a few minutes, once."
+	$(call INSTALL,$(BENCH_VENV)) --editable . --requirement benchmarks/requirements.txt
+	@touch $@
