@@ -18,7 +18,7 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
-    version: Annotated[  # noqa: ARG001 - the callback does the work
+    version: Annotated[
         bool,
         typer.Option("--version", "-v", callback=_show_version, is_eager=True, help="Show it."),
     ] = False,

@@ -1,7 +1,7 @@
 """What a `Batch` may hold: how values become leaves, and what is done to one leaf at a time.
 
-A leaf is a NumPy array, a torch tensor, or a plain Python object (number, string, None, anything else), which is kept
-as it is. `Batch` itself is the only inner node.
+A leaf is a NumPy array, a torch tensor, or a plain Python object (number, string, None, anything
+else), which is kept as it is. `Batch` itself is the only inner node.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ import torch
 
 Array = np.ndarray | torch.Tensor
 
-# Values that are stored without a look inside; by far the most common ones come first in `Batch.__init__`.
+# Plain values, stored without a look inside.
 SCALARS = (int, float, bool, str, bytes, complex, type(None))
 
 
@@ -50,7 +50,7 @@ def from_sequence(values: Sequence[Any], key: str) -> Array:
 
 
 def join(function: Callable[..., Any], leaves: Sequence[Any], key: str, axis: int = 0) -> Array:
-    """Concatenates or stacks leaves of one key; all have to be of one kind, dtype and fitting shape."""
+    """Concatenates or stacks the leaves of one key: one kind, one dtype, fitting shapes."""
     first = leaves[0]
     kind, dtype = type(first), getattr(first, "dtype", None)
     for leaf in leaves:
