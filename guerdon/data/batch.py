@@ -45,8 +45,7 @@ class Batch:
         if data is not None:
             rows.update(_mapping(data))
         for key, value in fields.items():
-            kind = type(value)
-            if kind is np.ndarray and value.dtype.kind in "fiub":
+            if type(value) is np.ndarray and value.dtype.kind in "fiub":
                 rows[key] = value  # the hot path
             else:
                 rows[key] = _leaf(value, key)
@@ -55,7 +54,7 @@ class Batch:
 
     def __getattr__(self, key: str) -> Any:
         # Only called for what is no method. Names like __deepcopy__ are looked up by Python itself.
-        if not key.startswith("__"):
+        if not (key.startswith("__") and key.endswith("__")):
             try:
                 return self._data[key]
             except KeyError:
@@ -107,49 +106,27 @@ class Batch:
     # --- rows
 
     def __getitem__(self, index: Any) -> Any:
-        if type(index) is str:
+        if isinstance(index, str):
             try:
                 return self._data[index]
             except KeyError:
                 raise KeyError(_no_key(self, index)) from None
         if not self._data:
             raise IndexError("an empty Batch has no rows")
+        if type(index) is list:
+            index = np.asarray(index) if index else np.empty(0, np.intp)
         # `take` gives the same as indexing with an array of integers, several times faster.
-        take = type(index) is np.ndarray and index.dtype.kind in "iu"
-        rows = {}
-        for key, value in self._data.items():
-            kind = type(value)
-            try:
-                if take and kind is np.ndarray:
-                    rows[key] = value.take(index, 0)
-                elif kind is Batch:
-                    rows[key] = value[index] if value._data else value
-                elif value is None:
-                    rows[key] = None
-                elif isinstance(value, Array):
-                    rows[key] = value[index]
-                else:
-                    raise TypeError(f"key {key!r} holds {describe(value)}, which has no rows")
-            except IndexError as error:
-                raise IndexError(f"key {key!r}: {error}") from None
-        return _wrap(rows)
+        return _rows(self, index, type(index) is np.ndarray and index.dtype.kind in "iu")
 
     def __setitem__(self, index: Any, value: Any) -> None:
         if isinstance(index, str):
             self._data[index] = _leaf(value, index)
-            return
-        if isinstance(value, Batch | Mapping):
-            value = Batch(value)._data
-            _same_keys(self._data, value)
-        elif not isinstance(value, int | float | np.generic):
+        elif isinstance(value, _NODES):
+            _set_rows(self, index, _as_batch(value))
+        elif isinstance(value, int | float | np.generic):
+            _set_rows(self, index, value)
+        else:
             raise TypeError(f"rows are set from a Batch, a dict or a number, not {describe(value)}")
-        for key, leaf in self._data.items():
-            source = value[key] if isinstance(value, dict) else value
-            if type(leaf) is Batch:
-                if leaf._data:
-                    leaf[index] = source
-            elif leaf is not None or isinstance(source, Array):
-                leaves.assign(leaf, index, source, key)
 
     def __len__(self) -> int:
         rows: int | None = None
@@ -196,7 +173,7 @@ class Batch:
         merge_last: bool = False,
         generator: np.random.Generator | int | None = None,
     ) -> Iterator[Batch]:
-        """Cuts the rows into batches of ``size``.
+        """Cuts the rows into batches of ``size``; without rows, there are none.
 
         Args:
             size: Rows a batch; -1 is all of them in one.
@@ -213,8 +190,9 @@ class Batch:
         starts = list(range(0, total, size))
         if merge_last and len(starts) > 1 and total % size:
             starts.pop()
-        for start, stop in zip(starts, [*starts[1:], total], strict=True):
-            yield self[start:stop] if order is None else self[order[start:stop]]
+        bounds = zip(starts, [*starts[1:], total], strict=True) if starts else ()
+        parts = (slice(start, stop) for start, stop in bounds)
+        return (self[part] if order is None else self[order[part]] for part in parts)
 
     @staticmethod
     def cat(batches: Sequence[Any], axis: int = 0) -> Batch:
@@ -236,7 +214,7 @@ class Batch:
             {
                 key: value.apply(function)
                 if type(value) is Batch
-                else (None if value is None else function(value))
+                else (None if value is None else _leaf(function(value), key))
                 for key, value in self._data.items()
             }
         )
@@ -246,7 +224,8 @@ class Batch:
     ) -> Batch:
         """Every number and numeric array as a tensor, of that dtype if one is given.
 
-        Memory is shared where possible. What no tensor can hold (strings, objects) stays as it is.
+        Memory is shared where possible. What no tensor can hold (strings, dates, objects) stays as
+        it is.
         """
         return self.apply(lambda leaf: leaves.to_torch(leaf, dtype, device))
 
@@ -305,18 +284,19 @@ class Batch:
         return _compute(lambda leaf, value: value / leaf, self, other)
 
     def __iadd__(self, other: Any) -> Batch:
-        return _compute_in_place(operator.iadd, self, other)
+        return _compute(operator.iadd, self, other, in_place=True)
 
     def __isub__(self, other: Any) -> Batch:
-        return _compute_in_place(operator.isub, self, other)
+        return _compute(operator.isub, self, other, in_place=True)
 
     def __imul__(self, other: Any) -> Batch:
-        return _compute_in_place(operator.imul, self, other)
+        return _compute(operator.imul, self, other, in_place=True)
 
     def __itruediv__(self, other: Any) -> Batch:
-        return _compute_in_place(operator.itruediv, self, other)
+        return _compute(operator.itruediv, self, other, in_place=True)
 
 
+_NODES = (Batch, Mapping)
 _set_data = cast("Any", Batch.__dict__["_data"]).__set__
 
 
@@ -332,43 +312,65 @@ def _as_batch(data: Any) -> Batch:
 
 
 def _no_key(batch: Batch, key: str) -> str:
+    if key in batch._data:
+        return f"the key {key!r} is named like Python's own attributes: read it as batch[{key!r}]"
     return f"this Batch has no key {key!r}; it has: {', '.join(sorted(batch._data)) or 'none'}"
 
 
-def _mapping(data: Any) -> dict[str, Any]:
+def _mapping(data: Any, prefix: str = "") -> dict[str, Any]:
     """The leaves of what `Batch` was called with."""
     if isinstance(data, Batch):
         return data._data
     if isinstance(data, Mapping):
-        bad = [key for key in data if not isinstance(key, str)]
-        if bad:
-            raise TypeError(f"keys of a Batch are strings, not {bad[0]!r}")
-        return {key: _leaf(value, key) for key, value in data.items()}
+        rows: dict[str, Any] = {}
+        for key, value in data.items():
+            if type(value) is np.ndarray and value.dtype.kind in "fiub" and type(key) is str:
+                rows[key] = value  # the hot path
+            elif isinstance(key, str):
+                rows[key] = _leaf(value, prefix + key)
+            else:
+                raise TypeError(f"keys of a Batch are strings, not {key!r}")
+        return rows
+    if isinstance(data, list | tuple) and not data:
+        return {}
     if isinstance(data, list | tuple | np.ndarray) and _all_mappings(data):
         return Batch.stack(data)._data  # type: ignore[arg-type]
     raise TypeError(f"a Batch is made of mappings or a list of them, not of {describe(data)}")
 
 
 def _all_mappings(values: Any) -> bool:
-    return len(values) > 0 and all(isinstance(value, Batch | Mapping) for value in values)
+    if len(values) == 0 or type(values[0]) in leaves.SCALARS:
+        return False
+    return all(isinstance(value, _NODES) for value in values)
 
 
 def _leaf(value: Any, key: str) -> Any:
     """What a value is stored as."""
     kind = type(value)
-    if kind is np.ndarray:
-        if value.dtype == object and value.ndim == 1 and _all_mappings(value):
-            return Batch.stack(value)
-        return leaves.from_ndarray(value)
     if kind is Batch or kind in leaves.SCALARS or isinstance(value, torch.Tensor):
         return value
+    if isinstance(value, np.ndarray):
+        if value.dtype == object and value.ndim == 1 and _all_mappings(value):
+            return _from_sequence(value, key)
+        return leaves.from_ndarray(leaves.plain(value, key))
     if isinstance(value, Mapping):
-        return Batch(value)
+        return _wrap(_mapping(value, f"{key}."))
     if isinstance(value, list | tuple):
-        if _all_mappings(value):
-            return Batch.stack(value)
-        return leaves.from_sequence(value, key)
+        return _from_sequence(value, key)
     return value
+
+
+def _from_sequence(values: Any, key: str) -> Any:
+    """What a list is stored as; lists of mappings, and lists of lists of them, are stacked."""
+    first = values[0] if len(values) else None
+    if isinstance(first, list | tuple):
+        while isinstance(first, list | tuple) and first:
+            first = first[0]
+        if isinstance(first, (*_NODES, torch.Tensor)):
+            values = [_leaf(value, key) for value in values]
+    if _all_mappings(values):
+        return _join(np.stack, torch.stack, [_as_batch(value) for value in values], 0, f"{key}.")
+    return leaves.from_sequence(values, key)
 
 
 def _arrays(batch: Batch, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -380,14 +382,54 @@ def _arrays(batch: Batch, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield prefix + key, value if isinstance(value, Array) else np.asarray(None)
 
 
-def _same_keys(left: Mapping[str, Any], right: Mapping[str, Any]) -> None:
-    if left.keys() != right.keys():
-        key = min(left.keys() ^ right.keys())
-        sides = "first but not in the second" if key in left else "second but not in the first"
-        raise ValueError(
-            f"keys differ: {key!r} is in the {sides} "
-            f"({', '.join(sorted(left)) or 'none'} and {', '.join(sorted(right)) or 'none'})"
-        )
+def _same_keys(left: Batch, right: Batch, prefix: str) -> None:
+    if left._data.keys() != right._data.keys():
+        key = min(left._data.keys() ^ right._data.keys())
+        order = "first but not in the second" if key in left else "second but not in the first"
+        sides = [", ".join(sorted(side._data)) or "none" for side in (left, right)]
+        raise ValueError(f"keys differ: {prefix + key!r} is in the {order} ({' and '.join(sides)})")
+
+
+def _same_node(left: Any, right: Any, key: str) -> None:
+    """A sub-batch goes with a sub-batch only, and None with None."""
+    if (type(left) is Batch) is not (type(right) is Batch) or (left is None is not right):
+        raise TypeError(f"key {key!r} does not fit: {describe(left)} and {describe(right)}")
+
+
+def _rows(batch: Batch, index: Any, take: bool, prefix: str = "") -> Batch:
+    rows: dict[str, Any] = {}
+    for key, value in batch._data.items():
+        kind = type(value)
+        if kind is Batch:
+            rows[key] = _rows(value, index, take, f"{prefix}{key}.")
+            continue
+        try:
+            if kind is np.ndarray:
+                rows[key] = value.take(index, 0) if take and value.ndim else value[index]
+            elif value is None:
+                rows[key] = None
+            elif isinstance(value, torch.Tensor):
+                rows[key] = value[leaves.torch_index(index, value)]
+            else:
+                raise TypeError("it has no rows")
+        except (IndexError, TypeError, ValueError) as error:
+            kind = TypeError if isinstance(error, TypeError) else IndexError
+            raise kind(f"key {prefix + key!r} is {describe(value)}: {error}") from None
+    return _wrap(rows)
+
+
+def _set_rows(batch: Batch, index: Any, value: Any, prefix: str = "") -> None:
+    paired = type(value) is Batch
+    if paired:
+        _same_keys(batch, value, prefix)
+    for key, leaf in batch._data.items():
+        source = value._data[key] if paired else value
+        if paired:
+            _same_node(leaf, source, prefix + key)
+        if type(leaf) is Batch:
+            _set_rows(leaf, index, source, f"{prefix}{key}.")
+        elif leaf is not None:
+            leaves.assign(leaf, index, source, prefix + key)
 
 
 def _join(
@@ -400,7 +442,7 @@ def _join(
     first = batches[0]._data
     for batch in batches:
         if batch._data.keys() != first.keys():
-            _same_keys(first, batch._data)
+            _same_keys(batches[0], batch, prefix)
     joined: dict[str, Any] = {}
     for key, value in first.items():
         column = [batch._data[key] for batch in batches]
@@ -414,60 +456,34 @@ def _join(
         elif all(leaf is None for leaf in column):
             joined[key] = None
         else:
-            joined[key] = _join_objects(numpy_join, column, prefix + key)
+            joined[key] = leaves.stack_values(column, prefix + key, axis, numpy_join is np.stack)
     return _wrap(joined)
 
 
-def _join_objects(numpy_join: Callable[..., Any], column: list[Any], key: str) -> Any:
-    """Single values can be stacked into an array; there is nothing to concatenate."""
-    odd = next((leaf for leaf in column if isinstance(leaf, Batch | np.ndarray)), None)
-    if odd is not None:
-        raise TypeError(f"key {key!r} does not fit: {describe(column[0])} and {describe(odd)}")
-    if numpy_join is not np.stack:
-        raise TypeError(f"key {key!r} holds {describe(column[0])}, which has no rows to join")
-    return leaves.from_sequence(column, key)
-
-
-def _compute(function: Callable[..., Any], batch: Batch, *others: Any, prefix: str = "") -> Batch:
-    """A new batch of ``function(leaf, other)``; batches are paired by key."""
-    result: dict[str, Any] = {}
-    for key, leaf, other in _pairs(batch, others):
-        name = prefix + key
+def _compute(
+    function: Callable[..., Any],
+    batch: Batch,
+    *others: Any,
+    in_place: bool = False,
+    prefix: str = "",
+) -> Batch:
+    """A batch of ``function(leaf, other)``; the keys of two batches are paired."""
+    paired = [_as_batch(other) for other in others if isinstance(other, _NODES)]
+    for other in paired:
+        _same_keys(batch, other, prefix)
+    result = batch._data if in_place else {}
+    for key, leaf in batch._data.items():
+        name, values = prefix + key, others
+        if paired:
+            values = tuple(other._data[key] for other in paired)
+            _same_node(leaf, values[0], name)
         if type(leaf) is Batch:
-            result[key] = _compute(function, leaf, *other, prefix=f"{name}.")
+            result[key] = _compute(function, leaf, *values, in_place=in_place, prefix=f"{name}.")
         elif leaf is None:
             result[key] = None
         else:
-            try:
-                result[key] = function(leaf, *other)
-            except (TypeError, ValueError, RuntimeError) as error:
-                raise type(error)(_no_sum(name, leaf, other)) from error
-    return _wrap(result)
-
-
-def _compute_in_place(function: Callable[..., Any], batch: Batch, other: Any) -> Batch:
-    for key, leaf, (value,) in _pairs(batch, (other,)):
-        if type(leaf) is Batch:
-            _compute_in_place(function, leaf, value)
-        elif leaf is not None:
-            try:
-                batch._data[key] = function(leaf, value)
-            except (TypeError, ValueError, RuntimeError) as error:
-                raise type(error)(_no_sum(key, leaf, (value,))) from error
-    return batch
-
-
-def _pairs(batch: Batch, others: tuple[Any, ...]) -> Iterator[tuple[str, Any, tuple[Any, ...]]]:
-    paired = [Batch(other)._data for other in others if isinstance(other, Batch | Mapping)]
-    for other in paired:
-        _same_keys(batch._data, other)
-    for key, leaf in batch._data.items():
-        yield key, leaf, tuple(other[key] for other in paired) if paired else others
-
-
-def _no_sum(key: str, leaf: Any, other: tuple[Any, ...]) -> str:
-    sides = " and ".join(describe(side) for side in (leaf, *other))
-    return f"key {key!r} cannot be computed with: {sides}"
+            result[key] = leaves.compute(function, leaf, values, name)
+    return batch if in_place else _wrap(result)
 
 
 def layout(name: str, items: Sequence[tuple[str, Any]]) -> str:

@@ -4,6 +4,7 @@ A leaf is a NumPy array, a torch tensor, or a plain Python object (number, strin
 else), which is kept as it is. `Batch` itself is the only inner node.
 """
 
+import reprlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +14,8 @@ import torch
 Array = np.ndarray | torch.Tensor
 
 # Plain values, stored without a look inside.
-SCALARS = (int, float, bool, str, bytes, complex, type(None))
+SCALARS = frozenset({int, float, bool, str, bytes, complex, type(None)})
+_NUMBERS = frozenset({int, float, bool})
 
 
 def describe(leaf: Any) -> str:
@@ -21,8 +23,17 @@ def describe(leaf: Any) -> str:
     if isinstance(leaf, np.ndarray):
         return f"{leaf.dtype} array of shape {leaf.shape}"
     if isinstance(leaf, torch.Tensor):
-        return f"{str(leaf.dtype).removeprefix('torch.')} tensor of shape {tuple(leaf.shape)}"
-    return f"{type(leaf).__name__} {leaf!r}"
+        place = "" if leaf.device.type == "cpu" else f" on {leaf.device}"
+        dtype = str(leaf.dtype).removeprefix("torch.")
+        return f"{dtype} tensor of shape {tuple(leaf.shape)}{place}"
+    if hasattr(leaf, "keys"):
+        return f"{type(leaf).__name__} of keys ({', '.join(map(str, leaf.keys()))})"
+    return f"{type(leaf).__name__} {reprlib.repr(leaf.item() if is_scalar(leaf) else leaf)}"
+
+
+def is_scalar(leaf: Any) -> bool:
+    """Whether a leaf is a single value out of a NumPy array."""
+    return isinstance(leaf, np.generic)
 
 
 def from_ndarray(array: np.ndarray) -> np.ndarray:
@@ -30,92 +41,196 @@ def from_ndarray(array: np.ndarray) -> np.ndarray:
     return array.astype(object) if array.dtype.kind in "SU" else array
 
 
+def plain(array: np.ndarray, key: str) -> np.ndarray:
+    """The memory of a memory map, a matrix or another subclass, without what that class adds."""
+    if isinstance(array, np.ma.MaskedArray):
+        raise TypeError(f"key {key!r} is a masked array: fill it, or store its mask as a key")
+    return array if type(array) is np.ndarray else array.view(np.ndarray)
+
+
 def from_sequence(values: Sequence[Any], key: str) -> Array:
     """Makes one leaf of a list or tuple whose elements are no mappings."""
-    tensors = [isinstance(value, torch.Tensor) for value in values]
-    if any(tensors):
-        if not all(tensors):
-            odd = values[tensors.index(False)]
-            raise TypeError(f"key {key!r} mixes tensors with {describe(odd)}: use one kind")
+    kinds = set(map(type, values))
+    if kinds <= _NUMBERS:
+        return np.asarray(values)  # the common case
+    if any(issubclass(kind, torch.Tensor) for kind in kinds):
+        if not all(isinstance(value, torch.Tensor) for value in values):
+            raise TypeError(_mix(values, lambda value: isinstance(value, torch.Tensor), key))
         return join(torch.stack, values, key)
+    if kinds in ({str}, {bytes}):  # NumPy's own strings would lose NUL characters at their ends
+        return np.array(values, dtype=object)
+    if any(hasattr(kind, "keys") for kind in kinds):
+        raise TypeError(_mix(values, lambda value: hasattr(value, "keys"), key))
     try:
         array = np.asarray(values)
     except ValueError:
-        sides = sorted({str(np.shape(value)) for value in values if np.ndim(value)}) or ["ragged"]
+        odd = next((value for value in values if _shape(value) != _shape(values[0])), values[0])
         raise ValueError(
-            f"key {key!r} is a list of elements of unequal shapes ({' and '.join(sides)}): "
+            f"key {key!r} is a list of unequal shapes ({describe(values[0])} and {describe(odd)}): "
             "pad them, or store them under separate keys"
         ) from None
     return from_ndarray(array)
 
 
+def _mix(values: Sequence[Any], special: Callable[[Any], bool], key: str) -> str:
+    odd = next(value for value in values if special(value) is not special(values[0]))
+    return f"key {key!r} is a list that mixes {describe(values[0])} and {describe(odd)}"
+
+
+def _shape(value: Any) -> Any:
+    try:
+        return np.shape(value)
+    except ValueError:
+        return None  # itself ragged
+
+
 def join(function: Callable[..., Any], leaves: Sequence[Any], key: str, axis: int = 0) -> Array:
     """Concatenates or stacks the leaves of one key: one kind, one dtype, fitting shapes."""
     first = leaves[0]
-    kind, dtype = type(first), getattr(first, "dtype", None)
+    kind = np.ndarray if type(first) is np.ndarray else torch.Tensor
+    dtype = first.dtype
     for leaf in leaves:
-        if type(leaf) is not kind or leaf.dtype != dtype:
+        if not isinstance(leaf, kind) or leaf.dtype != dtype:
             raise TypeError(f"key {key!r} does not fit: {describe(first)} and {describe(leaf)}")
     try:
         return function(leaves, axis)  # type: ignore[no-any-return]
-    except (ValueError, RuntimeError, IndexError):
-        odd = next((leaf for leaf in leaves if leaf.shape != first.shape), first)
+    except (ValueError, RuntimeError, IndexError) as error:
+        odd = next((leaf for leaf in leaves if not _joins(function, (first, leaf), axis)), first)
         raise ValueError(
             f"key {key!r} does not fit along axis {axis}: {describe(first)} and {describe(odd)}"
-        ) from None
+        ) from error
+
+
+def _joins(function: Callable[..., Any], pair: tuple[Any, Any], axis: int) -> bool:
+    try:
+        function(pair, axis)
+    except (ValueError, RuntimeError, IndexError):
+        return False
+    return True
+
+
+def stack_values(values: Sequence[Any], key: str, axis: int, stack: bool) -> Array:
+    """Stacks single values, which have no rows to concatenate, into one array."""
+    first = values[0]
+    for value in values:
+        if type(value) is not type(first) and not _alike(first, value):
+            raise TypeError(f"key {key!r} does not fit: {describe(first)} and {describe(value)}")
+    if not stack:
+        raise TypeError(f"key {key!r} holds {describe(first)}, which has no rows to join")
+    if axis not in (0, -1):
+        raise ValueError(f"key {key!r} holds {describe(first)}, which has no axis {axis}")
+    return from_sequence(values, key)
+
+
+def _alike(left: Any, right: Any) -> bool:
+    """Whether two types go into one array: a number of Python goes with any other number."""
+    kinds = [
+        np.bool_ if isinstance(side, bool | np.bool_) else type(side) for side in (left, right)
+    ]
+    numbers = all(issubclass(kind, int | float | np.number) for kind in kinds)
+    return kinds[0] is kinds[1] or (numbers and not (is_scalar(left) and is_scalar(right)))
+
+
+def torch_index(index: Any, leaf: torch.Tensor) -> Any:
+    """An index that means to torch what it means to NumPy."""
+    if isinstance(index, slice):  # torch knows no negative steps
+        return np.arange(*index.indices(len(leaf))) if (index.step or 1) < 0 else index
+    if isinstance(index, np.ndarray):  # torch takes uint8 for a mask
+        return index.astype(np.int64) if index.dtype == np.uint8 else index
+    if isinstance(index, tuple):
+        return tuple(torch_index(i, leaf) if isinstance(i, np.ndarray) else i for i in index)
+    return index
+
+
+def compute(function: Callable[..., Any], leaf: Any, others: tuple[Any, ...], key: str) -> Any:
+    """``function(leaf, other)``, or an error that says for which key it failed."""
+    try:
+        for other in others:
+            if isinstance(other, _other_kind(leaf)):
+                raise TypeError("convert one side with to_torch or to_numpy")
+        return function(leaf, *others)
+    except (TypeError, ValueError, RuntimeError, ArithmeticError) as error:
+        kind = next((k for k in (TypeError, ZeroDivisionError) if isinstance(error, k)), ValueError)
+        sides = " and ".join(describe(side) for side in (leaf, *others))
+        raise kind(f"key {key!r} cannot be computed with: {sides}: {error}") from error
+
+
+def _other_kind(leaf: Any) -> Any:
+    if type(leaf) is np.ndarray:
+        return torch.Tensor
+    return np.ndarray if isinstance(leaf, torch.Tensor) else ()
 
 
 def to_torch(leaf: Any, dtype: torch.dtype | None, device: str | torch.device | None) -> Any:
     """Turns numbers and numeric arrays into tensors; other Python objects stay what they are."""
     if isinstance(leaf, np.ndarray):
-        if leaf.dtype == object:
+        if leaf.dtype.kind not in "fiubc":
             return leaf
-        if not leaf.flags.writeable or any(stride < 0 for stride in leaf.strides):
+        if not leaf.dtype.isnative:
+            leaf = leaf.astype(leaf.dtype.newbyteorder("="))
+        flags = leaf.flags
+        if not flags.writeable or not (flags.c_contiguous or _regular(leaf)):
             leaf = leaf.copy()  # torch cannot share such memory
         leaf = torch.from_numpy(leaf)
-    elif isinstance(leaf, np.generic | int | float | complex):
+    elif isinstance(leaf, np.number | np.bool_ | int | float | complex):
         leaf = torch.as_tensor(leaf)
     elif not isinstance(leaf, torch.Tensor):
         return leaf
     return leaf.to(device=device, dtype=dtype)
 
 
+def _regular(array: np.ndarray) -> bool:
+    return all(stride >= 0 and stride % array.itemsize == 0 for stride in array.strides)
+
+
 def to_numpy(leaf: Any) -> Any:
     """Turns tensors into arrays; everything else stays what it is."""
-    return leaf.detach().cpu().numpy() if isinstance(leaf, torch.Tensor) else leaf
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    if leaf.dtype == torch.bfloat16:
+        leaf = leaf.float()  # which NumPy does not have
+    return leaf.numpy(force=True)
 
 
 def equal(left: Any, right: Any) -> bool:
     """Whether two leaves are of one kind and hold the same values."""
     if isinstance(left, torch.Tensor):
-        return isinstance(right, torch.Tensor) and torch.equal(left, right)
+        same = isinstance(right, torch.Tensor) and left.device == right.device
+        return same and torch.equal(left, right)
     if isinstance(left, np.ndarray):
-        return isinstance(right, np.ndarray) and np.array_equal(left, right)
+        if not isinstance(right, np.ndarray) or left.shape != right.shape:
+            return False
+        if left.dtype == object == right.dtype:
+            return all(map(equal, left.flat, right.flat))
+        return np.array_equal(left, right)
     return not isinstance(right, Array) and bool(left == right)
 
 
 def assign(leaf: Any, index: Any, value: Any, key: str) -> None:
     """Writes into a leaf, where NumPy and torch would cut decimals off without a word."""
-    if isinstance(leaf, np.ndarray):
-        source = np.asarray(value)
-        if not np.can_cast(source.dtype, leaf.dtype, "same_kind"):
-            raise TypeError(f"key {key!r} is {describe(leaf)} and cannot hold {describe(value)}")
-        value = source
-    elif isinstance(leaf, torch.Tensor):
-        value = torch.as_tensor(value, device=leaf.device)
-        if not torch.can_cast(value.dtype, leaf.dtype):
-            raise TypeError(f"key {key!r} is {describe(leaf)} and cannot hold {describe(value)}")
-    else:
-        raise TypeError(f"key {key!r} holds {describe(leaf)}, which has no rows to write to")
+    weak = type(value) in (bool, int, float, complex)  # takes the width of the leaf
     try:
-        leaf[index] = value
-    except (ValueError, RuntimeError):
-        raise ValueError(
-            f"key {key!r}: a value of shape {tuple(value.shape)} does not fit "
-            f"into shape {tuple(leaf[index].shape)}"
-        ) from None
+        if isinstance(leaf, np.ndarray):
+            source = value if weak else np.asarray(to_numpy(value))
+            dtype = np.result_type(leaf.dtype, value) if weak else source.dtype
+            fits = dtype == leaf.dtype or np.can_cast(dtype, leaf.dtype, "same_kind")
+        elif isinstance(leaf, torch.Tensor):
+            index = torch_index(index, leaf)
+            source = value if weak else to_torch(value, None, leaf.device)
+            fits = (weak or isinstance(source, torch.Tensor)) and torch.can_cast(
+                torch.result_type(leaf, source) if weak else source.dtype, leaf.dtype
+            )
+        else:
+            raise TypeError("there are no rows to write to")
+        if not fits:
+            raise TypeError("the dtypes do not fit")
+        leaf[index] = source
+    except (TypeError, ValueError, RuntimeError, IndexError, OverflowError) as error:
+        kind = next((k for k in (TypeError, IndexError) if isinstance(error, k)), ValueError)
+        sides = f"{describe(leaf)} and cannot hold {describe(value)}"
+        raise kind(f"key {key!r} is {sides} there: {error}") from error
 
 
 def text(leaf: Any) -> str:
     """How a leaf is printed; NumPy's scalars look like Python's."""
-    return repr(leaf.item() if isinstance(leaf, np.generic) else leaf)
+    return repr(leaf.item() if is_scalar(leaf) else leaf)

@@ -1,0 +1,125 @@
+"""One field of a buffer: an array of rows, and what may be written into it."""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from guerdon.data.leaves import Array, describe
+from guerdon.data.storage import Storage
+from guerdon.data.tree import Path
+
+ENDS = ("terminated", "truncated")
+
+# Single numbers that a column takes as they are, by its dtype.
+PLAIN: dict[Any, tuple[type, ...]] = {
+    np.dtype(np.float64): (float, np.float64, int),
+    np.dtype(np.float32): (float, np.float32, int),
+    np.dtype(np.int64): (int, np.int64),
+    np.dtype(np.bool): (bool, np.bool),
+}
+
+
+class Column:
+    """The rows of one leaf, and the checks that a value has to pass before it is written.
+
+    Args:
+        path: The keys that lead to the leaf.
+        rows: Its values, one row a transition.
+        storage: Where the rows live.
+    """
+
+    __slots__ = ("dtype", "path", "plain", "row_shape", "rows", "storage")
+
+    def __init__(self, path: Path, rows: Array, storage: Storage) -> None:
+        self.path = path
+        self.rows: Any = rows
+        self.storage = storage
+        self.dtype: Any = rows.dtype
+        self.row_shape: tuple[int, ...] = tuple(rows.shape[1:])
+        self.plain = PLAIN.get(self.dtype, ()) if self.path[0] not in ("obs", "obs_next") else ()
+
+    @property
+    def name(self) -> str:
+        """The dotted name, for messages and files."""
+        return ".".join(self.path)
+
+    def fit(self, value: Any, lead: tuple[int, ...]) -> Any:
+        """The value as an array of shape ``lead + row_shape``, or an error that says what is off.
+
+        Args:
+            value: What the caller gave.
+            lead: The leading shape: one number for a row an environment, empty for a single row.
+        """
+        shape = lead + self.row_shape
+        if type(value) is np.ndarray and value.dtype == self.dtype and value.shape == shape:
+            return value  # the hot path
+        if not shape and type(value) in self.plain:
+            return value
+        array = self.storage.convert(value)
+        if tuple(array.shape) != shape:
+            raise ValueError(
+                f"{self.name!r} has shape {tuple(array.shape)}, but the buffer expects {shape}: "
+                f"got {describe(value)}"
+            )
+        if array.dtype != self.dtype:
+            # Python's numbers and lists have no dtype of their own; arrays do, and have to keep it.
+            loose = self.path[0] == "rew" or not isinstance(value, Array) or value.ndim == 0
+            if not (loose and _castable(array, self.dtype)) and self.path[0] not in ENDS:
+                raise TypeError(
+                    f"{self.name!r} is {array.dtype}, but the buffer holds {self.dtype}, as the "
+                    "first add decided: convert it, or make a new buffer"
+                )
+            array = cast(array, self.dtype)
+        return array
+
+
+def new_column(path: Path, value: Any, size: int, lead: int, storage: Storage) -> Column:
+    """A column of empty rows for values like this one.
+
+    Args:
+        path: The keys that lead to the leaf.
+        value: The first value; its dtype and row shape are the column's.
+        size: Number of rows.
+        lead: How many leading axes of the value are not part of a row.
+        storage: Where the rows will live.
+    """
+    array = storage.convert(value)
+    dtype = array.dtype
+    if path == ("rew",) and not _is_floating(array):
+        dtype = storage.convert(0.0).dtype
+    elif path[0] in ENDS:
+        dtype = storage.convert(False).dtype
+    rows = storage.array(".".join(path), (size, *array.shape[lead:]), dtype)
+    return Column(path, rows, storage)
+
+
+def take(rows: Any, index: np.ndarray) -> Any:
+    """Rows of an array or tensor, in the shape of the index."""
+    if type(rows) is np.ndarray:
+        return rows.take(index, 0)
+    return rows[torch.as_tensor(index, device=rows.device)]
+
+
+def put(rows: Any, index: Any, values: Any) -> None:
+    """Writes rows of an array or tensor."""
+    if type(index) is np.ndarray and isinstance(rows, torch.Tensor):
+        index = torch.as_tensor(index, device=rows.device)
+    rows[index] = values
+
+
+def cast(array: Any, dtype: Any) -> Any:
+    """The array in another dtype."""
+    return array.to(dtype) if isinstance(array, torch.Tensor) else array.astype(dtype)
+
+
+def _is_floating(array: Any) -> bool:
+    if isinstance(array, torch.Tensor):
+        return array.is_floating_point()
+    return bool(array.dtype.kind == "f")
+
+
+def _castable(array: Any, dtype: Any) -> bool:
+    if isinstance(array, torch.Tensor):
+        return torch.can_cast(array.dtype, dtype)
+    return np.can_cast(array.dtype, dtype, "same_kind")

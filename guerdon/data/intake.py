@@ -1,0 +1,268 @@
+"""From what `add` is given to checked arrays in the order of the columns."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from guerdon.data.batch import Batch
+from guerdon.data.columns import Column, cast, new_column
+from guerdon.data.leaves import Array
+from guerdon.data.ring import Ring, Step
+from guerdon.data.tree import Path, flatten
+
+REQUIRED = ("obs", "act", "rew")
+ENDS = ("done", "terminated", "truncated")
+
+
+class Intake:
+    """Checks every `add` before anything is written; the first one decides keys, shapes and dtypes.
+
+    Args:
+        ring: Whose columns are filled.
+        save_only_last_obs: Whether observations come as stacks of which the last frame is kept.
+    """
+
+    def __init__(self, ring: Ring, save_only_last_obs: bool) -> None:
+        self.only_done = False
+        self._ring = ring
+        self._save_only_last_obs = save_only_last_obs
+        self._keys: set[str] = set()
+        self._groups: dict[Path, set[str]] = {}
+        self._where: dict[str, int] = {}
+        self._one_reward = np.zeros(1)
+        self._one_end = {"terminated": np.zeros(1, bool), "truncated": np.zeros(1, bool)}
+
+    def __call__(
+        self, fields: dict[str, Any], n: int, single: bool, dummy: Any, frames: bool = False
+    ) -> Step:
+        """The values as arrays.
+
+        Args:
+            fields: What `add` was given.
+            n: Number of environments.
+            single: Whether this is one row without a leading axis.
+            dummy: Which rows are no transitions, or None.
+            frames: Whether observations are single frames already, whatever the buffer's option.
+        """
+        lead = () if single else (n,)
+        new = not self._ring.columns
+        only_done = "terminated" not in fields and "truncated" not in fields
+        if "done" in fields or "truncated" not in fields or "terminated" not in fields:
+            fields = _with_ends(fields)
+        if not self._ring.keeps_next and "obs_next" in fields:
+            fields = {key: value for key, value in fields.items() if key != "obs_next"}
+        if self._save_only_last_obs and not frames:
+            fields = _last_frames(fields, 0 if single else 1)
+        if new:
+            self._start(fields, lead)
+        self.only_done = only_done and (new or self.only_done)
+        if fields.keys() != self._keys or self._groups:
+            fields = self._matched(fields, lead)
+        values = []
+        for column in self._ring.columns:
+            path = column.path
+            value = fields[path[0]] if len(path) == 1 else _dig(fields, path)
+            values.append(column.fit(value, lead))
+        nexts = [column.fit(_dig(fields, column.path), lead) for column in self._ring.table]
+        return Step(
+            values,
+            nexts,
+            _flat(values[self._where["rew"]], self._one_reward),
+            _flat(values[self._where["terminated"]], self._one_end["terminated"]),
+            _flat(values[self._where["truncated"]], self._one_end["truncated"]),
+            self._ring.nobody[:n] if dummy is None else _mask(dummy, n),
+        )
+
+    def adopt(self, columns: list[Column], table: list[Column], only_done: bool) -> None:
+        """Takes columns that exist already, as of a buffer that is loaded."""
+        self.only_done = only_done
+        rew = next(column for column in columns if column.path == ("rew",))
+        self._ring.start(columns, table, agents=int(np.prod(rew.row_shape)))
+        self._index()
+
+    def _start(self, fields: dict[str, Any], lead: tuple[int, ...]) -> None:
+        """Makes the columns for values like these."""
+        missing = [key for key in REQUIRED if key not in fields]
+        if self._ring.keeps_next and "obs_next" not in fields:
+            missing.append("obs_next")
+        if missing:
+            hint = " (or make the buffer with ignore_obs_next=True)" if "obs_next" in missing else ""
+            raise ValueError(f"add() needs {missing[0]!r}{hint}; it was given {_names(fields)}")
+        ring, storage = self._ring, self._ring.storage
+        leaves = [(path, leaf) for path, leaf in flatten(fields) if not isinstance(leaf, Batch | Mapping)]
+        for path, leaf in leaves:
+            shape = tuple(storage.convert(leaf).shape)
+            if shape[: len(lead)] != lead:
+                raise ValueError(
+                    f"{'.'.join(path)!r} has shape {shape}, but with a row an environment "
+                    f"it starts with {lead[0]}"
+                )
+        leaves.sort(key=lambda item: item[0][0] != "obs")  # the ring wants observations first
+        columns = [
+            new_column(path, leaf, ring.n_rows, len(lead), storage)
+            for path, leaf in leaves
+            if path[0] != "obs_next"
+        ]
+        table = []
+        if ring.keeps_next:
+            for path, leaf in leaves:
+                if path[0] == "obs":
+                    place = ("obs_next", *path[1:])
+                    table.append(new_column(place, leaf, 2 * ring.n_envs + 16, len(lead), storage))
+        self.adopt(columns, table, self.only_done)
+
+    def _index(self) -> None:
+        """Remembers which keys to expect where."""
+        paths = [c.path for c in self._ring.columns] + [c.path for c in self._ring.table]
+        self._where = {c.path[0]: i for i, c in enumerate(self._ring.columns) if len(c.path) == 1}
+        self._keys = {path[0] for path in paths}
+        self._groups = {}
+        for path in paths:
+            for depth in range(1, len(path)):
+                self._groups.setdefault(path[:depth], set()).add(path[depth])
+        rew = self._ring.columns[self._where["rew"]]
+        if isinstance(rew.dtype, np.dtype):
+            self._one_reward = np.zeros(1, rew.dtype)
+
+    def _matched(self, fields: dict[str, Any], lead: tuple[int, ...]) -> dict[str, Any]:
+        """The fields with exactly the expected keys, or an error that names the odd one.
+
+        Only `info` may change: environments report what they please. A row that lacks a key of it
+        reads NaN, 0, False or None there.
+        """
+        for key in ("info", "policy"):
+            value = fields.get(key)
+            if key not in self._keys and value is not None and not len(value):
+                fields = {k: v for k, v in fields.items() if k != key}
+        if "info" in fields or "info" in self._keys:
+            fields = {**fields, "info": self._matched_info(fields.get("info", {}), lead)}
+            if not fields["info"]:
+                del fields["info"]
+        _same(fields, self._keys, "")
+        for path, keys in self._groups.items():
+            _same(_dig(fields, path), keys, ".".join(path) + ".")
+        return fields
+
+    def _matched_info(self, info: Any, lead: tuple[int, ...]) -> dict[str, Any]:
+        given = {("info", *path): leaf for path, leaf in flatten(Batch(info))}
+        given = {path: leaf for path, leaf in given.items() if not isinstance(leaf, Batch)}
+        known = {column.path: column for column in self._ring.columns if column.path[0] == "info"}
+        ring = self._ring
+        for path, leaf in given.items():
+            if path not in known:
+                column = new_column(path, leaf, ring.n_rows, len(lead), ring.storage)
+                column.rows[...] = _nothing(column)
+                known[path] = column
+                ring.columns.append(column)
+        if len(known) > len(self._groups.get(("info",), ())):
+            self._index()
+        tree: dict[str, Any] = {}
+        for path, column in known.items():
+            node = tree
+            for key in path[1:-1]:
+                node = node.setdefault(key, {})
+            if path in given:
+                node[path[-1]] = given[path]
+            else:
+                shape = lead + column.row_shape
+                node[path[-1]] = column.fit(_filled(column, shape), lead)
+        return tree
+
+
+def _nothing(column: Column) -> Any:
+    """What a row reads that was added without this key."""
+    if column.dtype == object:
+        return None
+    floating = column.dtype.is_floating_point if isinstance(column.rows, torch.Tensor) else (
+        column.dtype.kind == "f"
+    )
+    return float("nan") if floating else 0
+
+
+def _filled(column: Column, shape: tuple[int, ...]) -> Any:
+    if isinstance(column.rows, torch.Tensor):
+        return column.rows.new_full(shape, _nothing(column))
+    return np.full(shape, _nothing(column), column.dtype)
+
+
+def _dig(fields: Any, path: Path) -> Any:
+    for key in path:
+        fields = fields[key]
+    return fields
+
+
+def _names(keys: Any) -> str:
+    return ", ".join(repr(key) for key in sorted(keys)) or "nothing"
+
+
+def _same(fields: Any, keys: set[str], prefix: str) -> None:
+    given = set(fields.keys()) if isinstance(fields, Mapping | Batch) else set()
+    if given == keys:
+        return
+    missing, extra = sorted(keys - given), sorted(given - keys)
+    if missing:
+        raise ValueError(
+            f"add() lacks {prefix + missing[0]!r}: the buffer holds {_names(keys)}, "
+            f"and was given {_names(given)}"
+        )
+    raise ValueError(
+        f"add() was given {prefix + extra[0]!r}, which the first add did not have: "
+        f"the buffer holds {_names(keys)}"
+    )
+
+
+def _with_ends(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields with `terminated` and `truncated`, from whichever of the three ends were given."""
+    done, terminated, truncated = (fields.get(key) for key in ENDS)
+    if done is None and terminated is None:
+        raise ValueError(f"add() needs 'done' or 'terminated'; it was given {_names(fields)}")
+    if done is not None:
+        done = _as_bool(done)
+        if terminated is not None and truncated is not None:
+            if ((_as_bool(terminated) | _as_bool(truncated)) != done).any():
+                raise ValueError("'done' is not 'terminated' or 'truncated': leave it out")
+        elif terminated is not None:
+            truncated = done & ~_as_bool(terminated)
+        else:
+            terminated = done if truncated is None else done & ~_as_bool(truncated)
+    if truncated is None:
+        terminated = _as_bool(terminated)
+        truncated = terminated & False
+    ends = {"terminated": terminated, "truncated": truncated}
+    return {**{key: value for key, value in fields.items() if key != "done"}, **ends}
+
+
+def _as_bool(value: Any) -> Any:
+    array = value if isinstance(value, Array) else np.asarray(value)
+    return cast(array, torch.bool if isinstance(array, torch.Tensor) else bool)
+
+
+def _last_frames(fields: dict[str, Any], axis: int) -> dict[str, Any]:
+    last = (slice(None),) * axis + (-1,)
+
+    def cut(value: Any) -> Any:
+        if isinstance(value, Mapping | Batch):
+            return {key: cut(leaf) for key, leaf in value.items()}
+        return (value if isinstance(value, Array) else np.asarray(value))[last]
+
+    names = [key for key in ("obs", "obs_next") if key in fields]
+    return {**fields, **{key: cut(fields[key]) for key in names}}
+
+
+def _flat(value: Any, one: np.ndarray) -> np.ndarray:
+    """A reward or an end as the kernels want it: in one dimension, in NumPy."""
+    if type(value) is np.ndarray:
+        return value if value.ndim == 1 else value.reshape(-1)
+    if isinstance(value, torch.Tensor):
+        return value.cpu().numpy().reshape(-1)
+    one[0] = value  # a plain number
+    return one
+
+
+def _mask(dummy: Any, n: int) -> np.ndarray:
+    mask = np.asarray(dummy, dtype=bool).reshape(-1)
+    if mask.size != n:
+        raise ValueError(f"'dummy' marks {mask.size} rows, but {n} are added")
+    return mask

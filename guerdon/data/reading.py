@@ -1,0 +1,128 @@
+"""From rows of a ring to batches: nesting, stacking, next observations."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from guerdon.data import kernels
+from guerdon.data.batch import Batch
+from guerdon.data.columns import Column, take
+from guerdon.data.ring import Ring, next_values
+from guerdon.data.tree import unflatten
+
+FIELDS = ("obs", "act", "rew", "terminated", "truncated", "done", "obs_next", "info", "policy")
+OBSERVATIONS = ("obs", "obs_next")
+
+
+class Reader:
+    """Reads the fields of a ring.
+
+    Args:
+        ring: What is read.
+        stack_num: How many frames an observation is read as.
+    """
+
+    def __init__(self, ring: Ring, stack_num: int) -> None:
+        self._ring = ring
+        self._stack_num = stack_num
+        self._groups: dict[str, list[Column]] = {}
+        self._n_columns = 0
+
+    def groups(self) -> dict[str, list[Column]]:
+        """The columns by field."""
+        if self._n_columns != len(self._ring.columns):
+            self._n_columns = len(self._ring.columns)
+            self._groups = {}
+            for column in self._ring.columns:
+                self._groups.setdefault(column.path[0], []).append(column)
+        return self._groups
+
+    def names(self) -> list[str]:
+        """Every field there is to read: the well-known ones, then the others."""
+        return [*FIELDS, *(name for name in self.groups() if name not in FIELDS)]
+
+    def stored(self) -> list[str]:
+        """The fields of a transition as `add` takes them, without what is derived from others."""
+        return [*self.groups(), "obs_next"]
+
+    def read(
+        self, rows: np.ndarray, fields: Iterable[str] | None = None, stack_num: int | None = None
+    ) -> Batch:
+        """The fields at some rows.
+
+        Args:
+            rows: Row numbers, known to be good.
+            fields: Their names; all by default.
+            stack_num: Frames a stack, for every field; by default for observations alone.
+        """
+        groups = self.groups()
+        if not groups:
+            raise ValueError("the buffer is empty: nothing was ever added")
+        read: dict[str, Any] = {}
+        for name in fields or self.names():
+            frames = stack_num or (self._stack_num if name in OBSERVATIONS else 1)
+            columns = groups.get(name)
+            if columns is not None:
+                at = rows if frames == 1 else self._stacks(rows, frames)
+                read[name] = _nested([(c, take(c.rows, at)) for c in columns])
+            elif name == "done":
+                read[name] = self._done(rows, read)
+            elif name == "obs_next":
+                read[name] = self._obs_next(rows, frames)
+            elif name in FIELDS:
+                read[name] = Batch()
+            else:
+                raise KeyError(
+                    f"this buffer has no field {name!r}; it has: {', '.join(self.names())}"
+                )
+        return Batch(**read)
+
+    def whole(self, name: str) -> Any:
+        """A field at every slot: [slot, env, ...], or [slot, ...] with one environment."""
+        ring = self._ring
+        columns = self.groups().get(name)
+        if columns is None:
+            pairs = list(self.read(np.arange(ring.n_rows), (name,), 1).items())
+            value = pairs[0][1]
+            return value.apply(self._by_slot) if isinstance(value, Batch) else self._by_slot(value)
+        return _nested([(column, self._by_slot(column.rows)) for column in columns])
+
+    def _by_slot(self, rows: Any) -> Any:
+        ring = self._ring
+        return rows if ring.n_envs == 1 else rows.reshape(ring.slots, ring.n_envs, *rows.shape[1:])
+
+    def _done(self, rows: np.ndarray, read: dict[str, Any]) -> Any:
+        terminated, truncated = (
+            read[name] if name in read else take(self.groups()[name][0].rows, rows)
+            for name in ("terminated", "truncated")
+        )
+        return terminated | truncated
+
+    def _stacks(self, rows: np.ndarray, frames: int) -> np.ndarray:
+        stacks = kernels.stacks(rows.reshape(-1), frames, self._ring.written, self._ring.flags)
+        return stacks.reshape(*rows.shape, frames)
+
+    def _obs_next(self, rows: np.ndarray, frames: int) -> Any:
+        ring = self._ring
+        flat = rows.reshape(-1)
+        if not ring.keeps_next:
+            after = kernels.next_rows(flat, ring.written, ring.flags).reshape(rows.shape)
+            return self.read(after, ("obs",), frames)["obs"]
+        before = None if frames == 1 else self._stacks(flat, frames)[:, 1:]
+        places = ring.next_places(flat)
+        leaves = []
+        for column, table in zip(self.groups()["obs"], ring.table, strict=True):
+            values = next_values(column, table, places, before)
+            if rows.ndim != 1:
+                values = values.reshape(*rows.shape, *values.shape[1:])
+            leaves.append((column, values))
+        return _nested(leaves)
+
+
+def _nested(leaves: list[tuple[Column, Any]]) -> Any:
+    """The values of one field: itself a leaf, or a batch."""
+    column, value = leaves[0]
+    if len(column.path) == 1:
+        return value
+    return unflatten({column.path[1:]: value for column, value in leaves})

@@ -1,0 +1,152 @@
+"""Gymnasium spaces as JSON, and rows of data held against a space."""
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import Space, spaces
+
+from guerdon.data.batch import Batch
+from guerdon.data.leaves import describe
+
+_SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, Dict, Tuple and Text"
+
+
+def space_to_json(space: Space[Any]) -> dict[str, Any]:
+    """Describes a space in strict JSON: infinite bounds are the strings "inf" and "-inf"."""
+    # The exact type: a subclass has rules of its own, which would be lost.
+    kind = type(space)
+    data: dict[str, Any] = {"type": kind.__name__}
+    if kind is spaces.Box:
+        data |= {"shape": list(space.shape), "dtype": space.dtype.name}
+        data["low"] = _bounds(space.low, space.bounded_below, "-inf")
+        data["high"] = _bounds(space.high, space.bounded_above, "inf")
+    elif kind is spaces.Discrete:
+        data |= {"n": int(space.n), "start": int(space.start), "dtype": space.dtype.name}
+    elif kind is spaces.MultiDiscrete:
+        data |= {"nvec": space.nvec.tolist(), "start": space.start.tolist()}
+        data["dtype"] = space.dtype.name
+    elif kind is spaces.MultiBinary:
+        data["n"] = space.n if isinstance(space.n, int) else list(space.n)
+    elif kind is spaces.Dict:
+        if not all(isinstance(key, str) for key in space.spaces):
+            raise ValueError(f"a Dict space with keys that are no strings has no JSON: {space}")
+        data["spaces"] = [[key, space_to_json(part)] for key, part in space.spaces.items()]
+    elif kind is spaces.Tuple:
+        data["spaces"] = [space_to_json(part) for part in space.spaces]
+    elif kind is spaces.Text:
+        data |= {"min_length": space.min_length, "max_length": space.max_length}
+        data["characters"] = "".join(space.character_list)
+    else:
+        raise ValueError(f"a space of type {kind.__name__} has no JSON here: use {_SUPPORTED}")
+    return data
+
+
+def space_from_json(data: Any) -> Space[Any]:
+    """Makes the space that `space_to_json` described."""
+    try:
+        return _from_json(data)
+    except (KeyError, TypeError, ValueError, AttributeError, AssertionError) as error:
+        raise ValueError(f"this is no space that guerdon has written: {data!r} ({error})") from None
+
+
+def _from_json(data: Any) -> Space[Any]:
+    kind = data["type"]
+    if kind == "Box":
+        shape, dtype = tuple(data["shape"]), np.dtype(data["dtype"])
+        low, high = (_from_bounds(data[side], shape, dtype) for side in ("low", "high"))
+        return spaces.Box(low, high, shape, dtype.type)
+    if kind == "Discrete":
+        return spaces.Discrete(data["n"], start=data["start"], dtype=data["dtype"])
+    if kind == "MultiDiscrete":
+        return spaces.MultiDiscrete(data["nvec"], dtype=data["dtype"], start=data["start"])
+    if kind == "MultiBinary":
+        return spaces.MultiBinary(data["n"])
+    if kind == "Dict":  # a list of pairs, since Gymnasium sorts the keys of a dictionary
+        return spaces.Dict([(key, _from_json(part)) for key, part in data["spaces"]])
+    if kind == "Tuple":
+        return spaces.Tuple([_from_json(part) for part in data["spaces"]])
+    if kind == "Text":
+        lengths = {"min_length": data["min_length"], "max_length": data["max_length"]}
+        return spaces.Text(**lengths, charset=data["characters"])
+    raise ValueError(f"its type is none of {_SUPPORTED}")
+
+
+def number_to_json(number: float) -> int | float | str:
+    """Keeps a finite number and names any other: "inf", "-inf" or "nan"."""
+    if isinstance(number, int | np.integer):
+        return int(number)
+    number = float(number)
+    return number if math.isfinite(number) else str(number)
+
+
+def _bounds(bound: np.ndarray, bounded: np.ndarray, open_end: str) -> Any:
+    """One number where all are equal, else a nested list."""
+    if bound.dtype.kind == "i" and bound.size and not bounded.any():
+        return open_end  # integers have no infinity: Gymnasium keeps the end of their range
+    values = [number_to_json(value) for value in bound.ravel().tolist()]
+    if len(set(map(repr, values))) == 1:
+        return values[0]
+    named = np.empty(len(values), dtype=object)
+    named[:] = values
+    return named.reshape(bound.shape).tolist()
+
+
+def _from_bounds(data: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+    if not isinstance(data, list):
+        return float(data) if isinstance(data, str) else data
+    values = np.asarray(data, dtype=object).ravel()
+    named = [float(value) if isinstance(value, str) else value for value in values]
+    return np.array(named, dtype).reshape(shape)
+
+
+def check_rows(space: Space[Any], rows: Any, name: str, casting: Any = "safe") -> None:
+    """Holds rows, one an element of the space, against its keys, shape, dtype and range.
+
+    The parts of a Dict space are a `Batch` by key, the parts of a Tuple space one by position
+    ("0", "1", ...). Bounds of a Box are not checked: environments overstep them.
+
+    Args:
+        space: The space; one of a kind not known here fits anything.
+        rows: An array or tensor, or a `Batch` of them.
+        name: What the rows are called in an error.
+        casting: How an array's dtype must be convertible to a Box's, as in `numpy.can_cast`.
+    """
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        pairs = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+        parts: dict[str, Space[Any]] = {str(key): part for key, part in pairs}
+        keys = rows.keys() if isinstance(rows, Batch) else None
+        if keys != parts.keys():
+            found = describe(rows) if keys is None else f"the keys {', '.join(keys)}"
+            raise ValueError(f"{name} has {found}, but the space has {', '.join(parts)}")
+        for key, part in parts.items():
+            check_rows(part, rows[key], f"{name}.{key}", casting)
+    elif isinstance(space, spaces.Text):
+        if not isinstance(rows, np.ndarray) or not all(isinstance(text, str) for text in rows):
+            raise ValueError(f"{name} must be an array of strings for {space}")
+    elif isinstance(
+        space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
+    ):
+        _check_numbers(space, rows, name, casting)
+
+
+def _check_numbers(space: Any, rows: Any, name: str, casting: Any) -> None:
+    if not isinstance(rows, np.ndarray | torch.Tensor) or tuple(rows.shape[1:]) != space.shape:
+        raise ValueError(f"{name} is {describe(rows)}, but a row must be of shape {space.shape}")
+    array = rows.detach().cpu().numpy() if isinstance(rows, torch.Tensor) else rows
+    if isinstance(space, spaces.Box):
+        if not np.can_cast(array.dtype, space.dtype, casting):
+            raise ValueError(f"{name} is {array.dtype}, which does not fit {space}")
+        return
+    if array.dtype.kind not in ("biu" if isinstance(space, spaces.MultiBinary) else "iu"):
+        raise ValueError(f"{name} is {array.dtype}, but {space} needs integers")
+    if isinstance(space, spaces.MultiBinary):
+        first, count = 0, 2
+    else:
+        first, count = space.start, space.n if isinstance(space, spaces.Discrete) else space.nvec
+    shifted = array.astype(np.int64) - first
+    wrong = (shifted < 0) | (shifted >= count)
+    if wrong.any():
+        row = int(np.argwhere(wrong)[0][0])
+        raise ValueError(f"{name} is {array[row]} in row {row}, which is outside {space}")
