@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from guerdon.data import leaves
-from guerdon.data.leaves import Array, describe
+from guerdon.data.leaves import describe
 
 _new = object.__new__
 
@@ -106,17 +106,31 @@ class Batch:
     # --- rows
 
     def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, str):
+        kind = type(index)
+        if kind is str:
             try:
                 return self._data[index]
             except KeyError:
                 raise KeyError(_no_key(self, index)) from None
+        if isinstance(index, str):
+            return self[str.__str__(index)]  # a member of an enumeration, a string of NumPy
         if not self._data:
             raise IndexError("an empty Batch has no rows")
-        if type(index) is list:
-            index = np.asarray(index) if index else np.empty(0, np.intp)
         # `take` gives the same as indexing with an array of integers, several times faster.
-        return _rows(self, index, type(index) is np.ndarray and index.dtype.kind in "iu")
+        take = kind is np.ndarray and index.dtype.kind in "iu"
+        rows = {}
+        try:
+            for key, value in self._data.items():
+                kind = type(value)
+                if kind is np.ndarray:
+                    rows[key] = value.take(index, 0) if take and value.ndim else value[index]
+                elif kind is Batch:
+                    rows[key] = value[index] if value._data else Batch()
+                else:
+                    rows[key] = leaves.rows(value, index)
+        except (IndexError, TypeError, ValueError) as error:
+            raise _no_rows(self, index, error) from None
+        return _wrap(rows)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         if isinstance(index, str):
@@ -131,14 +145,15 @@ class Batch:
     def __len__(self) -> int:
         rows: int | None = None
         first = ""
-        for key, leaf in _arrays(self):
-            if not leaf.shape:
+        for key, leaf in _leaves(self):
+            shape = leaves.shape(leaf)
+            if not shape:
                 raise TypeError(f"key {key!r} is a single value, so this Batch has no length")
             if rows is None:
-                rows, first = leaf.shape[0], key
-            elif leaf.shape[0] != rows:
+                rows, first = shape[0], key
+            elif shape[0] != rows:
                 raise ValueError(
-                    f"lengths differ: {first!r} has {rows} rows and {key!r} has {leaf.shape[0]}"
+                    f"lengths differ: {first!r} has {rows} rows and {key!r} has {shape[0]}"
                 )
         return rows or 0
 
@@ -152,8 +167,8 @@ class Batch:
     def shape(self) -> tuple[int, ...]:
         """The leading dimensions that all leaves share."""
         common: tuple[int, ...] | None = None
-        for _, leaf in _arrays(self):
-            shape = tuple(leaf.shape)
+        for _, leaf in _leaves(self):
+            shape = leaves.shape(leaf)
             if common is None:
                 common = shape
             while common != shape[: len(common)]:
@@ -373,13 +388,13 @@ def _from_sequence(values: Any, key: str) -> Any:
     return leaves.from_sequence(values, key)
 
 
-def _arrays(batch: Batch, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every leaf that counts for length and shape, under its dotted key."""
+def _leaves(batch: Batch, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every leaf but None under its dotted key."""
     for key, value in batch._data.items():
         if type(value) is Batch:
-            yield from _arrays(value, f"{prefix}{key}.")
+            yield from _leaves(value, f"{prefix}{key}.")
         elif value is not None:
-            yield prefix + key, value if isinstance(value, Array) else np.asarray(None)
+            yield prefix + key, value
 
 
 def _same_keys(left: Batch, right: Batch, prefix: str) -> None:
@@ -392,30 +407,20 @@ def _same_keys(left: Batch, right: Batch, prefix: str) -> None:
 
 def _same_node(left: Any, right: Any, key: str) -> None:
     """A sub-batch goes with a sub-batch only, and None with None."""
-    if (type(left) is Batch) is not (type(right) is Batch) or (left is None is not right):
+    nested = type(left) is Batch, type(right) is Batch
+    if nested[0] is not nested[1] or (left is None and right is not None):
         raise TypeError(f"key {key!r} does not fit: {describe(left)} and {describe(right)}")
 
 
-def _rows(batch: Batch, index: Any, take: bool, prefix: str = "") -> Batch:
-    rows: dict[str, Any] = {}
-    for key, value in batch._data.items():
-        kind = type(value)
-        if kind is Batch:
-            rows[key] = _rows(value, index, take, f"{prefix}{key}.")
-            continue
+def _no_rows(batch: Batch, index: Any, error: Exception) -> Exception:
+    """Says for which leaf an index failed."""
+    for key, leaf in _leaves(batch):
         try:
-            if kind is np.ndarray:
-                rows[key] = value.take(index, 0) if take and value.ndim else value[index]
-            elif value is None:
-                rows[key] = None
-            elif isinstance(value, torch.Tensor):
-                rows[key] = value[leaves.torch_index(index, value)]
-            else:
-                raise TypeError("it has no rows")
-        except (IndexError, TypeError, ValueError) as error:
-            kind = TypeError if isinstance(error, TypeError) else IndexError
-            raise kind(f"key {prefix + key!r} is {describe(value)}: {error}") from None
-    return _wrap(rows)
+            leaves.rows(leaf, index)
+        except (IndexError, TypeError, ValueError) as reason:
+            kind = TypeError if isinstance(reason, TypeError) else IndexError
+            return kind(f"key {key!r} is {describe(leaf)}: {reason}")
+    return error
 
 
 def _set_rows(batch: Batch, index: Any, value: Any, prefix: str = "") -> None:

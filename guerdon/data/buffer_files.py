@@ -55,6 +55,8 @@ def load_state_dict(buffer: ReplayBuffer, state: dict[str, Any]) -> None:
             table.append(_filled(path[1:], array, len(array), storage))
     if columns:
         buffer._intake.adopt(columns, table, meta["only_done"])
+        if buffer._disk:
+            describe_changes(buffer, buffer._disk)
     for name in BOOKKEEPING:
         getattr(ring, name)[...] = arrays["ring", name]
     ring.recover()
@@ -63,7 +65,7 @@ def load_state_dict(buffer: ReplayBuffer, state: dict[str, Any]) -> None:
 
 def save(buffer: ReplayBuffer, path: str | Path) -> None:
     """Writes `state_dict` to a file."""
-    state = state_dict(buffer)
+    state = buffer.state_dict()
     write_arrays(path, state["arrays"], state["meta"])
 
 
@@ -80,7 +82,7 @@ def restore(
 ) -> Any:
     """Makes the buffer that a state describes."""
     buffer = kind(**state["meta"]["options"], storage=storage)
-    load_state_dict(buffer, state)
+    buffer.load_state_dict(state)
     return buffer
 
 
@@ -99,18 +101,14 @@ def check_folder(buffer: ReplayBuffer, storage: DiskStorage) -> None:
 
 
 def reopen(buffer: ReplayBuffer, storage: DiskStorage) -> None:
-    """Takes over what a folder holds. Episodes that were under way are cut: nobody goes on there."""
+    """Takes over what a folder holds, and cuts episodes that were under way: nobody goes on."""
     meta = storage.read_meta() or {}
     if not meta.get("columns"):
         return
     ring = buffer._ring
 
     def columns(entries: list[dict[str, Any]], rows: int) -> list[Column]:
-        return [
-            Column(path, storage.array(".".join(path), (rows, *e["shape"]), np.dtype(e["dtype"])), storage)
-            for e in entries
-            for path in [tuple(e["path"])]
-        ]
+        return [_reopened(entry, rows, storage) for entry in entries]
 
     held = columns(meta["columns"], ring.n_rows)
     for column in held:
@@ -147,6 +145,12 @@ def _describe(
         file.write(json.dumps(meta, indent=1).encode())
 
 
+def _reopened(entry: dict[str, Any], rows: int, storage: DiskStorage) -> Column:
+    path = tuple(entry["path"])
+    shape = (rows, *entry["shape"])
+    return Column(path, storage.array(".".join(path), shape, np.dtype(entry["dtype"])), storage)
+
+
 def _entry(column: Column) -> dict[str, Any]:
     return {
         "path": list(column.path),
@@ -171,7 +175,7 @@ def _check_same(theirs: dict[str, Any], ours: dict[str, Any], what: str) -> None
 
 def _filled(path: tuple[str, ...], array: Any, rows: int, storage: Storage) -> Column:
     values = storage.convert(array)
-    held = storage.array(".".join(path), (rows, *values.shape[1:]), values.dtype)
+    held: Any = storage.array(".".join(path), (rows, *values.shape[1:]), values.dtype)
     held[: len(values)] = values
     return Column(path, held, storage)
 

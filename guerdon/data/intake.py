@@ -88,10 +88,14 @@ class Intake:
         if self._ring.keeps_next and "obs_next" not in fields:
             missing.append("obs_next")
         if missing:
-            hint = " (or make the buffer with ignore_obs_next=True)" if "obs_next" in missing else ""
+            hint = (
+                " (or make the buffer with ignore_obs_next=True)" if "obs_next" in missing else ""
+            )
             raise ValueError(f"add() needs {missing[0]!r}{hint}; it was given {_names(fields)}")
         ring, storage = self._ring, self._ring.storage
-        leaves = [(path, leaf) for path, leaf in flatten(fields) if not isinstance(leaf, Batch | Mapping)]
+        leaves = [
+            (path, leaf) for path, leaf in flatten(fields) if not isinstance(leaf, Batch | Mapping)
+        ]
         for path, leaf in leaves:
             shape = tuple(storage.convert(leaf).shape)
             if shape[: len(lead)] != lead:
@@ -175,8 +179,10 @@ def _nothing(column: Column) -> Any:
     """What a row reads that was added without this key."""
     if column.dtype == object:
         return None
-    floating = column.dtype.is_floating_point if isinstance(column.rows, torch.Tensor) else (
-        column.dtype.kind == "f"
+    floating = (
+        column.dtype.is_floating_point
+        if isinstance(column.rows, torch.Tensor)
+        else (column.dtype.kind == "f")
     )
     return float("nan") if floating else 0
 

@@ -12,6 +12,7 @@ from numba import njit
 VALID = 1  # the row is a transition (not empty, not a dummy, not half written)
 DONE = 2  # the episode ended here
 LAST = 4  # no row follows in time: the episode ended, or was cut off
+EPSILON = 1e-8  # so that no error is so small that its row is never seen again
 
 Arrays = tuple[np.ndarray, np.ndarray]
 
@@ -58,7 +59,7 @@ def check_and_clear(
 def find_breaks(
     envs: np.ndarray,
     written: np.ndarray,
-    flags: np.ndarray,
+    link: np.ndarray,
     dummy: np.ndarray,
     new: np.ndarray,
     table: np.ndarray,
@@ -69,22 +70,19 @@ def find_breaks(
     Adds to `broken`, and returns how many are; a dummy row continues nothing.
     """
     n_envs = written.size
-    slots = flags.size // n_envs
+    slots = link.size // n_envs
     n_broken = 0
     for i in range(envs.size):
         e = envs[i]
-        if written[e] == 0:
-            continue
-        head = ((written[e] - 1) % slots) * n_envs + e
-        if flags[head] & VALID and not flags[head] & LAST:
-            tail = ((written[e] - 1) & 1) * n_envs + e
-            difference = np.uint8(dummy[i])
-            for j in range(new.shape[1]):  # no early exit: this way it is vectorised
-                difference |= new[i, j] ^ table[tail, j]
-            if difference:
-                broken[i] = True
-        if broken[i]:
-            n_broken += 1
+        if written[e] > 0:
+            tail = link[((written[e] - 1) % slots) * n_envs + e] - 1
+            if 0 <= tail < 2 * n_envs:  # only a newest row in an open episode links to a tail
+                difference = np.uint8(dummy[i])
+                for j in range(new.shape[1]):  # no early exit: this way it is vectorised
+                    difference |= new[i, j] ^ table[tail, j]
+                if difference:
+                    broken[i] = True
+        n_broken += broken[i]
     return n_broken
 
 
@@ -278,6 +276,42 @@ def tree_set(tree: np.ndarray, rows: np.ndarray, values: np.ndarray) -> None:
         while node > 0:
             tree[node] = tree[2 * node] + tree[2 * node + 1]
             node //= 2
+
+
+@njit(cache=True)
+def tree_set_newest(
+    tree: np.ndarray, envs: np.ndarray, written: np.ndarray, flags: np.ndarray, value: float
+) -> None:
+    """Gives the rows that environments wrote last a value; those that are not valid get 0."""
+    n_envs = written.size
+    slots = flags.size // n_envs
+    rows = np.empty(envs.size, np.int64)
+    values = np.empty(envs.size)
+    for i in range(envs.size):
+        rows[i] = ((written[envs[i]] - 1) % slots) * n_envs + envs[i]
+        values[i] = value if flags[rows[i]] & VALID else 0.0
+    tree_set(tree, rows, values)
+
+
+@njit(cache=True)
+def tree_update(
+    tree: np.ndarray, flags: np.ndarray, rows: np.ndarray, weights: np.ndarray, alpha: float
+) -> float:
+    """Sets priorities from weights (errors), where a row is still valid.
+
+    Returns:
+        The largest priority set, or -1 (and nothing is set) if a weight is not a finite number.
+    """
+    values = np.empty(rows.size)
+    largest = 0.0
+    for i in range(rows.size):
+        weight = abs(weights[i])
+        if not np.isfinite(weight):
+            return -1.0
+        values[i] = (weight + EPSILON) ** alpha if flags[rows[i]] & VALID else 0.0
+        largest = max(largest, values[i])
+    tree_set(tree, rows, values)
+    return largest
 
 
 @njit(cache=True)

@@ -131,12 +131,30 @@ def _alike(left: Any, right: Any) -> bool:
     return kinds[0] is kinds[1] or (numbers and not (is_scalar(left) and is_scalar(right)))
 
 
+def shape(leaf: Any) -> tuple[int, ...]:
+    """The dimensions of a leaf; a Python object has none."""
+    return tuple(leaf.shape) if isinstance(leaf, Array) else ()
+
+
+def rows(leaf: Any, index: Any) -> Any:
+    """The rows of one leaf; None survives every index."""
+    if isinstance(leaf, torch.Tensor):
+        return leaf[torch_index(index, leaf)]
+    if isinstance(leaf, np.ndarray):
+        return leaf[index]
+    if leaf is None:
+        return None
+    raise TypeError("it has no rows")
+
+
 def torch_index(index: Any, leaf: torch.Tensor) -> Any:
     """An index that means to torch what it means to NumPy."""
     if isinstance(index, slice):  # torch knows no negative steps
         return np.arange(*index.indices(len(leaf))) if (index.step or 1) < 0 else index
     if isinstance(index, np.ndarray):  # torch takes uint8 for a mask
         return index.astype(np.int64) if index.dtype == np.uint8 else index
+    if isinstance(index, list):  # torch takes a list of lists for a tuple
+        return np.asarray(index) if index else index
     if isinstance(index, tuple):
         return tuple(torch_index(i, leaf) if isinstance(i, np.ndarray) else i for i in index)
     return index
@@ -209,6 +227,7 @@ def equal(left: Any, right: Any) -> bool:
 def assign(leaf: Any, index: Any, value: Any, key: str) -> None:
     """Writes into a leaf, where NumPy and torch would cut decimals off without a word."""
     weak = type(value) in (bool, int, float, complex)  # takes the width of the leaf
+    source = value
     try:
         if isinstance(leaf, np.ndarray):
             source = value if weak else np.asarray(to_numpy(value))
@@ -216,10 +235,12 @@ def assign(leaf: Any, index: Any, value: Any, key: str) -> None:
             fits = dtype == leaf.dtype or np.can_cast(dtype, leaf.dtype, "same_kind")
         elif isinstance(leaf, torch.Tensor):
             index = torch_index(index, leaf)
-            source = value if weak else to_torch(value, None, leaf.device)
-            fits = (weak or isinstance(source, torch.Tensor)) and torch.can_cast(
-                torch.result_type(leaf, source) if weak else source.dtype, leaf.dtype
-            )
+            if weak:
+                fits = torch.can_cast(torch.result_type(leaf, value), leaf.dtype)
+            else:
+                source = to_torch(value, None, leaf.device)
+                fits = isinstance(source, torch.Tensor) and torch.can_cast(source.dtype, leaf.dtype)
+                source = source.to(leaf.dtype) if fits else source
         else:
             raise TypeError("there are no rows to write to")
         if not fits:

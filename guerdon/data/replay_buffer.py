@@ -222,22 +222,25 @@ class ReplayBuffer:
         return int(walked[0]) if rows.ndim == 0 else walked.reshape(rows.shape)
 
     def unfinished_index(self) -> np.ndarray:
-        """The rows whose episode goes on, but whose next row is not here: the newest, and cut ones."""
+        """The rows whose episode goes on, but not in here: the newest, and cut ones."""
         return self._ring.unfinished()
 
-    @property
-    def last_index(self) -> np.ndarray:
-        """The newest row of each environment that has any."""
-        return self._ring.heads()
+    def newest(self, env_ids: Sequence[int] | np.ndarray | None = None) -> np.ndarray:
+        """The rows written last by environments, of those that are transitions."""
+        envs = self._ring.envs if env_ids is None else self._checked_envs(env_ids)
+        return self._ring.heads(envs)
+
+    def stored_rows(self) -> np.ndarray:
+        """All rows that hold a transition, in storage order."""
+        return self._ring.stored()
 
     def _rows(self, index: Any) -> np.ndarray:
         """Row numbers for an index, each checked to hold a transition."""
-        stored = self._ring.stored() if not isinstance(index, int | np.integer) else None
         if isinstance(index, slice):
-            return stored[index]  # type: ignore[index]
+            return self._ring.stored()[index]
         rows = np.asarray(index)
         if rows.dtype == bool:
-            return stored[rows]  # type: ignore[index]
+            return np.compress(rows, self._ring.stored())
         if rows.dtype.kind not in "iu":
             raise TypeError(f"a buffer is indexed with whole numbers, not {rows.dtype}")
         if (rows < 0).any():
@@ -296,20 +299,29 @@ class ReplayBuffer:
         return rows[self._eligible(rows)] if self.sample_avail else rows
 
     def _draw(self, number: int) -> np.ndarray:
-        limit = self._ring.limit()
-        rows = (self._generator.random(number) * limit).astype(np.int64)
-        if self._ring.is_dense() and not self.sample_avail:
+        rows = self._propose(number)
+        if self._proposes_only_eligible():
             return rows
-        # Drawing the misses again keeps every good row equally likely.
+        # Drawing the misses again keeps the good rows as likely as they were.
         for _ in range(_TRIES):
             misses = np.flatnonzero(~self._eligible(rows))
             if not len(misses):
                 return rows
-            rows[misses] = self._generator.random(len(misses)) * limit
-        good = self._all_eligible()
+            rows[misses] = self._propose(len(misses))
         misses = np.flatnonzero(~self._eligible(rows))
-        rows[misses] = good[(self._generator.random(len(misses)) * len(good)).astype(np.int64)]
+        rows[misses] = self._pick(self._all_eligible(), len(misses))
         return rows
+
+    def _propose(self, number: int) -> np.ndarray:
+        """Draws rows, of which some may be no transitions."""
+        return (self._generator.random(number) * self._ring.limit()).astype(np.int64)
+
+    def _proposes_only_eligible(self) -> bool:
+        return self._ring.is_dense() and not self.sample_avail
+
+    def _pick(self, rows: np.ndarray, number: int) -> np.ndarray:
+        """Draws from rows that are all good."""
+        return rows[(self._generator.random(number) * len(rows)).astype(np.int64)]
 
     def _all_eligible(self) -> np.ndarray:
         rows = np.arange(self._ring.limit())
@@ -323,10 +335,13 @@ class ReplayBuffer:
 
     def _eligible(self, rows: np.ndarray) -> np.ndarray:
         ring = self._ring
-        good = ring.flags.take(rows) & VALID == VALID
+        good: np.ndarray = ring.flags.take(rows) & VALID != 0
         if self.sample_avail and self.stack_num > 1:
-            good &= kernels.has_history(rows, self.stack_num, ring.written, ring.flags)
-        return good  # type: ignore[no-any-return]
+            history: np.ndarray = kernels.has_history(
+                rows, self.stack_num, ring.written, ring.flags
+            )
+            return np.logical_and(good, history)
+        return good
 
     def get(self, index: Any, key: str, stack_num: int | None = None) -> Any:
         """One field at some rows; observations are stacked as `stack_num` says.
@@ -380,7 +395,8 @@ class ReplayBuffer:
     @classmethod
     def load(cls, path: str | Path, storage: str | torch.device | Storage = "memory") -> Self:
         """Reads a buffer that `save` wrote."""
-        return buffer_files.load(cls, path, storage)
+        buffer: Self = buffer_files.load(cls, path, storage)
+        return buffer
 
     def __reduce__(self) -> tuple[Any, ...]:
         return buffer_files.restore, (type(self), self.state_dict())

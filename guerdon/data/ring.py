@@ -1,7 +1,8 @@
 """The ring behind every buffer: rows [slot, env, ...] in flat columns, and who follows whom.
 
-Writing happens in three steps, so that whatever interrupts it leaves a consistent ring: the rows to
-be overwritten are marked invalid, their columns are written, and one compiled call makes them valid.
+Writing happens in three steps, so that whatever interrupts it leaves a consistent ring: the rows
+to be overwritten are marked invalid, their columns are written, and one compiled call makes them
+valid.
 
 The next observation of a row is stored once, as the observation of the row that follows in time.
 Where none follows, it is in the side table: the *tails* (two rows an environment, used in turns, so
@@ -9,7 +10,6 @@ that the newest row's is never overwritten half way) hold the newest rows', and 
 those of episodes' last rows.
 """
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -115,6 +115,7 @@ class Ring:
             step: The values.
             single: Whether the values are one row without a leading axis.
         """
+        broken = self._find_breaks(envs, step) if self.keeps_next else None
         nan, n_ended, n_freed = kernels.check_and_clear(
             envs, self.written, self.flags, self.link, step.rew, step.terminated, step.truncated,
             self.n_valid, self._freed,
@@ -124,8 +125,8 @@ class Ring:
             raise ValueError(f"'rew' is NaN in environment {env}: nothing was added")
         if n_freed:
             self._free += self._freed[:n_freed].tolist()
-        if self.keeps_next:
-            self._cut_breaks(envs, step)
+        if broken is not None:
+            self.cut(envs[broken])
         if envs is not self.envs:
             self.aligned = False
         target, tails = self._targets(envs, single)
@@ -181,9 +182,9 @@ class Ring:
             self._view_table()
         return np.array([self._free.pop() for _ in range(number)], np.int64)
 
-    def _cut_breaks(self, envs: np.ndarray, step: Step) -> None:
-        """Cuts episodes whose stored next observation is not the observation that comes now."""
-        values: Sequence[Any] = step.values[: len(self.table)]  # observations come first
+    def _find_breaks(self, envs: np.ndarray, step: Step) -> np.ndarray | None:
+        """Marks open episodes whose next observation is not the observation that comes now."""
+        values = step.values[: len(self.table)]  # observations come first
         broken = np.zeros(len(envs), bool)
         n_broken = 0
         for value, column, table in zip(values, self.table, self._table_bytes, strict=True):
@@ -193,17 +194,17 @@ class Ring:
             else:
                 new = value.reshape(len(envs), -1).view(np.uint8)
             n_broken = kernels.find_breaks(
-                envs, self.written, self.flags, step.dummy, new, table, broken
+                envs, self.written, self.link, step.dummy, new, table, broken
             )
-        if n_broken:
-            self.cut(envs[broken])
+        return broken if n_broken else None
 
     def _differ(self, envs: np.ndarray, value: Any, column: Column) -> np.ndarray:
         """Compares observations that are Python objects, or on a device, with the tails."""
         tails = take(column.rows, ((self.written[envs] - 1) & 1) * self.n_envs + envs)
         value = value.reshape(tails.shape)
         if isinstance(tails, torch.Tensor):
-            return (value != tails).reshape(len(envs), -1).any(1).cpu().numpy()
+            differs = (value != tails).reshape(len(envs), -1).any(1)
+            return np.asarray(differs.cpu())
         return np.array([bool(a != b) for a, b in zip(value, tails, strict=True)])
 
     def cut(self, envs: np.ndarray) -> None:
@@ -289,11 +290,11 @@ class Ring:
             return np.arange(self.limit())
         return np.flatnonzero(self.flags & VALID)
 
-    def heads(self) -> np.ndarray:
-        """The newest row of each environment that has any."""
-        envs = self.envs[self.written > 0]
+    def heads(self, envs: np.ndarray) -> np.ndarray:
+        """The newest rows of environments that have any."""
+        envs = envs[self.written[envs] > 0]
         heads = (self.written[envs] - 1) % self.slots * self.n_envs + envs
-        return heads[self.flags[heads] & VALID == VALID]
+        return np.compress(self.flags[heads] & VALID, heads)
 
     def unfinished(self) -> np.ndarray:
         """The rows whose episode goes on while no row follows: cut ones, and the newest."""
@@ -305,7 +306,7 @@ class Ring:
         age = np.arange(self.slots)[:, None]
         oldest = np.where(self.written > self.slots, self.written % self.slots, 0)
         rows = ((age + oldest) % self.slots * self.n_envs + self.envs).ravel()
-        return rows[self.flags[rows] & VALID == VALID]
+        return np.compress(self.flags[rows] & VALID, rows)
 
     def next_places(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Where the next observations of rows (in one dimension) are kept.

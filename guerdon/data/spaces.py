@@ -16,31 +16,8 @@ _SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, Dict, Tuple and Text"
 def space_to_json(space: Space[Any]) -> dict[str, Any]:
     """Describes a space in strict JSON: infinite bounds are the strings "inf" and "-inf"."""
     # The exact type: a subclass has rules of its own, which would be lost.
-    kind = type(space)
-    data: dict[str, Any] = {"type": kind.__name__}
-    if kind is spaces.Box:
-        data |= {"shape": list(space.shape), "dtype": space.dtype.name}
-        data["low"] = _bounds(space.low, space.bounded_below, "-inf")
-        data["high"] = _bounds(space.high, space.bounded_above, "inf")
-    elif kind is spaces.Discrete:
-        data |= {"n": int(space.n), "start": int(space.start), "dtype": space.dtype.name}
-    elif kind is spaces.MultiDiscrete:
-        data |= {"nvec": space.nvec.tolist(), "start": space.start.tolist()}
-        data["dtype"] = space.dtype.name
-    elif kind is spaces.MultiBinary:
-        data["n"] = space.n if isinstance(space.n, int) else list(space.n)
-    elif kind is spaces.Dict:
-        if not all(isinstance(key, str) for key in space.spaces):
-            raise ValueError(f"a Dict space with keys that are no strings has no JSON: {space}")
-        data["spaces"] = [[key, space_to_json(part)] for key, part in space.spaces.items()]
-    elif kind is spaces.Tuple:
-        data["spaces"] = [space_to_json(part) for part in space.spaces]
-    elif kind is spaces.Text:
-        data |= {"min_length": space.min_length, "max_length": space.max_length}
-        data["characters"] = "".join(space.character_list)
-    else:
-        raise ValueError(f"a space of type {kind.__name__} has no JSON here: use {_SUPPORTED}")
-    return data
+    kind: Any = type(space)
+    return {"type": kind.__name__, **_details(kind, space)}
 
 
 def space_from_json(data: Any) -> Space[Any]:
@@ -49,6 +26,31 @@ def space_from_json(data: Any) -> Space[Any]:
         return _from_json(data)
     except (KeyError, TypeError, ValueError, AttributeError, AssertionError) as error:
         raise ValueError(f"this is no space that guerdon has written: {data!r} ({error})") from None
+
+
+def _details(kind: Any, space: Any) -> dict[str, Any]:
+    if kind is spaces.Box:
+        low = _bounds(space.low, space.bounded_below, "-inf")
+        high = _bounds(space.high, space.bounded_above, "inf")
+        shape = [int(n) for n in space.shape]
+        return {"shape": shape, "dtype": space.dtype.name, "low": low, "high": high}
+    if kind is spaces.Discrete:
+        return {"n": int(space.n), "start": int(space.start), "dtype": space.dtype.name}
+    if kind is spaces.MultiDiscrete:
+        counts = {"nvec": space.nvec.tolist(), "start": space.start.tolist()}
+        return {**counts, "dtype": space.dtype.name}
+    if kind is spaces.MultiBinary:
+        return {"n": space.n if isinstance(space.n, int) else list(space.n)}
+    if kind is spaces.Dict:
+        if not all(isinstance(key, str) for key in space.spaces):
+            raise ValueError(f"a Dict space with keys that are no strings has no JSON: {space}")
+        return {"spaces": [[key, space_to_json(part)] for key, part in space.spaces.items()]}
+    if kind is spaces.Tuple:
+        return {"spaces": [space_to_json(part) for part in space.spaces]}
+    if kind is spaces.Text:
+        lengths = {"min_length": space.min_length, "max_length": space.max_length}
+        return {**lengths, "characters": "".join(space.character_list)}
+    raise ValueError(f"a space of type {kind.__name__} has no JSON here: use {_SUPPORTED}")
 
 
 def _from_json(data: Any) -> Space[Any]:

@@ -33,9 +33,7 @@ class MemoryStorage:
 
     def convert(self, value: Any) -> Array:
         """See `Storage`."""
-        array = leaves.to_numpy(value)
-        if not isinstance(array, np.ndarray):
-            array = leaves.from_ndarray(np.asarray(array))
+        array = leaves.from_ndarray(np.asarray(leaves.to_numpy(value)))
         return array if array.flags.c_contiguous else array.copy()
 
     def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
@@ -45,7 +43,7 @@ class MemoryStorage:
     def bookkeeping(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """See `Storage`."""
         del name
-        return np.full(shape, None) if dtype == object else np.zeros(shape, dtype)
+        return np.full(shape, None) if np.dtype(dtype).hasobject else np.zeros(shape, dtype)
 
     def grow(self, name: str, array: Any, rows: int) -> Any:
         """See `Storage`."""
@@ -100,7 +98,7 @@ class DiskStorage(MemoryStorage):
 
     def bookkeeping(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """See `Storage`; a file that is already there is opened with what it holds."""
-        if dtype == object:
+        if np.dtype(dtype).hasobject:
             raise TypeError(
                 f"{name!r} holds Python objects, which files cannot: "
                 'leave it out, or use storage="memory"'

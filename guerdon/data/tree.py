@@ -22,7 +22,11 @@ def unflatten(leaves: Mapping[Path, Any]) -> Batch:
     tree: dict[str, Any] = {}
     for path, leaf in leaves.items():
         node = tree
-        for key in path[:-1]:
+        for depth, key in enumerate(path[:-1], 1):
             node = node.setdefault(key, {})
+            if type(node) is not dict or path[:depth] in leaves:
+                raise ValueError(f"{'.'.join(path[:depth])!r} is a leaf, and {path} lies below it")
+        if not path or path[-1] in node:
+            raise ValueError(f"the leaf {'.'.join(path)!r} would take the place of others below it")
         node[path[-1]] = leaf
     return Batch(tree)

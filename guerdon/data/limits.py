@@ -1,0 +1,115 @@
+"""How often, how late and how fast the rows of a managed buffer may be used."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+INFINITY = float("inf")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What a buffer under a `BufferManager` may be used for."""
+
+    max_use: float = INFINITY
+    """A row is dropped after it was sampled so often."""
+    max_staleness: float = INFINITY
+    """A row is dropped once `sample` is called with a version that much above its own."""
+    min_rate: float = 0.0
+    """No sample is given while fewer rows are added for each row sampled."""
+    max_rate: float = INFINITY
+    """Nothing is added while more rows are added for each row sampled."""
+    window: float = 30.0
+    """Seconds over which that rate is measured. With no sample in them, there is no rate."""
+    min_fill: float = 1.0
+    """No sample is given unless there are so many times the rows asked for."""
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if not value >= 0:
+                raise ValueError(f"{name} is {value}, but has to be 0 or more")
+
+
+class Ledger:
+    """Use and age of a buffer's rows, and what came in and went out.
+
+    Args:
+        limits: What is allowed.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.use = np.zeros(0, np.int64)
+        self.version = np.zeros(0, np.int64)
+        self.counts = dict.fromkeys(
+            ("pushed", "sampled", "removed", "refused_pushes", "refused_samples"), 0
+        )
+        self._events: deque[tuple[float, int, int]] = deque()
+        self._last: dict[str, float] = {}
+
+    def rate(self, now: float) -> float | None:
+        """Rows added for each row sampled within the window."""
+        while self._events and self._events[0][0] < now - self.limits.window:
+            self._events.popleft()
+        sampled = sum(event[2] for event in self._events)
+        return sum(event[1] for event in self._events) / sampled if sampled else None
+
+    def may_push(self, now: float) -> bool:
+        """Whether rows may be added now; a refusal is counted."""
+        rate = self.rate(now)
+        allowed = rate is None or rate <= self.limits.max_rate
+        self.counts["refused_pushes"] += not allowed
+        return allowed
+
+    def may_sample(self, now: float, held: int, wanted: int) -> bool:
+        """Whether rows may be sampled now."""
+        rate = self.rate(now)
+        return held >= max(wanted * self.limits.min_fill, 1) and (
+            rate is None or rate >= self.limits.min_rate
+        )
+
+    def make_room(self, size: int) -> None:
+        """Sees that there is a place for each row of a buffer of that size."""
+        more = size - len(self.use)
+        if more > 0:
+            self.use = np.append(self.use, np.zeros(more, np.int64))
+            self.version = np.append(self.version, np.zeros(more, np.int64))
+
+    def pushed(self, now: float, rows: np.ndarray, version: int) -> None:
+        """Notes rows that were added."""
+        self.use[rows] = 0
+        self.version[rows] = version
+        self.counts["pushed"] += len(rows)
+        self._note(now, len(rows), 0)
+
+    def sampled(self, now: float, rows: np.ndarray, version: int) -> np.ndarray:
+        """Notes rows that were sampled and returns those that may not be sampled again."""
+        np.add.at(self.use, rows, 1)
+        self.counts["sampled"] += len(rows)
+        self._note(now, 0, len(rows))
+        use, staleness = self.use[rows], version - self.version[rows]
+        self._last = {
+            "use_mean": float(use.mean()),
+            "use_max": float(use.max()),
+            "staleness_mean": float(staleness.mean()),
+            "staleness_max": float(staleness.max()),
+        }
+        used_up = np.unique(rows[use >= self.limits.max_use])
+        self.counts["removed"] += len(used_up)
+        return used_up
+
+    def stale(self, rows: np.ndarray, version: int) -> np.ndarray:
+        """Those of the rows that are too old for a version."""
+        stale: np.ndarray = version - self.version[rows] > self.limits.max_staleness
+        return np.compress(stale, rows)
+
+    def _note(self, now: float, pushed: int, sampled: int) -> None:
+        if self.limits.min_rate > 0 or self.limits.max_rate < INFINITY:
+            self._events.append((now, pushed, sampled))
+
+    def statistics(self, held: int) -> dict[str, float]:
+        """Counts since the beginning, rows held, and use and age in the last sample."""
+        return {**self.counts, "held": held, **self._last}

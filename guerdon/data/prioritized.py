@@ -1,0 +1,148 @@
+"""`PrioritizedReplayBuffer`: rows are drawn in proportion to their last error."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from guerdon.data import kernels
+from guerdon.data.kernels import VALID
+from guerdon.data.leaves import to_numpy
+from guerdon.data.replay_buffer import Finished, ReplayBuffer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from guerdon.data.batch import Batch
+    from guerdon.data.ring import Step
+
+
+class PrioritizedReplayBuffer(ReplayBuffer):
+    """Prioritized experience replay (https://arxiv.org/abs/1511.05952) on a sum tree.
+
+    A sampled batch has ``weight``, the importance weights, scaled so that the largest is 1. New
+    rows have the largest priority seen so far. A segment has one priority: that of its first row.
+
+    Args:
+        size: As for `ReplayBuffer`, and so are the other options.
+        alpha: How much priorities count: 0 is uniform sampling, 1 in full proportion.
+        beta: How much of the bias the weights undo: 1 is all of it. Can be set at any time.
+        **options: See `ReplayBuffer`.
+    """
+
+    def __init__(self, size: int, alpha: float = 0.6, beta: float = 0.4, **options: Any) -> None:
+        if alpha < 0 or beta < 0:
+            raise ValueError(f"alpha and beta are 0 or more, not {alpha} and {beta}")
+        self.alpha = alpha
+        self.beta = beta
+        super().__init__(size, **options)
+        self._tree = np.zeros(0)
+        self._largest = 1.0
+        self.reset_priorities()
+
+    def options(self) -> dict[str, Any]:
+        """See `ReplayBuffer`; beta is not among them, since it changes."""
+        return {**super().options(), "alpha": self.alpha}
+
+    def set_beta(self, beta: float) -> None:
+        """The same as setting the attribute ``beta``."""
+        self.beta = beta
+
+    def _write(self, envs: np.ndarray, step: Step, single: bool) -> Finished:
+        finished = super()._write(envs, step, single)
+        ring = self._ring
+        kernels.tree_set_newest(self._tree, envs, ring.written, ring.flags, self._largest)
+        return finished
+
+    def discard(self, index: Any) -> None:
+        """See `ReplayBuffer`."""
+        rows = self._rows(index).reshape(-1)
+        super().discard(rows)
+        kernels.tree_set(self._tree, rows, np.zeros(len(rows)))
+
+    def reset(self) -> None:
+        """See `ReplayBuffer`."""
+        super().reset()
+        self._largest = 1.0
+        self.reset_priorities()
+
+    def reset_priorities(self) -> None:
+        """Puts every row back to the largest priority, as when errors of old no longer count."""
+        self._set_priorities(np.where(self._ring.flags & VALID, self._largest, 0.0))
+
+    @property
+    def priorities(self) -> np.ndarray:
+        """The priority of every row (to the power alpha); 0 where there is no transition."""
+        start = len(self._tree) // 2
+        return self._tree[start : start + self.size].copy()
+
+    def _set_priorities(self, priorities: np.ndarray) -> None:
+        level = np.zeros(1 << (len(priorities) - 1).bit_length())
+        level[: len(priorities)] = priorities
+        levels = [level]
+        while len(level) > 1:
+            level = level[::2] + level[1::2]
+            levels.append(level)
+        self._tree = np.concatenate([np.zeros(1), *reversed(levels)])
+
+    def _propose(self, number: int) -> np.ndarray:
+        # One draw from each of `number` equal shares of the mass, as in the paper: less variance.
+        shares = (np.arange(number) + self._generator.random(number)) / number
+        return kernels.tree_find(self._tree, shares * self._tree[1])
+
+    def _proposes_only_eligible(self) -> bool:
+        return not self.sample_avail
+
+    def _pick(self, rows: np.ndarray, number: int) -> np.ndarray:
+        masses = np.cumsum(self._tree[len(self._tree) // 2 + rows])
+        draws = self._generator.random(number) * masses[-1]
+        places = np.searchsorted(masses, draws, "right")
+        picked: np.ndarray = rows.take(places, mode="clip")
+        return picked
+
+    def _sampled(
+        self, rows: np.ndarray, length: int, fields: Sequence[str] | None
+    ) -> tuple[Batch, np.ndarray]:
+        batch, indices = super()._sampled(rows, length, fields)
+        batch.weight = self._storage.convert(self.weights(rows))
+        return batch, indices
+
+    def weights(self, rows: np.ndarray) -> np.ndarray:
+        """The importance weights of rows, the largest of them 1."""
+        priorities: np.ndarray = self._tree[len(self._tree) // 2 + rows]
+        # (N p / total) ** -beta over its largest; N and total cancel.
+        weights: np.ndarray = (priorities.min() / priorities) ** self.beta
+        return weights.astype(np.float32)
+
+    def update_weight(self, index: Any, new_weight: Any) -> None:
+        """Sets priorities from new errors, by their size.
+
+        Args:
+            index: Row numbers as `sample` gave them; of segments, the first rows count.
+            new_weight: An error a row, or a segment.
+        """
+        rows = np.asarray(index, np.int64)
+        rows = rows[0] if rows.ndim == 2 else rows.reshape(-1)
+        weights = np.asarray(to_numpy(new_weight), np.float64).reshape(-1)
+        if len(weights) != len(rows):
+            raise ValueError(f"{len(rows)} rows cannot get {len(weights)} weights")
+        if len(rows) and (rows.min() < 0 or rows.max() >= self.size):
+            raise IndexError(f"a row to weight is not in 0..{self.size - 1}")
+        largest = kernels.tree_update(self._tree, self._ring.flags, rows, weights, self.alpha)
+        if largest < 0:
+            raise ValueError("a new weight is NaN or infinite: no priority was changed")
+        self._largest = max(self._largest, largest)
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `ReplayBuffer`."""
+        state = super().state_dict()
+        state["arrays"]["tree", "priorities"] = self.priorities
+        state["meta"] |= {"beta": self.beta, "largest": self._largest}
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See `ReplayBuffer`."""
+        super().load_state_dict(state)
+        self._set_priorities(state["arrays"]["tree", "priorities"])
+        self.beta, self._largest = state["meta"]["beta"], state["meta"]["largest"]

@@ -1,0 +1,42 @@
+"""What the command line costs before it does anything."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+import guerdon
+
+ANSWERS = {"--version": f"guerdon {guerdon.__version__}", "--help": "Usage"}
+HEAVY = {"torch", "numpy", "numba", "gymnasium", "ray", "hydra", "pydantic", "tensorboard"}
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+
+
+@pytest.mark.parametrize("option", ANSWERS)
+def test_it_answers_in_under_half_a_second(option):
+    seconds = []
+    for _ in range(3):  # the best counts: other tests may keep the machine busy
+        start = time.perf_counter()
+        answer = run("-m", "guerdon", option)
+        seconds.append(time.perf_counter() - start)
+        assert ANSWERS[option] in answer.stdout
+    assert min(seconds) < 0.5
+
+
+@pytest.mark.parametrize("option", ANSWERS)
+def test_it_imports_nothing_heavy(option):
+    answer = run("-X", "importtime", "-m", "guerdon", option)
+    lines = [line for line in answer.stderr.splitlines() if line.startswith("import time:")]
+    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in lines}
+    assert "guerdon" in imported
+    assert not imported & HEAVY
+
+
+def test_the_package_itself_imports_nothing_heavy():
+    answer = run("-c", "import sys, guerdon, guerdon.extras; print(*sys.modules, sep='\\n')")
+    assert not {line.partition(".")[0] for line in answer.stdout.splitlines()} & HEAVY

@@ -1,0 +1,323 @@
+"""Every kind of buffer against lists: any order of any operations gives the same contents."""
+
+import pickle
+import shutil
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from guerdon.data import Batch, ListReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer
+from guerdon.data.storage import DiskStorage
+from tests.data.buffer_model import Model, Row
+
+SHAPES = ("number", "array", "nested")
+
+
+class BufferMachine(RuleBasedStateMachine):
+    """Drives one buffer and its model; subclasses say which kind."""
+
+    kind: type[ReplayBuffer] = ReplayBuffer
+    storage = "memory"
+
+    @initialize(
+        slots=st.integers(1, 6),
+        n_envs=st.integers(1, 3),
+        stack_num=st.integers(1, 3),
+        ignore_obs_next=st.booleans(),
+        shape=st.sampled_from(SHAPES),
+        only_done=st.booleans(),
+    )
+    def start(self, slots, n_envs, stack_num, ignore_obs_next, shape, only_done):
+        self.folder = Path(tempfile.mkdtemp())
+        self.n_folders = 0
+        self.options = {
+            "n_envs": n_envs,
+            "stack_num": stack_num,
+            "ignore_obs_next": ignore_obs_next,
+        }
+        if self.kind is not ListReplayBuffer:
+            self.options["size"] = slots * n_envs
+        self.slots = None if self.kind is ListReplayBuffer else slots
+        self.n_envs, self.stack_num = n_envs, stack_num
+        self.keeps_next = not ignore_obs_next
+        self.shape, self.only_done = shape, only_done
+        self.count = 0
+        self.model = Model(self.slots, n_envs)
+        self.buffer = self.kind(**self.options, seed=0, storage=self.new_storage())
+
+    def new_storage(self):
+        self.n_folders += 1
+        return (
+            f"disk:{self.folder / str(self.n_folders)}" if self.storage == "disk" else self.storage
+        )
+
+    def teardown(self):
+        if hasattr(self, "folder"):
+            shutil.rmtree(self.folder)
+
+    def observation(self, ids):
+        ids = np.asarray(ids)
+        if self.shape == "number":
+            return ids
+        frames = np.stack([ids % 251, ids // 251], axis=-1).astype(np.uint8)
+        return frames if self.shape == "array" else {"a": {"id": ids}, "pixels": frames}
+
+    def ids(self, obs):
+        """The numbers that observations stand for."""
+        obs = obs.to_numpy() if isinstance(obs, Batch) else np.asarray(obs)
+        if self.shape == "number":
+            return obs
+        frames = np.asarray(obs if self.shape == "array" else obs.pixels).astype(int)
+        ids = frames[..., 0] + 251 * frames[..., 1]
+        if self.shape == "nested":
+            np.testing.assert_array_equal(ids, obs.a.id)
+        return ids
+
+    def new_row(self, data, env):
+        before = self.model.open[env]
+        # An episode can be broken off; without obs_next a buffer cannot see that, so it is told.
+        if before is not None and data.draw(st.integers(0, 5)) == 0:
+            before = None
+            if not self.keeps_next:
+                self.buffer.cut([env])
+                self.model.cut(env)
+        self.count += 2
+        obs = before.obs_next if before is not None else self.count
+        ended = data.draw(st.integers(0, 3)) == 0
+        truncated = ended and not self.only_done and data.draw(st.booleans())
+        just_ended = self.model.written[env] and self.model.open[env] is None
+        dummy = bool(just_ended) and self.n_envs > 1 and data.draw(st.integers(0, 3)) == 0
+        return Row(
+            obs=obs,
+            obs_next=self.count + 1,
+            act=self.count % 7,
+            rew=float(data.draw(st.integers(-3, 3))),
+            terminated=ended and not truncated and not dummy,
+            truncated=truncated and not dummy,
+            dummy=dummy,
+        )
+
+    @rule(data=st.data())
+    def add(self, data):
+        everyone = list(range(self.n_envs))
+        partial = data.draw(st.booleans())
+        envs = data.draw(st.permutations(everyone)) if partial else everyone
+        if partial:
+            envs = envs[: data.draw(st.integers(1, self.n_envs))]
+        rows = [self.new_row(data, env) for env in envs]
+        fields = {
+            "obs": self.observation([r.obs for r in rows]),
+            "act": np.array([r.act for r in rows]),
+            "rew": np.array([r.rew for r in rows]),
+            "obs_next": self.observation([r.obs_next for r in rows]),
+        }
+        if self.only_done:
+            fields["done"] = np.array([r.done for r in rows])
+        else:
+            fields["terminated"] = np.array([r.terminated for r in rows])
+            fields["truncated"] = np.array([r.truncated for r in rows])
+        dummy = np.array([r.dummy for r in rows])
+        if self.n_envs == 1 and not partial:
+            finished = self.buffer.add(Batch(fields)[0])
+        elif partial:
+            finished = self.buffer.add(fields, envs, dummy=dummy)
+        else:
+            finished = self.buffer.add(**fields, dummy=dummy)
+        ended = [
+            (env, *result)
+            for env, row in zip(envs, rows, strict=True)
+            if (result := self.model.add(env, row)) is not None
+        ]
+        assert list(zip(*(part.tolist() for part in finished), strict=True)) == ended
+
+    @precondition(lambda self: len(self.buffer))
+    @rule(data=st.data())
+    def bad_add_changes_nothing(self, data):
+        before = repr(self.buffer)
+        n = self.n_envs
+        good = {
+            "obs": self.observation(np.zeros(n, int)),
+            "act": np.zeros(n, int),
+            "rew": np.zeros(n),
+            "done": np.zeros(n, bool),
+            "obs_next": self.observation(np.zeros(n, int)),
+        }
+        bad = data.draw(
+            st.sampled_from(
+                [
+                    {**good, "rew": np.full(n, np.nan)},
+                    {**good, "act": np.zeros((n, 2), int)},
+                    {**good, "act": np.zeros(n)},
+                    {key: value for key, value in good.items() if key != "act"},
+                    {**good, "surprise": np.zeros(n)},
+                    {**good, "obs": self.observation(np.zeros(n + 1, int))},
+                ]
+            )
+        )
+        with pytest.raises((ValueError, TypeError)):
+            self.buffer.add(bad, range(n))
+        assert repr(self.buffer) == before
+
+    @precondition(lambda self: len(self.buffer))
+    @rule(data=st.data())
+    def discard(self, data):
+        index = data.draw(st.sampled_from(sorted(self.model.rows())))
+        self.model.rows()[index].dropped = True
+        self.buffer.discard([index])
+
+    @rule(data=st.data())
+    def cut(self, data):
+        env = data.draw(st.integers(0, self.n_envs - 1))
+        self.buffer.cut([env])
+        self.model.cut(env)
+
+    @rule(how=st.sampled_from(["pickle", "save", "state"]))
+    def round_trip(self, how):
+        if how == "pickle":
+            again = pickle.loads(pickle.dumps(self.buffer))
+        elif how == "save":
+            self.buffer.save(self.folder / "buffer.npz")
+            again = self.kind.load(self.folder / "buffer.npz", storage=self.new_storage())
+        else:
+            again = self.kind(**self.options, storage=self.new_storage())
+            again.load_state_dict(self.buffer.state_dict())
+        if len(self.buffer):
+            mine, other = self.buffer.sample(5)[1], again.sample(5)[1]
+            np.testing.assert_array_equal(mine, other)
+        self.buffer = again
+
+    @precondition(lambda self: len(self.buffer))
+    @rule(n_envs=st.integers(1, 3), slots=st.integers(1, 8))
+    def update(self, n_envs, slots):
+        """Another buffer takes these rows in; its contents are the model's, one after the other."""
+        target = ReplayBuffer(slots * n_envs, n_envs, ignore_obs_next=not self.keeps_next)
+        merged = Model(slots, n_envs)
+        rows = self.model.rows()
+        for source in range(self.n_envs):
+            env = source % n_envs
+            merged.cut(env)
+            last = None
+            for index in [i for i in self.model.in_time() if i % self.n_envs == source]:
+                row = rows[index]
+                if row.follows is not last or last is None:
+                    merged.cut(env)
+                obs_next = self.model.next_stack(rows, row, 1, self.keeps_next)[0]
+                copy = Row(row.obs, obs_next, row.act, row.rew, row.terminated, row.truncated)
+                if last is not None and row.follows is last:
+                    merged.open[env].obs_next = row.obs
+                merged.add(env, copy)
+                last = None if row.done else row
+            merged.cut(env)
+        target.update(self.buffer)
+        self.compare(target, merged, stack_num=1)
+
+    @rule()
+    def reset(self):
+        self.buffer.reset()
+        self.model = Model(self.slots, self.n_envs)
+
+    @invariant()
+    def same_contents(self):
+        if hasattr(self, "buffer"):
+            self.compare(self.buffer, self.model, self.stack_num)
+
+    def compare(self, buffer, model, stack_num):
+        rows = model.rows()
+        indices = np.array(sorted(rows), dtype=int)
+        assert len(buffer) == len(rows)
+        if not rows:
+            with pytest.raises(ValueError, match="empty"):
+                buffer.sample(1)
+            return
+        batch = buffer[indices]
+        expected = [rows[i] for i in indices]
+        for name in ("act", "rew", "terminated", "truncated", "done"):
+            assert np.asarray(batch[name]).tolist() == [getattr(r, name) for r in expected]
+        stacks = [[r.obs for r in model.stack(rows, row, stack_num)] for row in expected]
+        nexts = [model.next_stack(rows, row, stack_num, self.keeps_next) for row in expected]
+        if stack_num == 1:
+            stacks, nexts = [s[0] for s in stacks], [n[0] for n in nexts]
+        assert self.ids(batch.obs).tolist() == stacks
+        assert self.ids(batch.obs_next).tolist() == nexts
+        by_identity = {id(row): index for index, row in rows.items()}
+        assert buffer.prev(indices).tolist() == [
+            by_identity[id(model.previous(rows, row))] for row in expected
+        ]
+        assert buffer.next(indices).tolist() == [
+            by_identity[id(model.following(rows, row))] for row in expected
+        ]
+        everything, order = buffer.sample(0)
+        assert order.tolist() == model.in_time()
+        assert np.asarray(everything.act).tolist() == [rows[i].act for i in model.in_time()]
+        assert buffer.unfinished_index().tolist() == model.unfinished(rows)
+        self.compare_samples(buffer, model, rows)
+
+    def compare_samples(self, buffer, model, rows):
+        batch, indices = buffer.sample(7)
+        assert set(indices.tolist()) <= set(rows)
+        assert np.asarray(batch.act).tolist() == [rows[i].act for i in indices.tolist()]
+        batch, indices = buffer.sample(3, length=4, fields=["rew", "obs_next"])
+        assert set(batch.keys()) - {"weight"} == {"rew", "obs_next", "mask"}
+        for column in range(3):
+            segment = model.segment(rows, rows[int(indices[0, column])], 4)
+            assert batch.mask[:, column].tolist() == [t < len(segment) for t in range(4)]
+            rewards = [row.rew for row in segment]
+            rewards += rewards[-1:] * (4 - len(segment))
+            assert np.asarray(batch.rew)[:, column].tolist() == rewards
+
+
+class PrioritizedMachine(BufferMachine):
+    kind = PrioritizedReplayBuffer
+
+    @precondition(lambda self: len(self.buffer))
+    @rule(weight=st.floats(0.0, 10.0), data=st.data())
+    def update_weight(self, weight, data):
+        index = data.draw(st.sampled_from(sorted(self.model.rows())))
+        self.buffer.update_weight([index], [weight])
+        assert self.buffer.priorities[index] == pytest.approx((weight + 1e-8) ** 0.6)
+
+    @invariant()
+    def priorities_are_where_rows_are(self):
+        if hasattr(self, "buffer"):
+            assert set(np.flatnonzero(self.buffer.priorities)) == set(self.model.rows())
+            assert self.buffer._tree[1] == pytest.approx(self.buffer.priorities.sum())
+
+
+class ListMachine(BufferMachine):
+    kind = ListReplayBuffer
+
+
+class DiskMachine(BufferMachine):
+    storage = "disk"
+
+    @precondition(lambda self: isinstance(self.buffer._storage, DiskStorage))
+    @rule()
+    def reopen(self):
+        """The files alone give the buffer back; episodes under way are cut."""
+        folder = self.buffer._storage.folder
+        del self.buffer
+        self.buffer = self.kind(**self.options, seed=0, storage=f"disk:{folder}")
+        for env in range(self.n_envs):
+            self.model.cut(env)
+
+
+class TorchMachine(BufferMachine):
+    storage = "cpu"
+
+
+def machine(kind, examples):
+    case = kind.TestCase
+    case.settings = settings(max_examples=examples, stateful_step_count=30, deadline=None)
+    return case
+
+
+TestReplayBuffer = machine(BufferMachine, 150)
+TestPrioritizedReplayBuffer = machine(PrioritizedMachine, 60)
+TestListReplayBuffer = machine(ListMachine, 40)
+TestDiskStorage = machine(DiskMachine, 40)
+TestTorchStorage = machine(TorchMachine, 40)
