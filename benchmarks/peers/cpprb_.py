@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -91,10 +91,10 @@ class _Frames(_Shared):
 class _Cpprb(System):
     name = "cpprb"
     packages = ("cpprb",)
-    usage = {  # noqa: RUF012
-        "add": "next observations are stored beside, which is as fast as next_of and takes any "
+    usage: ClassVar = {
+        "add": "next observations are stored beside, which is no slower than next_of and takes any "
         "number of environments",
-        "sample": "the same, a third faster than next_of; tensors by torch.from_numpy",
+        "sample": "the same, two or three times as fast as next_of; tensors by torch.from_numpy",
         "frames": "next_of and stack_compress; stacks have their frames last, as a strided view",
         "memory-vectors": "next_of, which halves the observations",
     }

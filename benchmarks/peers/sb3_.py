@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from gymnasium import spaces
@@ -52,7 +52,7 @@ class _Frames(_Vectors):
 class _StableBaselines3(System):
     name = "SB3"
     packages = ("stable-baselines3",)
-    usage = {  # noqa: RUF012
+    usage: ClassVar = {
         "add": "infos with TimeLimit.truncated, made beforehand",
         "frames": "optimize_memory_usage on stacks, its only way; the last next observation of an "
         "episode is not the true one, and truncation is not told from termination",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -74,19 +74,17 @@ class _Batches(Batches):
 class _Tianshou(System):
     name = "Tianshou"
     packages = ("tianshou",)
-    usage = {  # noqa: RUF012
-        "add": "VectorReplayBuffer; steps are made into a Batch beforehand",
-        "sample": "ReplayBuffer for one environment, twice as fast as VectorReplayBuffer(n, 1); "
-        "tensors by torch.from_numpy, several times as fast as its Batch.to_torch",
+    usage: ClassVar = {
+        "add": "ReplayBuffer for one environment, faster than VectorReplayBuffer(n, 1); that for "
+        "several; steps are made into a Batch beforehand",
+        "sample": "the same; tensors by torch.from_numpy, ten times as fast as its Batch.to_torch",
         "frames": "ReplayBuffer(stack_num=4, ignore_obs_next=True, save_only_last_obs=True), as in "
         "its Atari examples; the last next observation of an episode is not the true one",
         "prioritized": "PrioritizedReplayBuffer",
     }
 
-    def vectors(self, size: int, n_envs: int, use: str) -> Store:
-        if n_envs == 1 and use != "add":
-            return _Vectors(ReplayBuffer(size))
-        return _Vectors(VectorReplayBuffer(size, n_envs))
+    def vectors(self, size: int, n_envs: int, use: str) -> Store:  # noqa: ARG002
+        return _Vectors(ReplayBuffer(size) if n_envs == 1 else VectorReplayBuffer(size, n_envs))
 
     def prioritized(self, size: int) -> Store:
         return _Prioritized(PrioritizedReplayBuffer(size, alpha=0.6, beta=0.4))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -140,11 +140,11 @@ class _Batches(Batches):
 class _TorchRL(System):
     name = "TorchRL"
     packages = ("torchrl", "tensordict")
-    usage = {  # noqa: RUF012
+    usage: ClassVar = {
         "add": "ReplayBuffer (twice as fast as TensorDictReplayBuffer) with LazyTensorStorage; "
         "add for one environment, extend for several; steps are TensorDicts beforehand",
         "frames": "stacks are stored; storing frames and stacking them with CatFrames when sampled "
-        "takes about 150 times as long",
+        "takes more than 100 times as long",
         "memory-frames": "frames are stored, and stacked by CatFrames when sampled",
         "segments": "SliceSampler(cache_values=True), as if nothing were added in between",
         "batch": "TensorDict with tensors, indexed by a tensor",

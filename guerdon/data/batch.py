@@ -112,12 +112,12 @@ class Batch:
                 return self._data[index]
             except KeyError:
                 raise KeyError(_no_key(self, index)) from None
-        if isinstance(index, str):
+        # `take` gives the same as indexing with an array of integers, several times faster.
+        take = kind is np.ndarray and index.dtype.kind in "iu"
+        if not take and isinstance(index, str):
             return self[str.__str__(index)]  # a member of an enumeration, a string of NumPy
         if not self._data:
             raise IndexError("an empty Batch has no rows")
-        # `take` gives the same as indexing with an array of integers, several times faster.
-        take = kind is np.ndarray and index.dtype.kind in "iu"
         rows = {}
         try:
             for key, value in self._data.items():
@@ -130,7 +130,7 @@ class Batch:
                     rows[key] = leaves.rows(value, index)
         except (IndexError, TypeError, ValueError) as error:
             raise _no_rows(self, index, error) from None
-        return _wrap(rows)
+        return from_leaves(rows)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         if isinstance(index, str):
@@ -225,7 +225,7 @@ class Batch:
 
     def apply(self, function: Callable[[Any], Any]) -> Batch:
         """A new batch with a function applied to every leaf that is not None."""
-        return _wrap(
+        return from_leaves(
             {
                 key: value.apply(function)
                 if type(value) is Batch
@@ -252,7 +252,7 @@ class Batch:
         return self.apply(lambda leaf: leaf)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _wrap, (self._data,)
+        return from_leaves, (self._data,)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Batch):
@@ -315,7 +315,7 @@ _NODES = (Batch, Mapping)
 _set_data = cast("Any", Batch.__dict__["_data"]).__set__
 
 
-def _wrap(data: dict[str, Any]) -> Batch:
+def from_leaves(data: dict[str, Any]) -> Batch:
     """A batch around leaves that are known to be good."""
     batch = _new(Batch)
     _set_data(batch, data)
@@ -369,7 +369,7 @@ def _leaf(value: Any, key: str) -> Any:
             return _from_sequence(value, key)
         return leaves.from_ndarray(leaves.plain(value, key))
     if isinstance(value, Mapping):
-        return _wrap(_mapping(value, f"{key}."))
+        return from_leaves(_mapping(value, f"{key}."))
     if isinstance(value, list | tuple):
         return _from_sequence(value, key)
     return value
@@ -462,7 +462,7 @@ def _join(
             joined[key] = None
         else:
             joined[key] = leaves.stack_values(column, prefix + key, axis, numpy_join is np.stack)
-    return _wrap(joined)
+    return from_leaves(joined)
 
 
 def _compute(
@@ -488,7 +488,7 @@ def _compute(
             result[key] = None
         else:
             result[key] = leaves.compute(function, leaf, values, name)
-    return batch if in_place else _wrap(result)
+    return batch if in_place else from_leaves(result)
 
 
 def layout(name: str, items: Sequence[tuple[str, Any]]) -> str:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from guerdon.data.replay_buffer import ReplayBuffer
     from guerdon.data.storage import DiskStorage, Storage
 
-BOOKKEEPING = ("written", "flags", "link", "lengths", "returns")
+BOOKKEEPING = ("book", "flags", "link", "returns")
 
 
 def state_dict(buffer: ReplayBuffer) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def reopen(buffer: ReplayBuffer, storage: DiskStorage) -> None:
         column.rows = column.rows[: ring.n_rows]  # longer if it was killed while growing
     table = columns(meta["table"], 2 * ring.n_envs)
     buffer._intake.adopt(held, table, meta["only_done"])
-    ring.recover()
+    ring.repair()
     ring.cut(ring.envs)
 
 

@@ -9,8 +9,6 @@ from guerdon.data.leaves import Array, describe
 from guerdon.data.storage import Storage
 from guerdon.data.tree import Path
 
-ENDS = ("terminated", "truncated")
-
 # Single numbers that a column takes as they are, by its dtype.
 PLAIN: dict[Any, tuple[type, ...]] = {
     np.dtype(np.float64): (float, np.float64, int),
@@ -65,7 +63,7 @@ class Column:
         if array.dtype != self.dtype:
             # Python's numbers and lists have no dtype of their own; arrays do, and have to keep it.
             loose = self.path[0] == "rew" or not isinstance(value, Array) or value.ndim == 0
-            if not (loose and _castable(array, self.dtype)) and self.path[0] not in ENDS:
+            if not (loose and _castable(array, self.dtype)):
                 raise TypeError(
                     f"{self.name!r} is {array.dtype}, but the buffer holds {self.dtype}, as the "
                     "first add decided: convert it, or make a new buffer"
@@ -88,8 +86,6 @@ def new_column(path: Path, value: Any, size: int, lead: int, storage: Storage) -
     dtype = array.dtype
     if path == ("rew",) and not _is_floating(array):
         dtype = storage.convert(0.0).dtype
-    elif path[0] in ENDS:
-        dtype = storage.convert(False).dtype
     rows = storage.array(".".join(path), (size, *array.shape[lead:]), dtype)
     return Column(path, rows, storage)
 

@@ -8,12 +8,17 @@ import torch
 
 from guerdon.data.batch import Batch
 from guerdon.data.columns import Column, cast, new_column
+from guerdon.data.kernels import DUMMY
 from guerdon.data.leaves import Array
-from guerdon.data.ring import Ring, Step
-from guerdon.data.tree import Path, flatten
+from guerdon.data.ring import Ring
+from guerdon.data.tree import Path, flatten, unflatten
 
 REQUIRED = ("obs", "act", "rew")
-ENDS = ("done", "terminated", "truncated")
+ENDS = ("terminated", "truncated", "done")
+_BOOL = np.dtype(bool)
+
+
+Checked = tuple[list[Any], list[Any], np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 class Intake:
@@ -26,18 +31,18 @@ class Intake:
 
     def __init__(self, ring: Ring, save_only_last_obs: bool) -> None:
         self.only_done = False
+        """Whether ends were only ever given as `done`."""
         self._ring = ring
         self._save_only_last_obs = save_only_last_obs
         self._keys: set[str] = set()
         self._groups: dict[Path, set[str]] = {}
-        self._where: dict[str, int] = {}
-        self._one_reward = np.zeros(1)
-        self._one_end = {"terminated": np.zeros(1, bool), "truncated": np.zeros(1, bool)}
+        self._reward = 0
+        self._one = {"rew": np.zeros(1), **{end: np.zeros(1, bool) for end in ENDS}}
 
     def __call__(
         self, fields: dict[str, Any], n: int, single: bool, dummy: Any, frames: bool = False
-    ) -> Step:
-        """The values as arrays.
+    ) -> Checked:
+        """The values as arrays, in the order in which `Ring.write` takes them.
 
         Args:
             fields: What `add` was given.
@@ -47,33 +52,71 @@ class Intake:
             frames: Whether observations are single frames already, whatever the buffer's option.
         """
         lead = () if single else (n,)
-        new = not self._ring.columns
-        only_done = "terminated" not in fields and "truncated" not in fields
-        if "done" in fields or "truncated" not in fields or "terminated" not in fields:
-            fields = _with_ends(fields)
-        if not self._ring.keeps_next and "obs_next" in fields:
-            fields = {key: value for key, value in fields.items() if key != "obs_next"}
+        ring, columns = self._ring, self._ring.columns
         if self._save_only_last_obs and not frames:
             fields = _last_frames(fields, 0 if single else 1)
-        if new:
-            self._start(fields, lead)
-        self.only_done = only_done and (new or self.only_done)
-        if fields.keys() != self._keys or self._groups:
-            fields = self._matched(fields, lead)
+        if not self._expected(fields):
+            fields = self._normal(fields)
+            if not columns:
+                self._start(fields, lead)
+            fields, new = self._matched(fields, lead)
+            columns = ring.columns + new
         values = []
-        for column in self._ring.columns:
+        for column in columns:
             path = column.path
             value = fields[path[0]] if len(path) == 1 else _dig(fields, path)
-            values.append(column.fit(value, lead))
-        nexts = [column.fit(_dig(fields, column.path), lead) for column in self._ring.table]
-        return Step(
+            # What `fit` would say too; without the call this is hot.
+            if not (
+                type(value) is np.ndarray
+                and value.dtype is column.dtype
+                and value.shape == lead + column.row_shape
+            ):
+                value = column.fit(value, lead)
+            values.append(value)
+        nexts = [column.fit(_dig(fields, column.path), lead) for column in ring.table]
+        checked = (
             values,
             nexts,
-            _flat(values[self._where["rew"]], self._one_reward),
-            _flat(values[self._where["terminated"]], self._one_end["terminated"]),
-            _flat(values[self._where["truncated"]], self._one_end["truncated"]),
-            self._ring.nobody[:n] if dummy is None else _mask(dummy, n),
+            _flat(values[self._reward], self._one["rew"]),
+            self._end(fields["terminated"], "terminated", lead),
+            self._end(fields["truncated"], "truncated", lead),
+            ring.no_marks[:n] if dummy is None else _marks(dummy, n),
         )
+        if len(columns) > len(ring.columns):  # all is well, so they may stay
+            ring.columns = columns
+            ring.version += 1
+            self._index()
+        return checked
+
+    def _expected(self, fields: dict[str, Any]) -> bool:
+        """Whether the keys are those of the columns, in which case they need no second look."""
+        return fields.keys() == self._keys and (
+            not self._groups
+            or all(_keys(_dig(fields, path)) == keys for path, keys in self._groups.items())
+        )
+
+    def _normal(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """The fields with both kinds of ends, and without what is not kept."""
+        only_done = "terminated" not in fields and "truncated" not in fields
+        self.only_done = only_done and (self.only_done or not self._ring.columns)
+        if "done" in fields or "terminated" not in fields or "truncated" not in fields:
+            fields = _with_ends(fields)
+        if not self._ring.keeps_next:
+            fields = {key: value for key, value in fields.items() if key != "obs_next"}
+        return fields
+
+    def _end(self, value: Any, name: str, lead: tuple[int, ...]) -> np.ndarray:
+        if type(value) is np.ndarray and value.dtype is _BOOL and value.shape == lead and lead:
+            return value
+        if type(value) is bool and not lead:
+            self._one[name][0] = value
+            return self._one[name]
+        ends = _as_bool(value)
+        if tuple(ends.shape) != lead:
+            raise ValueError(
+                f"{name!r} has shape {tuple(ends.shape)}, but the buffer expects {lead}"
+            )
+        return _flat(ends, self._one[name])
 
     def adopt(self, columns: list[Column], table: list[Column], only_done: bool) -> None:
         """Takes columns that exist already, as of a buffer that is loaded."""
@@ -94,7 +137,9 @@ class Intake:
             raise ValueError(f"add() needs {missing[0]!r}{hint}; it was given {_names(fields)}")
         ring, storage = self._ring, self._ring.storage
         leaves = [
-            (path, leaf) for path, leaf in flatten(fields) if not isinstance(leaf, Batch | Mapping)
+            (path, leaf)
+            for path, leaf in flatten(fields)
+            if path[0] not in ENDS and not isinstance(leaf, Batch | Mapping)
         ]
         for path, leaf in leaves:
             shape = tuple(storage.convert(leaf).shape)
@@ -117,62 +162,67 @@ class Intake:
                     table.append(new_column(place, leaf, 2 * ring.n_envs + 16, len(lead), storage))
         self.adopt(columns, table, self.only_done)
 
+    def forget(self) -> None:
+        """Undoes the first `add`, which decided on columns and then failed."""
+        for column in (*self._ring.columns, *self._ring.table):
+            self._ring.storage.drop(column.name)
+        self._ring.columns, self._ring.table = [], []
+        self._keys, self._groups = set(), {}
+
     def _index(self) -> None:
         """Remembers which keys to expect where."""
-        paths = [c.path for c in self._ring.columns] + [c.path for c in self._ring.table]
-        self._where = {c.path[0]: i for i, c in enumerate(self._ring.columns) if len(c.path) == 1}
-        self._keys = {path[0] for path in paths}
+        columns = self._ring.columns
+        paths = [column.path for column in (*columns, *self._ring.table)]
+        self._keys = {path[0] for path in paths} | {"terminated", "truncated"}
         self._groups = {}
         for path in paths:
             for depth in range(1, len(path)):
                 self._groups.setdefault(path[:depth], set()).add(path[depth])
-        rew = self._ring.columns[self._where["rew"]]
-        if isinstance(rew.dtype, np.dtype):
-            self._one_reward = np.zeros(1, rew.dtype)
+        self._reward = [column.path for column in columns].index(("rew",))
+        dtype = columns[self._reward].dtype
+        self._one["rew"] = np.zeros(1, dtype if isinstance(dtype, np.dtype) else np.float64)
 
-    def _matched(self, fields: dict[str, Any], lead: tuple[int, ...]) -> dict[str, Any]:
+    def _matched(
+        self, fields: dict[str, Any], lead: tuple[int, ...]
+    ) -> tuple[dict[str, Any], list[Column]]:
         """The fields with exactly the expected keys, or an error that names the odd one.
 
         Only `info` may change: environments report what they please. A row that lacks a key of it
         reads NaN, 0, False or None there.
+
+        Returns:
+            The fields, and columns for what is new in `info`.
         """
         for key in ("info", "policy"):
-            value = fields.get(key)
-            if key not in self._keys and value is not None and not len(value):
+            if key in fields and key not in self._keys and not _keys(fields[key]):
                 fields = {k: v for k, v in fields.items() if k != key}
-        if "info" in fields or "info" in self._keys:
-            fields = {**fields, "info": self._matched_info(fields.get("info", {}), lead)}
-            if not fields["info"]:
-                del fields["info"]
-        _same(fields, self._keys, "")
+        new: list[Column] = []
+        _same(fields.keys() - {"info"}, self._keys - {"info"}, "")
         for path, keys in self._groups.items():
-            _same(_dig(fields, path), keys, ".".join(path) + ".")
-        return fields
+            if path[0] != "info":
+                _same(_keys(_dig(fields, path)), keys, ".".join(path) + ".")
+        if "info" in fields or "info" in self._keys:
+            info, new = self._matched_info(fields.get("info", {}), lead)
+            fields = {**fields, "info": info}
+        return fields, new
 
-    def _matched_info(self, info: Any, lead: tuple[int, ...]) -> dict[str, Any]:
-        given = {("info", *path): leaf for path, leaf in flatten(Batch(info))}
-        given = {path: leaf for path, leaf in given.items() if not isinstance(leaf, Batch)}
+    def _matched_info(self, info: Any, lead: tuple[int, ...]) -> tuple[Batch, list[Column]]:
+        given = {
+            ("info", *path): leaf
+            for path, leaf in flatten(Batch(info))
+            if not isinstance(leaf, Batch)
+        }
         known = {column.path: column for column in self._ring.columns if column.path[0] == "info"}
-        ring = self._ring
+        ring, new = self._ring, []
         for path, leaf in given.items():
             if path not in known:
                 column = new_column(path, leaf, ring.n_rows, len(lead), ring.storage)
                 column.rows[...] = _nothing(column)
-                known[path] = column
-                ring.columns.append(column)
-        if len(known) > len(self._groups.get(("info",), ())):
-            self._index()
-        tree: dict[str, Any] = {}
+                new.append(column)
         for path, column in known.items():
-            node = tree
-            for key in path[1:-1]:
-                node = node.setdefault(key, {})
-            if path in given:
-                node[path[-1]] = given[path]
-            else:
-                shape = lead + column.row_shape
-                node[path[-1]] = column.fit(_filled(column, shape), lead)
-        return tree
+            if path not in given:
+                given[path] = _filled(column, lead + column.row_shape)
+        return unflatten({path[1:]: leaf for path, leaf in given.items()}), new
 
 
 def _nothing(column: Column) -> Any:
@@ -203,25 +253,27 @@ def _names(keys: Any) -> str:
     return ", ".join(repr(key) for key in sorted(keys)) or "nothing"
 
 
-def _same(fields: Any, keys: set[str], prefix: str) -> None:
-    given = set(fields.keys()) if isinstance(fields, Mapping | Batch) else set()
-    if given == keys:
-        return
+def _keys(fields: Any) -> set[str]:
+    return set(fields.keys()) if isinstance(fields, Mapping | Batch) else set()
+
+
+def _same(given: set[str], keys: set[str], prefix: str) -> None:
     missing, extra = sorted(keys - given), sorted(given - keys)
     if missing:
         raise ValueError(
             f"add() lacks {prefix + missing[0]!r}: the buffer holds {_names(keys)}, "
             f"and was given {_names(given)}"
         )
-    raise ValueError(
-        f"add() was given {prefix + extra[0]!r}, which the first add did not have: "
-        f"the buffer holds {_names(keys)}"
-    )
+    if extra:
+        raise ValueError(
+            f"add() was given {prefix + extra[0]!r}, which the first add did not have: "
+            f"the buffer holds {_names(keys)}"
+        )
 
 
 def _with_ends(fields: dict[str, Any]) -> dict[str, Any]:
     """The fields with `terminated` and `truncated`, from whichever of the three ends were given."""
-    done, terminated, truncated = (fields.get(key) for key in ENDS)
+    terminated, truncated, done = (fields.get(key) for key in ENDS)
     if done is None and terminated is None:
         raise ValueError(f"add() needs 'done' or 'terminated'; it was given {_names(fields)}")
     if done is not None:
@@ -267,8 +319,8 @@ def _flat(value: Any, one: np.ndarray) -> np.ndarray:
     return one
 
 
-def _mask(dummy: Any, n: int) -> np.ndarray:
-    mask = np.asarray(dummy, dtype=bool).reshape(-1)
-    if mask.size != n:
-        raise ValueError(f"'dummy' marks {mask.size} rows, but {n} are added")
-    return mask
+def _marks(dummy: Any, n: int) -> np.ndarray:
+    marks = np.asarray(dummy, dtype=bool).reshape(-1)
+    if marks.size != n:
+        raise ValueError(f"'dummy' marks {marks.size} rows, but {n} are added")
+    return np.where(marks, np.uint8(DUMMY), np.uint8(0))

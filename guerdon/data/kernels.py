@@ -10,49 +10,219 @@ import numpy as np
 from numba import njit
 
 VALID = 1  # the row is a transition (not empty, not a dummy, not half written)
-DONE = 2  # the episode ended here
-LAST = 4  # no row follows in time: the episode ended, or was cut off
+TERMINATED = 2  # the episode ended here
+TRUNCATED = 4  # the episode was broken off here, by a time limit say
+LAST = 8  # no row follows in time: the episode ended, or was cut
+DUMMY = 1  # marks a row to add: it is no transition
+BROKEN = 2  # marks a row to add: it does not continue the open episode
 EPSILON = 1e-8  # so that no error is so small that its row is never seen again
 
 Arrays = tuple[np.ndarray, np.ndarray]
 
 
 @njit(cache=True)
-def check_and_clear(
+def write_rows(  # noqa: C901 - one pass over everything, because a call costs more than the work
     envs: np.ndarray,
-    written: np.ndarray,
+    book: np.ndarray,
     flags: np.ndarray,
     link: np.ndarray,
+    returns: np.ndarray,
+    free: np.ndarray,
     rew: np.ndarray,
     terminated: np.ndarray,
     truncated: np.ndarray,
-    n_valid: np.ndarray,
-    freed: np.ndarray,
-) -> tuple[int, int, int]:
-    """Looks for NaN, then marks the rows that are about to be overwritten as no longer valid.
+    marks: np.ndarray,
+    obs: np.ndarray,
+    obs_next: np.ndarray,
+    obs_rows: np.ndarray,
+    table: np.ndarray,
+    moved: np.ndarray,
+    finished: np.ndarray,
+    keeps_next: bool,
+    publish: bool,
+) -> tuple[int, int]:
+    """Adds one row for each environment of `envs`: bookkeeping, and the main observation.
+
+    Args:
+        envs: The environments.
+        book: Rows written and length of the running episode, by environment; then, once, the
+            number of valid rows.
+        flags: By row.
+        link: By row.
+        returns: Of the running episodes, by environment; then of those that ended, from the top.
+        free: The free rows of the side table, after their number.
+        rew: Rewards, agent by agent.
+        terminated: Ends.
+        truncated: Ends by a limit.
+        marks: DUMMY rows, and BROKEN ones, which are known not to continue the open episode; more
+            of these are found by comparing the observation with the next observation before.
+        obs: The main leaf of the observation; its rows lie one after the other.
+        obs_next: The same leaf, one step on.
+        obs_rows: The leaf in the ring.
+        table: The leaf in the side table.
+        moved: Out, by position. Side-table rows to copy for the other leaves: 0 to 1 where an
+            episode was cut, what is new to 2 where one ended; -1 is none. Then the row's flags.
+        finished: Out: environments and lengths of the episodes that ended, from the top.
+        keeps_next: Whether next observations are kept.
+        publish: Whether the rows become valid at once, or when the caller sets their flags, after
+            the other columns are written.
 
     Returns:
-        The position of the first NaN in `rew` or -1, the number of ends among the new rows, and
-        the number of side-table rows that became free (they are in `freed`).
+        The position of the first NaN in `rew` (and nothing is changed) or -1, and the number of
+        episodes that ended.
     """
     for i in range(rew.size):
         if np.isnan(rew[i]):
-            return i, 0, 0
-    n_envs = written.size
+            return i, 0
+    n_envs = book.shape[1]
     slots = flags.size // n_envs
+    agents = returns.shape[2]
+    width = obs.size // envs.size
+    new, new_next = obs.reshape(obs.size), obs_next.reshape(obs_next.size)
+    ring, side = obs_rows.reshape(obs_rows.size), table.reshape(table.size)
     n_ended = 0
-    n_freed = 0
+    n_valid = 0
+    last_count, slot, slot_before = np.int64(-1), np.int64(0), np.int64(0)
     for i in range(envs.size):
         e = envs[i]
-        row = (written[e] % slots) * n_envs + e
-        n_valid[0] -= flags[row] & VALID
+        count = book[0, e]
+        if count != last_count:  # mostly all are the same, and divisions are slow
+            last_count, slot, slot_before = count, count % slots, (count - 1) % slots
+        row = slot * n_envs + e
+        head = slot_before * n_envs + e
+        tail = link[head] - 1 if count > 0 else np.int64(-1)
+        moved[i, 0] = -1
+        moved[i, 2] = -1
+        if 0 <= tail < 2 * n_envs:  # only a newest row in an open episode links to a tail
+            differs = marks[i] != 0
+            for j in range(width):
+                a, b = new[i * width + j], side[tail * width + j]
+                differs |= (a != b) & ((a == a) | (b == b))  # here NaN is NaN
+            if differs:
+                if flags[head] & VALID and head != row:
+                    target = free[free[0]]
+                    free[0] -= 1
+                    for j in range(width):
+                        side[target * width + j] = side[tail * width + j]
+                    link[head] = target + 1
+                    flags[head] |= LAST
+                    moved[i, 0], moved[i, 1] = tail, target
+                book[1, e] = 0
+                returns[0, e] = 0.0
+            else:
+                link[head] = 0  # its next observation is this row's
+        n_valid -= flags[row] & VALID
         flags[row] = 0
         if link[row] > 2 * n_envs:  # below that are the tails, which are never freed
-            freed[n_freed] = link[row] - 1
-            n_freed += 1
+            free[0] += 1
+            free[free[0]] = link[row] - 1
         link[row] = 0
-        n_ended += terminated[i] | truncated[i]
-    return -1, n_ended, n_freed
+        flag = 0
+        if not marks[i] & DUMMY:
+            flag = VALID
+            for j in range(width):
+                ring[row * width + j] = new[i * width + j]
+            ended = terminated[i] or truncated[i]
+            if keeps_next:
+                target = (count & 1) * n_envs + e
+                if ended:
+                    target = free[free[0]]
+                    free[0] -= 1
+                    moved[i, 2] = target
+                for j in range(width):
+                    side[target * width + j] = new_next[i * width + j]
+                link[row] = target + 1
+            n_valid += 1
+            book[1, e] += 1
+            for a in range(agents):
+                returns[0, e, a] += rew[i * agents + a]
+            if ended:
+                flag |= LAST | (TERMINATED if terminated[i] else 0)
+                flag |= TRUNCATED if truncated[i] else 0
+                finished[n_ended, 0] = e
+                finished[n_ended, 1] = book[1, e]
+                returns[1, n_ended] = returns[0, e]
+                n_ended += 1
+                book[1, e] = 0
+                returns[0, e] = 0.0
+        book[0, e] = count + 1
+        moved[i, 3] = flag
+        if publish:
+            flags[row] = flag
+    book[2, 0] += n_valid
+    return -1, n_ended
+
+
+@njit(cache=True)
+def settle_steps(  # noqa: C901 - see write_rows
+    steps: int,
+    book: np.ndarray,
+    flags: np.ndarray,
+    link: np.ndarray,
+    returns: np.ndarray,
+    free: np.ndarray,
+    rew_rows: np.ndarray,
+    terminated: np.ndarray,
+    truncated: np.ndarray,
+    obs_next: np.ndarray,
+    table: np.ndarray,
+    finished: np.ndarray,
+    keeps_next: bool,
+) -> int:
+    """Does the bookkeeping of steps already in the columns, of which only the last has ends.
+
+    All environments have written the same number of rows. For the rest see `write_rows`.
+
+    Returns:
+        The number of episodes that ended.
+    """
+    n_envs = book.shape[1]
+    slots = flags.size // n_envs
+    count = book[0, 0]
+    n_valid = 0
+    if count > 0:
+        head = ((count - 1) % slots) * n_envs
+        for row in range(head, head + n_envs):
+            if not flags[row] & LAST:
+                link[row] = 0
+    for step in range(count, count + steps):
+        head = (step % slots) * n_envs
+        for row in range(head, head + n_envs):  # loops of one thing each are vectorised
+            n_valid += VALID - (flags[row] & VALID)
+            flags[row] = VALID
+        for row in range(head, head + n_envs):
+            if link[row] > 2 * n_envs:
+                free[0] += 1
+                free[free[0]] = link[row] - 1
+            link[row] = 0
+        for e in range(n_envs):
+            returns[0, e, 0] += rew_rows[head + e]
+    count += steps
+    book[2, 0] += n_valid
+    width = obs_next.size // n_envs
+    new_next, side = obs_next.reshape(obs_next.size), table.reshape(table.size)
+    n_ended = 0
+    for e in range(n_envs):
+        book[0, e] = count
+        book[1, e] += steps
+        target = ((count - 1) & 1) * n_envs + e
+        if terminated[e] or truncated[e]:
+            if keeps_next:
+                target = free[free[0]]
+                free[0] -= 1
+            flag = VALID | LAST | (TERMINATED if terminated[e] else 0)
+            flags[head + e] = flag | (TRUNCATED if truncated[e] else 0)
+            finished[n_ended, 0] = e
+            finished[n_ended, 1] = book[1, e]
+            returns[1, n_ended, 0] = returns[0, e, 0]
+            n_ended += 1
+            book[1, e] = 0
+            returns[0, e, 0] = 0.0
+        if keeps_next:
+            for j in range(width):
+                side[target * width + j] = new_next[e * width + j]
+            link[head + e] = target + 1
+    return n_ended
 
 
 @njit(cache=True)
@@ -60,171 +230,114 @@ def find_breaks(
     envs: np.ndarray,
     written: np.ndarray,
     link: np.ndarray,
-    dummy: np.ndarray,
     new: np.ndarray,
     table: np.ndarray,
-    broken: np.ndarray,
-) -> int:
-    """Finds open episodes that the new observations (as bytes) do not continue.
-
-    Adds to `broken`, and returns how many are; a dummy row continues nothing.
-    """
+    marks: np.ndarray,
+) -> None:
+    """Marks open episodes that new observations (as bytes) do not continue."""
     n_envs = written.size
     slots = link.size // n_envs
-    n_broken = 0
     for i in range(envs.size):
         e = envs[i]
         if written[e] > 0:
             tail = link[((written[e] - 1) % slots) * n_envs + e] - 1
-            if 0 <= tail < 2 * n_envs:  # only a newest row in an open episode links to a tail
-                difference = np.uint8(dummy[i])
+            if 0 <= tail < 2 * n_envs:
+                difference = np.uint8(0)
                 for j in range(new.shape[1]):  # no early exit: this way it is vectorised
                     difference |= new[i, j] ^ table[tail, j]
                 if difference:
-                    broken[i] = True
-        n_broken += broken[i]
-    return n_broken
+                    marks[i] |= BROKEN
 
 
-@njit(cache=True)
-def commit(
-    envs: np.ndarray,
-    written: np.ndarray,
-    flags: np.ndarray,
-    link: np.ndarray,
-    rew: np.ndarray,
-    terminated: np.ndarray,
-    truncated: np.ndarray,
-    dummy: np.ndarray,
-    final: np.ndarray,
-    n_valid: np.ndarray,
-    returns: np.ndarray,
-    lengths: np.ndarray,
-    finished_returns: np.ndarray,
-    finished_lengths: np.ndarray,
-    keeps_next: bool,
-) -> None:
-    """Makes the rows just written valid (not the dummies), and closes the episodes that ended.
-
-    A row's flag comes last: a process killed before that leaves an invalid row, never a false one.
-    """
-    n_envs = written.size
-    slots = flags.size // n_envs
-    agents = returns.shape[1]
-    for i in range(envs.size):
-        e = envs[i]
-        count = written[e]
-        row = (count % slots) * n_envs + e
-        if not dummy[i]:
-            ended = terminated[i] | truncated[i]
-            if count > 0:
-                head = ((count - 1) % slots) * n_envs + e
-                if flags[head] & VALID and not flags[head] & LAST:
-                    link[head] = 0  # its next observation is this row's
-            if keeps_next:
-                link[row] = final[i] if ended else (count & 1) * n_envs + e + 1
-            n_valid[0] += 1
-            lengths[e] += 1
-            if ended:
-                finished_lengths[i] = lengths[e]
-                lengths[e] = 0
-            for a in range(agents):
-                returns[e, a] += rew[i * agents + a]
-                if ended:
-                    finished_returns[i, a] = returns[e, a]
-                    returns[e, a] = 0.0
-            written[e] = count + 1
-            flags[row] = VALID | DONE | LAST if ended else VALID
-        else:
-            written[e] = count + 1
-
-
-@njit(cache=True)
-def oldest_slot(count: int, slots: int) -> int:
-    """The slot of the oldest row of an environment that has written `count` rows."""
-    return count % slots if count > slots else 0
-
-
-@njit(cache=True)
-def step_back(row: int, written: np.ndarray, flags: np.ndarray) -> int:
-    """The row before in time and episode, or the row itself where there is none."""
-    n_envs = written.size
-    slots = flags.size // n_envs
-    if row // n_envs == oldest_slot(written[row % n_envs], slots):
-        return row
-    before = row - n_envs
-    if before < 0:
-        before += flags.size
-    if flags[before] & VALID and not flags[before] & LAST:
-        return before
-    return row
-
-
-@njit(cache=True)
-def step_on(row: int, written: np.ndarray, flags: np.ndarray) -> int:
-    """The row after in time and episode, or the row itself where there is none."""
-    n_envs = written.size
-    slots = flags.size // n_envs
-    if flags[row] & LAST or row // n_envs == (written[row % n_envs] - 1) % slots:
-        return row
-    after = row + n_envs
-    if after >= flags.size:
-        after -= flags.size
-    return after if flags[after] & VALID else row
+# Kernels below call each other with many rows at a time: every call counts references to every
+# array it is given, which for a single row costs more than the work.
 
 
 @njit(cache=True)
 def previous_rows(rows: np.ndarray, written: np.ndarray, flags: np.ndarray) -> np.ndarray:
-    """`step_back` for many rows."""
-    result = np.empty_like(rows)
+    """The rows before in time and episode, or the rows themselves where there is none."""
+    n_envs = written.size
+    slots = flags.size // n_envs
+    result = rows.copy()
     for i in range(rows.size):
-        result[i] = step_back(rows[i], written, flags)
+        row = rows[i]
+        count = written[row % n_envs]
+        oldest = count % slots if count > slots else 0
+        if row // n_envs != oldest:
+            before = row - n_envs if row >= n_envs else row - n_envs + flags.size
+            if flags[before] & VALID and not flags[before] & LAST:
+                result[i] = before
     return result
 
 
 @njit(cache=True)
 def next_rows(rows: np.ndarray, written: np.ndarray, flags: np.ndarray) -> np.ndarray:
-    """`step_on` for many rows."""
-    result = np.empty_like(rows)
+    """The rows after in time and episode, or the rows themselves where there is none."""
+    n_envs = written.size
+    slots = flags.size // n_envs
+    result = rows.copy()
     for i in range(rows.size):
-        result[i] = step_on(rows[i], written, flags)
+        row = rows[i]
+        if not flags[row] & LAST and row // n_envs != (written[row % n_envs] - 1) % slots:
+            after = row + n_envs
+            if after >= flags.size:
+                after -= flags.size
+            if flags[after] & VALID:
+                result[i] = after
     return result
 
 
 @njit(cache=True)
-def successors(rows: np.ndarray, link: np.ndarray, n_envs: int) -> tuple[Arrays, np.ndarray]:
-    """Where the next observations of rows are.
+def gather_next(
+    rows: np.ndarray,
+    before: np.ndarray,
+    link: np.ndarray,
+    n_envs: int,
+    source: np.ndarray,
+    table: np.ndarray,
+    out: np.ndarray,
+) -> None:
+    """Reads next observations: frames [B, k] that come before, then what follows each row.
 
-    Returns:
-        A row each to read from the ring, then the positions to read from the side table instead,
-        and their rows there.
+    Args:
+        rows: The rows [B].
+        before: The rows of the frames before.
+        link: By row.
+        n_envs: Number of environments.
+        source: The observations in the ring.
+        table: The side table.
+        out: Where they go: [B, k + 1, ...], or [B, ...] without frames before.
     """
-    after = np.empty_like(rows)
-    positions = np.empty_like(rows)
-    sources = np.empty_like(rows)
-    n = 0
+    width = source.size // len(source)
+    ring, side, read = source.reshape(-1), table.reshape(-1), out.reshape(-1)
+    to = 0
     for i in range(rows.size):
+        for k in range(before.shape[1]):
+            start = before[i, k] * width
+            read[to : to + width] = ring[start : start + width]
+            to += width
         row = rows[i]
         if link[row]:
-            after[i] = row
-            positions[n] = i
-            sources[n] = link[row] - 1
-            n += 1
+            start = (link[row] - 1) * width
+            for j in range(width):
+                read[to + j] = side[start + j]
         else:
-            following = row + n_envs
-            after[i] = following - link.size if following >= link.size else following
-    return (after, positions[:n]), sources[:n]
+            start = (row + n_envs) * width
+            if start >= ring.size:
+                start -= ring.size
+            for j in range(width):
+                read[to + j] = ring[start + j]
+        to += width
 
 
 @njit(cache=True)
 def stacks(rows: np.ndarray, stack_num: int, written: np.ndarray, flags: np.ndarray) -> np.ndarray:
     """The `stack_num` rows that end in each row; an episode's first row is repeated."""
     result = np.empty((rows.size, stack_num), np.int64)
-    for i in range(rows.size):
-        row = rows[i]
-        for k in range(stack_num - 1, -1, -1):
-            result[i, k] = row
-            row = step_back(row, written, flags)
+    result[:, -1] = rows
+    for k in range(stack_num - 1, 0, -1):
+        rows = previous_rows(rows, written, flags)
+        result[:, k - 1] = rows
     return result
 
 
@@ -234,14 +347,10 @@ def has_history(
 ) -> np.ndarray:
     """Whether a row has `stack_num - 1` rows of its episode before it."""
     result = np.ones(rows.size, np.bool_)
-    for i in range(rows.size):
-        row = rows[i]
-        for _ in range(stack_num - 1):
-            before = step_back(row, written, flags)
-            if before == row:
-                result[i] = False
-                break
-            row = before
+    for _ in range(stack_num - 1):
+        before = previous_rows(rows, written, flags)
+        result &= before != rows
+        rows = before
     return result
 
 
@@ -250,18 +359,10 @@ def segments(starts: np.ndarray, length: int, written: np.ndarray, flags: np.nda
     """The rows [length, B] from each start on, and which are real; past an end the last repeats."""
     rows = np.empty((length, starts.size), np.int64)
     mask = np.ones((length, starts.size), np.bool_)
-    for i in range(starts.size):
-        row = starts[i]
-        rows[0, i] = row
-        for t in range(1, length):
-            after = step_on(row, written, flags)
-            if after == row:
-                for rest in range(t, length):
-                    rows[rest, i] = row
-                    mask[rest, i] = False
-                break
-            row = after
-            rows[t, i] = row
+    rows[0] = starts
+    for t in range(1, length):
+        rows[t] = next_rows(rows[t - 1], written, flags)
+        mask[t] = rows[t] != rows[t - 1]
     return rows, mask
 
 

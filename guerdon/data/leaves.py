@@ -89,7 +89,7 @@ def join(function: Callable[..., Any], leaves: Sequence[Any], key: str, axis: in
     first = leaves[0]
     kind = np.ndarray if type(first) is np.ndarray else torch.Tensor
     dtype = first.dtype
-    for leaf in leaves:
+    for leaf in leaves[1:]:
         if not isinstance(leaf, kind) or leaf.dtype != dtype:
             raise TypeError(f"key {key!r} does not fit: {describe(first)} and {describe(leaf)}")
     try:
@@ -139,7 +139,7 @@ def shape(leaf: Any) -> tuple[int, ...]:
 def rows(leaf: Any, index: Any) -> Any:
     """The rows of one leaf; None survives every index."""
     if isinstance(leaf, torch.Tensor):
-        return leaf[torch_index(index, leaf)]
+        return leaf[index if type(index) is int else torch_index(index, leaf)]
     if isinstance(leaf, np.ndarray):
         return leaf[index]
     if leaf is None:
@@ -149,8 +149,9 @@ def rows(leaf: Any, index: Any) -> Any:
 
 def torch_index(index: Any, leaf: torch.Tensor) -> Any:
     """An index that means to torch what it means to NumPy."""
-    if isinstance(index, slice):  # torch knows no negative steps
-        return np.arange(*index.indices(len(leaf))) if (index.step or 1) < 0 else index
+    if type(index) is slice:  # torch knows no negative steps
+        step = index.step
+        return index if step is None or step > 0 else np.arange(*index.indices(len(leaf)))
     if isinstance(index, np.ndarray):  # torch takes uint8 for a mask
         return index.astype(np.int64) if index.dtype == np.uint8 else index
     if isinstance(index, list):  # torch takes a list of lists for a tuple

@@ -9,7 +9,7 @@ from guerdon.data.replay_buffer import Finished, ReplayBuffer
 if TYPE_CHECKING:
     import numpy as np
 
-    from guerdon.data.ring import Step
+    from guerdon.data.intake import Checked
 
 _FIRST_SLOTS = 256
 
@@ -22,6 +22,8 @@ class ListReplayBuffer(ReplayBuffer):
         **options: See `ReplayBuffer`.
     """
 
+    _wraps = False
+
     def __init__(self, n_envs: int = 1, **options: Any) -> None:
         super().__init__(_FIRST_SLOTS * n_envs, n_envs, **options)
 
@@ -29,7 +31,7 @@ class ListReplayBuffer(ReplayBuffer):
         """See `ReplayBuffer`; without a size."""
         return {name: value for name, value in super().options().items() if name != "size"}
 
-    def _write(self, envs: np.ndarray, step: Step, single: bool) -> Finished:
+    def _write(self, envs: np.ndarray, checked: Checked) -> Finished:
         if int(self._ring.written.max()) == self._ring.slots:
             self._ring.grow(2 * self._ring.slots)
-        return super()._write(envs, step, single)
+        return super()._write(envs, checked)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from guerdon.data.batch import Batch
-    from guerdon.data.ring import Step
+    from guerdon.data.intake import Checked
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
@@ -49,11 +49,20 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """The same as setting the attribute ``beta``."""
         self.beta = beta
 
-    def _write(self, envs: np.ndarray, step: Step, single: bool) -> Finished:
-        finished = super()._write(envs, step, single)
+    def _write(self, envs: np.ndarray, checked: Checked) -> Finished:
+        finished = super()._write(envs, checked)
         ring = self._ring
         kernels.tree_set_newest(self._tree, envs, ring.written, ring.flags, self._largest)
         return finished
+
+    def _settle(self) -> int:
+        steps = super()._settle()
+        ring = self._settled_ring
+        count = int(ring.written[0])
+        slots = np.arange(count - steps, count) % ring.slots
+        rows = (slots[:, None] * ring.n_envs + ring.envs).reshape(-1)
+        kernels.tree_set(self._tree, rows, np.full(len(rows), self._largest))
+        return steps
 
     def discard(self, index: Any) -> None:
         """See `ReplayBuffer`."""
@@ -75,7 +84,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def priorities(self) -> np.ndarray:
         """The priority of every row (to the power alpha); 0 where there is no transition."""
         start = len(self._tree) // 2
-        return self._tree[start : start + self.size].copy()
+        return self._tree[start : start + self._ring.n_rows].copy()
 
     def _set_priorities(self, priorities: np.ndarray) -> None:
         level = np.zeros(1 << (len(priorities) - 1).bit_length())
@@ -91,8 +100,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         shares = (np.arange(number) + self._generator.random(number)) / number
         return kernels.tree_find(self._tree, shares * self._tree[1])
 
-    def _proposes_only_eligible(self) -> bool:
-        return not self.sample_avail
+    def _proposes_only_valid(self) -> bool:
+        return True
 
     def _pick(self, rows: np.ndarray, number: int) -> np.ndarray:
         masses = np.cumsum(self._tree[len(self._tree) // 2 + rows])

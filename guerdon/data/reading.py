@@ -6,13 +6,20 @@ from typing import Any
 import numpy as np
 
 from guerdon.data import kernels
-from guerdon.data.batch import Batch
+from guerdon.data.batch import Batch, from_leaves
 from guerdon.data.columns import Column, take
-from guerdon.data.ring import Ring, next_values
+from guerdon.data.kernels import TERMINATED, TRUNCATED
+from guerdon.data.ring import Ring
+from guerdon.data.storage import TorchStorage
 from guerdon.data.tree import unflatten
 
 FIELDS = ("obs", "act", "rew", "terminated", "truncated", "done", "obs_next", "info", "policy")
-OBSERVATIONS = ("obs", "obs_next")
+_NO_FRAMES = np.zeros((0, 0), np.int64)
+ENDS = {
+    "terminated": np.uint8(TERMINATED),
+    "truncated": np.uint8(TRUNCATED),
+    "done": np.uint8(TERMINATED | TRUNCATED),
+}
 
 
 class Reader:
@@ -27,24 +34,28 @@ class Reader:
         self._ring = ring
         self._stack_num = stack_num
         self._groups: dict[str, list[Column]] = {}
-        self._n_columns = 0
+        self._names = list(FIELDS)
+        self._on_device = isinstance(ring.storage, TorchStorage)
+        self._version = 0
 
     def groups(self) -> dict[str, list[Column]]:
         """The columns by field."""
-        if self._n_columns != len(self._ring.columns):
-            self._n_columns = len(self._ring.columns)
+        if self._version != self._ring.version:
+            self._version = self._ring.version
             self._groups = {}
             for column in self._ring.columns:
                 self._groups.setdefault(column.path[0], []).append(column)
+            self._names = [*FIELDS, *(name for name in self._groups if name not in FIELDS)]
         return self._groups
 
     def names(self) -> list[str]:
         """Every field there is to read: the well-known ones, then the others."""
-        return [*FIELDS, *(name for name in self.groups() if name not in FIELDS)]
+        self.groups()
+        return self._names
 
     def stored(self) -> list[str]:
         """The fields of a transition as `add` takes them, without what is derived from others."""
-        return [*self.groups(), "obs_next"]
+        return [*self.groups(), "terminated", "truncated", "obs_next"]
 
     def read(
         self, rows: np.ndarray, fields: Iterable[str] | None = None, stack_num: int | None = None
@@ -60,23 +71,29 @@ class Reader:
         if not groups:
             raise ValueError("the buffer is empty: nothing was ever added")
         read: dict[str, Any] = {}
-        for name in fields or self.names():
-            frames = stack_num or (self._stack_num if name in OBSERVATIONS else 1)
+        flags = None
+        for name in fields or self._names:
             columns = groups.get(name)
             if columns is not None:
+                frames = stack_num or (self._stack_num if name == "obs" else 1)
                 at = rows if frames == 1 else self._stacks(rows, frames)
-                read[name] = _nested([(c, take(c.rows, at)) for c in columns])
-            elif name == "done":
-                read[name] = self._done(rows, read)
+                if len(columns) == 1 and len(columns[0].path) == 1:
+                    read[name] = take(columns[0].rows, at)
+                else:
+                    read[name] = _nested([(c, take(c.rows, at)) for c in columns])
+            elif name in ENDS:
+                flags = self._ring.flags.take(rows) if flags is None else flags
+                ends = (flags & ENDS[name]).astype(bool)
+                read[name] = self._ring.storage.convert(ends) if self._on_device else ends
             elif name == "obs_next":
-                read[name] = self._obs_next(rows, frames)
+                read[name] = self._obs_next(rows, stack_num or self._stack_num)
             elif name in FIELDS:
                 read[name] = Batch()
             else:
                 raise KeyError(
                     f"this buffer has no field {name!r}; it has: {', '.join(self.names())}"
                 )
-        return Batch(**read)
+        return from_leaves(read)
 
     def whole(self, name: str) -> Any:
         """A field at every slot: [slot, env, ...], or [slot, ...] with one environment."""
@@ -92,13 +109,6 @@ class Reader:
         ring = self._ring
         return rows if ring.n_envs == 1 else rows.reshape(ring.slots, ring.n_envs, *rows.shape[1:])
 
-    def _done(self, rows: np.ndarray, read: dict[str, Any]) -> Any:
-        terminated, truncated = (
-            read[name] if name in read else take(self.groups()[name][0].rows, rows)
-            for name in ("terminated", "truncated")
-        )
-        return terminated | truncated
-
     def _stacks(self, rows: np.ndarray, frames: int) -> np.ndarray:
         stacks = kernels.stacks(rows.reshape(-1), frames, self._ring.written, self._ring.flags)
         return stacks.reshape(*rows.shape, frames)
@@ -109,11 +119,10 @@ class Reader:
         if not ring.keeps_next:
             after = kernels.next_rows(flat, ring.written, ring.flags).reshape(rows.shape)
             return self.read(after, ("obs",), frames)["obs"]
-        before = None if frames == 1 else self._stacks(flat, frames)[:, 1:]
-        places = ring.next_places(flat)
+        before = _NO_FRAMES if frames == 1 else self._stacks(flat, frames)[:, 1:]
         leaves = []
-        for column, table in zip(self.groups()["obs"], ring.table, strict=True):
-            values = next_values(column, table, places, before)
+        for i, column in enumerate(self.groups()["obs"]):
+            values = ring.next_values(i, flat, before)
             if rows.ndim != 1:
                 values = values.reshape(*rows.shape, *values.shape[1:])
             leaves.append((column, values))

@@ -8,10 +8,11 @@ import numpy as np
 
 from guerdon.data import buffer_files, kernels
 from guerdon.data.batch import Batch, layout
-from guerdon.data.intake import Intake
-from guerdon.data.kernels import LAST, VALID
+from guerdon.data.express import ENDED, WRITTEN, Express
+from guerdon.data.intake import Checked, Intake
+from guerdon.data.kernels import VALID
 from guerdon.data.reading import Reader
-from guerdon.data.ring import Ring, Step
+from guerdon.data.ring import Ring
 from guerdon.data.storage import DiskStorage, Storage, make_storage
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ class ReplayBuffer:
             hold); a device such as ``"cuda:0"`` (torch tensors there); or a `Storage`.
     """
 
+    _wraps = True
+
     def __init__(
         self,
         size: int,
@@ -84,11 +87,22 @@ class ReplayBuffer:
         self._disk = self._storage if isinstance(self._storage, DiskStorage) else None
         if self._disk:
             buffer_files.check_folder(self, self._disk)
-        self._ring = Ring(-(-size // n_envs), n_envs, self._storage, not ignore_obs_next)
-        self._intake = Intake(self._ring, save_only_last_obs)
-        self._reader = Reader(self._ring, stack_num)
+        self._settled_ring = Ring(-(-size // n_envs), n_envs, self._storage, not ignore_obs_next)
+        self._express = Express(self._settled_ring, self._wraps)
+        self._intake = Intake(self._settled_ring, save_only_last_obs)
+        self._reader = Reader(self._settled_ring, stack_num)
         if self._disk:
             buffer_files.reopen(self, self._disk)
+
+    @property
+    def _ring(self) -> Ring:
+        """The ring; nobody gets it with steps that still wait for their bookkeeping."""
+        if self._express.steps:
+            self._settle()
+        return self._settled_ring
+
+    def _settle(self) -> int:
+        return self._express.settle()
 
     @property
     def size(self) -> int:
@@ -135,22 +149,34 @@ class ReplayBuffer:
         Returns:
             The episodes that ended.
         """
-        if batch is not None:
+        if batch is None and env_ids is None and dummy is None:
+            taken = self._express.take(fields)
+            if taken == WRITTEN:
+                return _NONE
+            if taken == ENDED:
+                self._settle()
+                return Finished(*self._express.finished)
+        elif batch is not None:
             fields = {**dict(batch.items()), **fields}
         ring = self._ring
         envs = ring.envs if env_ids is None else self._checked_envs(env_ids)
-        single = env_ids is None and ring.n_envs == 1
-        step = self._intake(fields, len(envs), single, dummy)
-        return self._write(envs, step, single)
+        single = env_ids is None and self.n_envs == 1
+        new = not ring.columns
+        try:
+            return self._write(envs, self._intake(fields, len(envs), single, dummy))
+        except BaseException:
+            if new:  # the first add decides on columns only if it succeeds
+                self._intake.forget()
+            raise
 
-    def _write(self, envs: np.ndarray, step: Step, single: bool) -> Finished:
+    def _write(self, envs: np.ndarray, checked: Checked) -> Finished:
         if self._disk:
             buffer_files.describe_changes(self, self._disk)
-        n_ended = self._ring.write(envs, step, single)
-        if not n_ended:
-            return _NONE
-        positions, returns, lengths = self._ring.finished(step)
-        return Finished(envs[positions], returns, lengths)
+        ring = self._ring
+        n_ended = ring.write(envs, *checked)
+        finished = Finished(*ring.finished(n_ended)) if n_ended else _NONE
+        self._express.arm(checked[1], finished.env_ids)
+        return finished
 
     def _checked_envs(self, env_ids: Any) -> np.ndarray:
         envs = np.asarray(env_ids, np.int64).reshape(-1)
@@ -167,14 +193,17 @@ class ReplayBuffer:
 
         No row follows their newest rows any more, and their returns are not reported.
         """
+        self._express.disarm()
         self._ring.cut(self._ring.envs if env_ids is None else self._checked_envs(env_ids))
 
     def discard(self, index: Any) -> None:
         """Drops rows for good: they are no longer counted, sampled or read."""
+        self._express.disarm()
         self._ring.discard(self._rows(index))
 
     def reset(self) -> None:
         """Empties the buffer."""
+        self._express.disarm()
         self._ring.clear()
 
     def update(self, other: ReplayBuffer) -> Any:
@@ -198,13 +227,12 @@ class ReplayBuffer:
     def _append(self, other: ReplayBuffer, rows: np.ndarray, env: np.ndarray) -> None:
         """Adds one environment's rows of another buffer, one after the other."""
         batch = other._reader.read(rows, other._reader.stored(), stack_num=1)
-        ends = other._ring.flags[rows] & LAST
+        goes_on = np.append(other.next(rows)[:-1] == rows[1:], False)
         for i in range(len(rows)):
             fields = dict(batch[i : i + 1].items())
-            self._write(env, self._intake(fields, 1, False, None, frames=True), single=False)
-            if ends[i]:
-                self._ring.cut(env)
-        self._ring.cut(env)
+            self._write(env, self._intake(fields, 1, False, None, frames=True))
+            if not goes_on[i]:
+                self.cut(env)
 
     # --- rows
 
@@ -300,7 +328,7 @@ class ReplayBuffer:
 
     def _draw(self, number: int) -> np.ndarray:
         rows = self._propose(number)
-        if self._proposes_only_eligible():
+        if not self.sample_avail and self._proposes_only_valid():
             return rows
         # Drawing the misses again keeps the good rows as likely as they were.
         for _ in range(_TRIES):
@@ -316,8 +344,8 @@ class ReplayBuffer:
         """Draws rows, of which some may be no transitions."""
         return (self._generator.random(number) * self._ring.limit()).astype(np.int64)
 
-    def _proposes_only_eligible(self) -> bool:
-        return self._ring.is_dense() and not self.sample_avail
+    def _proposes_only_valid(self) -> bool:
+        return self._ring.dense() > 0
 
     def _pick(self, rows: np.ndarray, number: int) -> np.ndarray:
         """Draws from rows that are all good."""
@@ -325,7 +353,7 @@ class ReplayBuffer:
 
     def _all_eligible(self) -> np.ndarray:
         rows = np.arange(self._ring.limit())
-        good = rows[self._eligible(rows)]
+        good = np.compress(self._eligible(rows), rows)
         if not len(good):
             raise ValueError(
                 f"no row has {self.stack_num - 1} rows of its episode before it, which "
@@ -335,12 +363,9 @@ class ReplayBuffer:
 
     def _eligible(self, rows: np.ndarray) -> np.ndarray:
         ring = self._ring
-        good: np.ndarray = ring.flags.take(rows) & VALID != 0
+        good = (ring.flags.take(rows) & VALID).astype(bool)
         if self.sample_avail and self.stack_num > 1:
-            history: np.ndarray = kernels.has_history(
-                rows, self.stack_num, ring.written, ring.flags
-            )
-            return np.logical_and(good, history)
+            good &= kernels.has_history(rows, self.stack_num, ring.written, ring.flags)
         return good
 
     def get(self, index: Any, key: str, stack_num: int | None = None) -> Any:
@@ -386,6 +411,7 @@ class ReplayBuffer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes over another buffer's contents; size and options have to be the same."""
+        self._express.disarm()
         buffer_files.load_state_dict(self, state)
 
     def save(self, path: str | Path) -> None:

@@ -10,29 +10,19 @@ that the newest row's is never overwritten half way) hold the newest rows', and 
 those of episodes' last rows.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 
 from guerdon.data import kernels
 from guerdon.data.columns import Column, put, take
-from guerdon.data.kernels import DONE, LAST, VALID
+from guerdon.data.kernels import LAST, TERMINATED, TRUNCATED, VALID
 from guerdon.data.leaves import Array
-from guerdon.data.storage import Storage
+from guerdon.data.storage import DiskStorage, Storage
 
-
-class Step(NamedTuple):
-    """What is written in one call: a row for each of some environments, checked and in order."""
-
-    values: list[Any]
-    """One array a column."""
-    next_observations: list[Any]
-    """One array a column of the side table."""
-    rew: np.ndarray
-    terminated: np.ndarray
-    truncated: np.ndarray
-    dummy: np.ndarray
+_KINDS = VALID | TERMINATED | TRUNCATED | LAST
+_EMPTY = np.zeros(0, np.uint8)
 
 
 class Ring:
@@ -50,26 +40,34 @@ class Ring:
         self.storage = storage
         self.keeps_next = keeps_next
         self.columns: list[Column] = []
+        """One a leaf, observations first. Ends are not among them: they are flags."""
         self.table: list[Column] = []
+        """The side table, one a leaf of the observation."""
         self.envs = np.arange(n_envs)
-        self.nobody = np.zeros(n_envs, bool)
+        self.no_marks = np.zeros(n_envs, np.uint8)
         new = storage.bookkeeping
-        self.written = new("written", (n_envs,), np.int64)
+        self.book = new("book", (3, n_envs), np.int64)
+        self.written, self.lengths, self.n_valid = self.book[0], self.book[1], self.book[2, :1]
         self.flags = new("flags", (slots * n_envs,), np.uint8)
         self.link = new("link", (slots * n_envs,), np.int32)
-        self.n_valid = new("n_valid", (1,), np.int64)
-        self.lengths = new("lengths", (n_envs,), np.int64)
         self._set_agents(1)
-        self._freed = np.zeros(n_envs, np.int64)
-        self._final = np.zeros(n_envs, np.int32)
-        self._finished_lengths = np.zeros(n_envs, np.int64)
-        self._free: list[int] = []
-        self._table_bytes: list[np.ndarray | None] = []
+        self._moved = np.zeros((n_envs, 4), np.int64)
+        self._finished = np.zeros((n_envs, 2), np.int64)
+        self._free = np.zeros(1, np.int64)
+        # Rows in files become valid only when all of them is written; see `write`.
+        self._publish_at_once = not isinstance(storage, DiskStorage)
+        self._has_main = False
         self.aligned = True
+        """Whether all environments have written the same number of rows."""
+        self.version = 0
+        """Counts changes of the columns."""
 
     def _set_agents(self, agents: int) -> None:
-        self.returns = self.storage.bookkeeping("returns", (self.n_envs, agents), np.float64)
-        self._finished_returns = np.zeros((self.n_envs, agents))
+        # Of the running episodes, and of those that the last `write` ended.
+        self._all_returns = self.storage.bookkeeping(
+            "returns", (2, self.n_envs, agents), np.float64
+        )
+        self.returns = self._all_returns[0]
 
     @property
     def slots(self) -> int:
@@ -85,122 +83,163 @@ class Ring:
         """Takes the columns, once the first value of each is known.
 
         Args:
-            columns: One a leaf.
+            columns: One a leaf, observations first.
             table: The side table's, one a leaf of the observation.
             agents: Rewards a row.
         """
         self._set_agents(agents)
         self.columns = columns
         self.table = table
-        self._view_table()
-        rows = len(table[0].rows) if table else 0
-        self._free = list(range(rows - 1, 2 * self.n_envs - 1, -1))
+        self.version += 1
+        # The compiled call looks after one leaf of the observation, if it is made of numbers.
+        self._has_main = bool(table) and type(table[0].rows) is np.ndarray
+        self._has_main = self._has_main and not table[0].dtype.hasobject
+        self._find_free()
 
-    def _view_table(self) -> None:
-        """The bytes of the side table, to compare observations by whatever they hold."""
-        self._table_bytes = [
-            column.rows.reshape(len(column.rows), -1).view(np.uint8)
-            if isinstance(column.rows, np.ndarray) and column.dtype != object
-            else None
-            for column in self.table
-        ]
+    def _find_free(self) -> None:
+        """Lists the rows of the side table that nothing links to, after their number."""
+        held = len(self.table[0].rows) if self.table else 0
+        rows = np.arange(held - 1, 2 * self.n_envs - 1, -1)
+        rows = rows[~np.isin(rows, self.link - 1)]
+        self._free = np.zeros(held + 1, np.int64)
+        self._free[0] = len(rows)
+        self._free[1 : len(rows) + 1] = rows
 
     # --- writing
 
-    def write(self, envs: np.ndarray, step: Step, single: bool) -> int:
-        """Writes one row for each environment of `envs` and returns how many episodes ended.
+    def write(
+        self,
+        envs: np.ndarray,
+        values: list[Any],
+        next_values: list[Any],
+        rew: np.ndarray,
+        terminated: np.ndarray,
+        truncated: np.ndarray,
+        marks: np.ndarray,
+    ) -> int:
+        """Writes one row for each environment of `envs`, and returns how many episodes ended.
 
         Args:
             envs: The environments, each once; `self.envs` itself for all.
-            step: The values.
-            single: Whether the values are one row without a leading axis.
+            values: An array for each column, with or without an axis of environments.
+            next_values: An array for each column of the side table.
+            rew: The rewards, in one dimension.
+            terminated: Ends, one an environment, and so are the others.
+            truncated: Ends by a limit.
+            marks: DUMMY for rows that are no transitions, or 0.
         """
-        broken = self._find_breaks(envs, step) if self.keeps_next else None
-        nan, n_ended, n_freed = kernels.check_and_clear(
-            envs, self.written, self.flags, self.link, step.rew, step.terminated, step.truncated,
-            self.n_valid, self._freed,
-        )  # fmt: skip
-        if nan >= 0:
-            env = envs[nan * len(envs) // step.rew.size]
-            raise ValueError(f"'rew' is NaN in environment {env}: nothing was added")
-        if n_freed:
-            self._free += self._freed[:n_freed].tolist()
-        if broken is not None:
-            self.cut(envs[broken])
+        columns, table, first = self.columns, self.table, 0
+        if self.keeps_next and self._free[0] < 2 * len(envs):
+            self._grow_table(len(envs))
         if envs is not self.envs:
             self.aligned = False
-        target, tails = self._targets(envs, single)
-        for column, value in zip(self.columns, step.values, strict=True):
-            put(column.rows, target, value)
-        for column, value in zip(self.table, step.next_observations, strict=True):
-            put(column.rows, tails, value)
-        if n_ended and self.keeps_next:
-            self._keep_final(step)
-        kernels.commit(
-            envs, self.written, self.flags, self.link, step.rew, step.terminated, step.truncated,
-            step.dummy, self._final, self.n_valid, self.returns, self.lengths,
-            self._finished_returns, self._finished_lengths, self.keeps_next,
+        target = self._target(envs)
+        obs = obs_next = obs_rows = side = _EMPTY
+        if self._has_main:
+            first = 1
+            obs, obs_next = values[0], next_values[0]
+            obs_rows, side = columns[0].rows, table[0].rows
+        if len(table) > first:
+            marks = self._find_breaks(envs, values, marks)
+        nan, n_ended = kernels.write_rows(
+            envs, self.book, self.flags, self.link, self._all_returns, self._free, rew, terminated,
+            truncated, marks, obs, obs_next, obs_rows, side, self._moved, self._finished,
+            self.keeps_next, self._publish_at_once,
+        )  # fmt: skip
+        if nan >= 0:
+            env = envs[nan * len(envs) // rew.size]
+            raise ValueError(f"'rew' is NaN in environment {env}: nothing was added")
+        try:
+            for i in range(first, len(columns)):
+                put(columns[i].rows, target, values[i])
+            if len(table) > first:
+                self._write_other_leaves(envs, next_values, first)
+        except BaseException:
+            self.flags[target] = 0
+            self.repair()
+            raise
+        if not self._publish_at_once:
+            self.flags[target] = self._moved[: len(envs), 3]
+        return n_ended
+
+    def settle(
+        self,
+        steps: int,
+        rew_rows: np.ndarray,
+        terminated: np.ndarray,
+        truncated: np.ndarray,
+        obs_next: np.ndarray,
+    ) -> int:
+        """Makes steps valid that `Express` has written, and returns how many episodes ended.
+
+        Args:
+            steps: How many.
+            rew_rows: The column of rewards.
+            terminated: Ends in the last of the steps.
+            truncated: Ends by a limit, likewise.
+            obs_next: The next observation of the last step; empty if it is not kept.
+        """
+        if self.keeps_next and self._free[0] < 2 * self.n_envs:
+            self._grow_table(self.n_envs)
+        table = self.table[0].rows if self.keeps_next else _EMPTY
+        n_ended: int = kernels.settle_steps(
+            steps, self.book, self.flags, self.link, self._all_returns, self._free, rew_rows,
+            terminated, truncated, obs_next, table, self._finished, self.keeps_next,
         )  # fmt: skip
         return n_ended
 
-    def finished(self, step: Step) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Positions, returns and lengths of the episodes that ended with the last `write`."""
-        ended = np.flatnonzero((step.terminated | step.truncated) & ~step.dummy)
-        returns = self._finished_returns[ended]
-        if returns.shape[1] == 1:
-            returns = returns[:, 0]
-        return ended, returns, self._finished_lengths[ended]
+    def finished(self, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Environments, returns and lengths of the episodes that ended with the last `write`."""
+        returns = self._all_returns
+        return (
+            self._finished[:number, 0].copy(),
+            (returns[1, :number, 0] if returns.shape[2] == 1 else returns[1, :number]).copy(),
+            self._finished[:number, 1].copy(),
+        )
 
-    def _targets(self, envs: np.ndarray, single: bool) -> tuple[Any, Any]:
-        """Where the next rows go, in the ring and in the tails."""
+    def _target(self, envs: np.ndarray) -> Any:
+        """Where the next rows go."""
         n = self.n_envs
-        if not self.aligned and envs is self.envs:
-            self.aligned = bool((self.written == self.written[0]).all())
         if self.aligned:
-            count = int(self.written[0])
-            row, tail = count % self.slots * n, (count & 1) * n
-            return (row, tail) if single else (slice(row, row + n), slice(tail, tail + n))
-        counts = self.written[envs]
-        return counts % self.slots * n + envs, (counts & 1) * n + envs
+            row = int(self.written[0]) % self.slots * n
+            return slice(row, row + n)
+        if envs is self.envs:
+            self.aligned = bool((self.written == self.written[0]).all())
+        return self.written[envs] % self.slots * n + envs
 
-    def _keep_final(self, step: Step) -> None:
-        """Puts the last observations of ending episodes into the side table."""
-        ended = np.flatnonzero(step.terminated | step.truncated)
-        rows = self._reserve(len(ended))
-        for column, value in zip(self.table, step.next_observations, strict=True):
-            put(column.rows, rows, value.reshape(len(step.terminated), *column.row_shape)[ended])
-        self._final[ended] = rows + 1
-
-    def _reserve(self, number: int) -> np.ndarray:
-        """Free rows of the side table, which grows when it has none left."""
+    def _grow_table(self, n: int) -> None:
         held = len(self.table[0].rows)
-        if len(self._free) < number:
-            rows = max(2 * held, held + number)
-            for column in self.table:
-                column.rows = self.storage.grow(column.name, column.rows, rows)
-            self._free += range(rows - 1, held - 1, -1)
-            self._view_table()
-        return np.array([self._free.pop() for _ in range(number)], np.int64)
+        for column in self.table:
+            column.rows = self.storage.grow(column.name, column.rows, 2 * held + 2 * n)
+        self._find_free()
 
-    def _find_breaks(self, envs: np.ndarray, step: Step) -> np.ndarray | None:
+    def _write_other_leaves(self, envs: np.ndarray, next_values: list[Any], first: int) -> None:
+        """Does in the side table for other leaves what the compiled call did for the main one."""
+        moved = self._moved[: len(envs)]
+        cut = np.flatnonzero(moved[:, 0] >= 0)
+        tails = (self.written[envs] - 1 & 1) * self.n_envs + envs
+        places = np.where(moved[:, 2] >= 0, moved[:, 2], tails)
+        for column, value in zip(self.table[first:], next_values[first:], strict=True):
+            if len(cut):
+                put(column.rows, moved[cut, 1], take(column.rows, moved[cut, 0]))
+            put(column.rows, places, value)
+
+    def _find_breaks(self, envs: np.ndarray, values: list[Any], marks: np.ndarray) -> np.ndarray:
         """Marks open episodes whose next observation is not the observation that comes now."""
-        values = step.values[: len(self.table)]  # observations come first
-        broken = np.zeros(len(envs), bool)
-        n_broken = 0
-        for value, column, table in zip(values, self.table, self._table_bytes, strict=True):
-            if table is None:  # compare here, and let the kernel see only the outcome
+        marks = marks.copy()
+        for value, column in zip(values, self.table, strict=False):
+            if type(column.rows) is np.ndarray and not column.dtype.hasobject:
+                new = value.reshape(len(envs), -1).view(np.uint8)
+                table = column.rows.reshape(len(column.rows), -1).view(np.uint8)
+            else:  # compare here, and let the kernel see only the outcome
                 new = self._differ(envs, value, column)[:, None].view(np.uint8)
                 table = np.zeros((2 * self.n_envs, 1), np.uint8)
-            else:
-                new = value.reshape(len(envs), -1).view(np.uint8)
-            n_broken = kernels.find_breaks(
-                envs, self.written, self.link, step.dummy, new, table, broken
-            )
-        return broken if n_broken else None
+            kernels.find_breaks(envs, self.written, self.link, new, table, marks)
+        return marks
 
     def _differ(self, envs: np.ndarray, value: Any, column: Column) -> np.ndarray:
         """Compares observations that are Python objects, or on a device, with the tails."""
-        tails = take(column.rows, ((self.written[envs] - 1) & 1) * self.n_envs + envs)
+        tails = take(column.rows, (self.written[envs] - 1 & 1) * self.n_envs + envs)
         value = value.reshape(tails.shape)
         if isinstance(tails, torch.Tensor):
             differs = (value != tails).reshape(len(envs), -1).any(1)
@@ -214,7 +253,10 @@ class Ring:
         """
         _, heads = self._open_heads(envs)
         if self.table and len(heads):
-            rows = self._reserve(len(heads))
+            if self._free[0] < len(heads):
+                self._grow_table(len(heads))
+            self._free[0] -= len(heads)
+            rows = self._free[self._free[0] + 1 :][: len(heads)].copy()
             for column in self.table:
                 put(column.rows, rows, take(column.rows, self.link[heads] - 1))
             self.link[heads] = rows + 1
@@ -231,41 +273,35 @@ class Ring:
 
     def clear(self) -> None:
         """Forgets every row."""
-        for array in (
-            self.written,
-            self.flags,
-            self.link,
-            self.n_valid,
-            self.lengths,
-            self.returns,
-        ):
+        for array in (self.book, self.flags, self.link, self._all_returns):
             array[...] = 0
         self.recover()
 
     def grow(self, slots: int) -> None:
         """Adds slots; only for a ring that has never wrapped around."""
         rows = slots * self.n_envs
+        self.version += 1
         for column in self.columns:
             column.rows = self.storage.grow(column.name, column.rows, rows)
         self.flags = self.storage.grow("flags", self.flags, rows)
         self.link = self.storage.grow("link", self.link, rows)
 
-    def recover(self) -> None:
-        """Makes derived state fit the arrays, after they were filled from outside.
+    def repair(self) -> None:
+        """Takes back newest rows that were interrupted half written."""
+        envs = self.envs[self.written > 0]
+        heads = (self.written[envs] - 1) % self.slots * self.n_envs + envs
+        self.written[envs[self.flags[heads] & VALID == 0]] -= 1
+        self.recover()
 
-        A killed process may have left a newest row whose link was already cleared, and links of
-        rows that never became valid.
-        """
-        n = self.n_envs
-        self.link[self.flags & VALID == 0] = 0
+    def recover(self) -> None:
+        """Makes derived state fit the arrays, after they were filled from outside."""
+        self.link[(self.flags & VALID == 0) & (self.link > 2 * self.n_envs)] = 0
         if self.keeps_next:
             envs, heads = self._open_heads(self.envs)
-            self.link[heads] = ((self.written[envs] - 1) & 1) * n + envs + 1
+            self.link[heads] = (self.written[envs] - 1 & 1) * self.n_envs + envs + 1
         self.n_valid[0] = np.count_nonzero(self.flags & VALID)
         self.aligned = bool((self.written == self.written[0]).all())
-        if self.table:
-            rows = np.arange(2 * n, len(self.table[0].rows))
-            self._free = np.setdiff1d(rows, self.link - 1)[::-1].tolist()
+        self._find_free()
 
     def _open_heads(self, envs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The environments among `envs` whose episode is under way, and their newest rows."""
@@ -278,16 +314,18 @@ class Ring:
 
     def limit(self) -> int:
         """The number of rows below which all valid rows are."""
-        return min(int(self.written.max()), self.slots) * self.n_envs
+        count = int(self.written[0] if self.aligned else self.written.max())
+        return min(count, self.slots) * self.n_envs
 
-    def is_dense(self) -> bool:
-        """Whether every row below `limit` is valid."""
-        return self.aligned and int(self.n_valid[0]) == self.limit()
+    def dense(self) -> int:
+        """The number of rows if all valid rows are those below it, and 0 otherwise."""
+        limit = self.limit()
+        return limit if self.aligned and self.n_valid[0] == limit else 0
 
     def stored(self) -> np.ndarray:
         """All valid rows in storage order."""
-        if self.is_dense():
-            return np.arange(self.limit())
+        if self.dense():
+            return np.arange(self.dense())
         return np.flatnonzero(self.flags & VALID)
 
     def heads(self, envs: np.ndarray) -> np.ndarray:
@@ -298,7 +336,7 @@ class Ring:
 
     def unfinished(self) -> np.ndarray:
         """The rows whose episode goes on while no row follows: cut ones, and the newest."""
-        cut = np.flatnonzero(self.flags & (VALID | DONE | LAST) == VALID | LAST)
+        cut = np.flatnonzero(self.flags & _KINDS == (VALID | LAST))
         return np.union1d(cut, self._open_heads(self.envs)[1])
 
     def rows_in_time(self) -> np.ndarray:
@@ -308,35 +346,26 @@ class Ring:
         rows = ((age + oldest) % self.slots * self.n_envs + self.envs).ravel()
         return np.compress(self.flags[rows] & VALID, rows)
 
-    def next_places(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Where the next observations of rows (in one dimension) are kept.
+    def next_values(self, leaf: int, rows: np.ndarray, before: np.ndarray) -> Array:
+        """One leaf of next observations.
 
-        Returns:
-            A row of the ring each; the positions to read from the side table instead; their rows
-            there.
+        Args:
+            leaf: Which one.
+            rows: The rows [B].
+            before: The rows [B, k] of frames to stack before each, oldest first; k may be 0.
         """
-        (after, positions), sources = kernels.successors(rows, self.link, self.n_envs)
-        return after, positions, sources
-
-
-def next_values(
-    column: Column,
-    table: Column,
-    places: tuple[np.ndarray, np.ndarray, np.ndarray],
-    before: np.ndarray | None,
-) -> Array:
-    """One leaf of the next observations.
-
-    Args:
-        column: The leaf in the ring.
-        table: The leaf in the side table.
-        places: From `Ring.next_places`.
-        before: The rows [B, k] to stack before each, oldest first, or None.
-    """
-    after, positions, sources = places
-    at = after if before is None else np.concatenate([before, after[:, None]], axis=1)
-    values = take(column.rows, at)
-    if len(positions):
-        newest = values if before is None else values[:, -1]
-        put(newest, positions, take(table.rows, sources))
-    return values  # type: ignore[no-any-return]
+        source, table = self.columns[leaf].rows, self.table[leaf].rows
+        if type(source) is np.ndarray and not source.dtype.hasobject:
+            frames = (before.shape[1] + 1,) if before.shape[1] else ()
+            out = np.empty((len(rows), *frames, *source.shape[1:]), source.dtype)
+            kernels.gather_next(rows, before, self.link, self.n_envs, source, table, out)
+            return out
+        linked = np.flatnonzero(self.link[rows])
+        after = (rows + self.n_envs) % self.n_rows
+        after[linked] = rows[linked]
+        stacked = before.shape[1] > 0
+        at = np.concatenate([before, after[:, None]], axis=1) if stacked else after
+        values = take(source, at)
+        newest = values[:, -1] if stacked else values
+        put(newest, linked, take(table, self.link[rows[linked]] - 1))
+        return values  # type: ignore[no-any-return]

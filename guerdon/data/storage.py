@@ -27,6 +27,9 @@ class Storage(Protocol):
     def grow(self, name: str, array: Any, rows: int) -> Any:
         """The same array with more rows; those added are zero."""
 
+    def drop(self, name: str) -> None:
+        """Forgets an array."""
+
 
 class MemoryStorage:
     """NumPy arrays."""
@@ -50,6 +53,9 @@ class MemoryStorage:
         larger = self.bookkeeping(name, (rows, *array.shape[1:]), array.dtype)
         larger[: len(array)] = array
         return larger
+
+    def drop(self, name: str) -> None:
+        """See `Storage`."""
 
 
 class TorchStorage(MemoryStorage):
@@ -115,6 +121,10 @@ class DiskStorage(MemoryStorage):
     def grow(self, name: str, array: Any, rows: int) -> Any:
         """See `Storage`."""
         return self.bookkeeping(name, (rows, *array.shape[1:]), array.dtype)
+
+    def drop(self, name: str) -> None:
+        """See `Storage`."""
+        self._path(name).unlink(missing_ok=True)
 
     def read_meta(self) -> dict[str, Any] | None:
         """What was last written with `write_meta`; None in a new folder."""

@@ -102,10 +102,18 @@ class BufferMachine(RuleBasedStateMachine):
             dummy=dummy,
         )
 
-    @rule(data=st.data())
-    def add(self, data):
+    @rule(data=st.data(), steps=st.integers(2, 9))
+    def add_run(self, data, steps):
+        """Many steps without a look in between, which may wait for their bookkeeping."""
+        for _ in range(steps):
+            self.add_step(data, partial=False)
+
+    @rule(data=st.data(), partial=st.booleans())
+    def add(self, data, partial):
+        self.add_step(data, partial)
+
+    def add_step(self, data, partial):
         everyone = list(range(self.n_envs))
-        partial = data.draw(st.booleans())
         envs = data.draw(st.permutations(everyone)) if partial else everyone
         if partial:
             envs = envs[: data.draw(st.integers(1, self.n_envs))]
@@ -123,11 +131,16 @@ class BufferMachine(RuleBasedStateMachine):
             fields["truncated"] = np.array([r.truncated for r in rows])
         dummy = np.array([r.dummy for r in rows])
         if self.n_envs == 1 and not partial:
-            finished = self.buffer.add(Batch(fields)[0])
+            single = dict(Batch(fields)[0].items())
+            for name in ("act", "rew", "done", "terminated", "truncated"):
+                if name in single:
+                    single[name] = single[name].item()
+            finished = self.buffer.add(**single)
         elif partial:
             finished = self.buffer.add(fields, envs, dummy=dummy)
         else:
-            finished = self.buffer.add(**fields, dummy=dummy)
+            marks = {"dummy": dummy} if dummy.any() else {}
+            finished = self.buffer.add(**fields, **marks)
         ended = [
             (env, *result)
             for env, row in zip(envs, rows, strict=True)
@@ -302,8 +315,12 @@ class DiskMachine(BufferMachine):
         folder = self.buffer._storage.folder
         del self.buffer
         self.buffer = self.kind(**self.options, seed=0, storage=f"disk:{folder}")
-        for env in range(self.n_envs):
+        for env, rows in enumerate(self.model.written):
             self.model.cut(env)
+            if rows and not rows[-1].valid:  # it might have been half written, and is taken back
+                rows.pop()
+                if len(rows) >= self.slots:
+                    rows[-self.slots].dropped = True  # what it had overwritten is gone
 
 
 class TorchMachine(BufferMachine):
