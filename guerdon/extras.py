@@ -19,8 +19,8 @@ def require(module: str, extra: str) -> ModuleType:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         root = module.partition(".")[0]
-        if error.name is None or error.name.partition(".")[0] != root:
-            raise  # the package is there; something it needs is not, and its own message says what
+        if error.name != root:
+            raise  # the package is there; something in it is not, and its own message says what
         raise MissingExtraError(
             f"this needs the package {root!r}, which is not installed: "
             f"pip install 'guerdon[{extra}]'"

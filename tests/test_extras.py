@@ -38,7 +38,6 @@ def test_an_installed_package_that_fails_shows_its_own_error(
     assert not isinstance(caught.value, MissingExtraError)
 
 
-@pytest.mark.xfail(strict=True, reason="require should compare error.name with root alone")
 def test_a_missing_part_of_an_installed_package_is_not_a_missing_extra(tmp_path, monkeypatch):
     package = tmp_path / "installed_package"
     package.mkdir()

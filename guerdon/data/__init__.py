@@ -1,18 +1,36 @@
 """Batches, buffers, and the files they are kept in."""
 
 from guerdon.data.batch import Batch
+from guerdon.data.demonstrations import (
+    Demonstrations,
+    load_demonstrations,
+    save_demonstrations,
+)
 from guerdon.data.limits import Limits
 from guerdon.data.list_buffer import ListReplayBuffer
 from guerdon.data.manager import BufferManager
+from guerdon.data.minari import from_minari, to_minari
 from guerdon.data.prioritized import PrioritizedReplayBuffer
 from guerdon.data.replay_buffer import Finished, ReplayBuffer
+from guerdon.data.storage import DiskStorage, MemoryStorage, TorchStorage
+from guerdon.data.unpickle import UnsafePickleError, safe_unpickle
 
 __all__ = [
     "Batch",
     "BufferManager",
+    "Demonstrations",
+    "DiskStorage",
     "Finished",
     "Limits",
     "ListReplayBuffer",
+    "MemoryStorage",
     "PrioritizedReplayBuffer",
     "ReplayBuffer",
+    "TorchStorage",
+    "UnsafePickleError",
+    "from_minari",
+    "load_demonstrations",
+    "safe_unpickle",
+    "save_demonstrations",
+    "to_minari",
 ]

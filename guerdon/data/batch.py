@@ -15,6 +15,17 @@ from guerdon.data.leaves import describe
 _new = object.__new__
 
 
+def _binary(
+    function: Callable[[Any, Any], Any], in_place: bool = False
+) -> Callable[[Batch, Any], Batch]:
+    """The method of `Batch` that computes something with another batch or value."""
+
+    def method(self: Batch, other: Any) -> Batch:
+        return _compute(function, self, other, in_place=in_place)
+
+    return method
+
+
 @final
 class Batch:
     """Named arrays, tensors and nested batches that are indexed, joined and computed with together.
@@ -274,41 +285,18 @@ class Batch:
     def __neg__(self) -> Batch:
         return _compute(operator.neg, self)
 
-    def __add__(self, other: Any) -> Batch:
-        return _compute(operator.add, self, other)
-
-    def __sub__(self, other: Any) -> Batch:
-        return _compute(operator.sub, self, other)
-
-    def __mul__(self, other: Any) -> Batch:
-        return _compute(operator.mul, self, other)
-
-    def __truediv__(self, other: Any) -> Batch:
-        return _compute(operator.truediv, self, other)
-
-    def __radd__(self, other: Any) -> Batch:
-        return _compute(lambda leaf, value: value + leaf, self, other)
-
-    def __rsub__(self, other: Any) -> Batch:
-        return _compute(lambda leaf, value: value - leaf, self, other)
-
-    def __rmul__(self, other: Any) -> Batch:
-        return _compute(lambda leaf, value: value * leaf, self, other)
-
-    def __rtruediv__(self, other: Any) -> Batch:
-        return _compute(lambda leaf, value: value / leaf, self, other)
-
-    def __iadd__(self, other: Any) -> Batch:
-        return _compute(operator.iadd, self, other, in_place=True)
-
-    def __isub__(self, other: Any) -> Batch:
-        return _compute(operator.isub, self, other, in_place=True)
-
-    def __imul__(self, other: Any) -> Batch:
-        return _compute(operator.imul, self, other, in_place=True)
-
-    def __itruediv__(self, other: Any) -> Batch:
-        return _compute(operator.itruediv, self, other, in_place=True)
+    __add__ = _binary(operator.add)
+    __sub__ = _binary(operator.sub)
+    __mul__ = _binary(operator.mul)
+    __truediv__ = _binary(operator.truediv)
+    __radd__ = _binary(lambda leaf, other: other + leaf)
+    __rsub__ = _binary(lambda leaf, other: other - leaf)
+    __rmul__ = _binary(lambda leaf, other: other * leaf)
+    __rtruediv__ = _binary(lambda leaf, other: other / leaf)
+    __iadd__ = _binary(operator.iadd, in_place=True)
+    __isub__ = _binary(operator.isub, in_place=True)
+    __imul__ = _binary(operator.imul, in_place=True)
+    __itruediv__ = _binary(operator.itruediv, in_place=True)
 
 
 _NODES = (Batch, Mapping)

@@ -137,7 +137,8 @@ class Ring:
         obs = obs_next = obs_rows = side = _EMPTY
         if self._has_main:
             first = 1
-            obs, obs_next = values[0], next_values[0]
+            # Environments hand out transposed arrays too; the kernel wants rows in one piece.
+            obs, obs_next = (np.ascontiguousarray(v) for v in (values[0], next_values[0]))
             obs_rows, side = columns[0].rows, table[0].rows
         if len(table) > first:
             marks = self._find_breaks(envs, values, marks)

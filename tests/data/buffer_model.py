@@ -114,7 +114,7 @@ class Model:
     ) -> list[Any]:
         if not keeps_next:
             return [r.obs for r in self.stack(rows, self.following(rows, row), frames)]
-        return [r.obs for r in self.stack(rows, row, frames)][1:] + [row.obs_next]
+        return [*[r.obs for r in self.stack(rows, row, frames)][1:], row.obs_next]
 
     def unfinished(self, rows: dict[int, Row]) -> list[int]:
         """Valid rows without an end that nothing in the history follows."""
