@@ -1,13 +1,10 @@
 """Batches, buffers, and the files they are kept in."""
 
 from guerdon.data.batch import Batch
-from guerdon.data.demonstrations import (
-    Demonstrations,
-    load_demonstrations,
-    save_demonstrations,
-)
+from guerdon.data.demonstrations import Demonstrations, save_demonstrations
 from guerdon.data.limits import Limits
 from guerdon.data.list_buffer import ListReplayBuffer
+from guerdon.data.loading import load_demonstrations
 from guerdon.data.manager import BufferManager
 from guerdon.data.minari import from_minari, to_minari
 from guerdon.data.prioritized import PrioritizedReplayBuffer

@@ -17,15 +17,12 @@ from guerdon.data.files import atomic_file, read_arrays, write_arrays
 from guerdon.data.leaves import describe, to_numpy
 from guerdon.data.spaces import check_rows, number_to_json, space_from_json, space_to_json
 from guerdon.data.tree import flatten, unflatten
-from guerdon.data.unpickle import safe_unpickle
 
 FORMAT = "guerdon demonstrations"
 VERSION = 1
 KEYS = ("obs", "act", "rew", "terminated", "truncated", "obs_next")
 
 _SHARD = "shard_{:06d}.npz"
-_OTHER_NAMES = {"action": "act", "reward": "rew", "next_obs": "obs_next"}
-_ENDS = ("done", "terminated", "truncated")
 
 
 @dataclass(frozen=True)
@@ -242,43 +239,6 @@ def _shard_rows(episodes: list[tuple[Batch, bool]]) -> Batch:
     return rows
 
 
-def load_demonstrations(source: Any) -> Demonstrations:
-    """Reads demonstrations.
-
-    From a folder, obs and obs_next of an episode may be views on one array: copy before you write.
-    A pickled file holds a list of transitions, or a list of episodes which are such lists. A
-    transition is a dictionary with obs, action (or act), reward (or rew), done (or terminated and
-    truncated), and, where it is known, next_obs (or obs_next). What is done with them:
-
-    - Episodes are cut after every row that is done. A row that only says done is terminated, unless
-      it says truncated too. A last row that does not end its episode is truncated, since the
-      recording stopped there.
-    - A missing next observation is the observation of the row after; a last row repeats its own.
-    - Tensors become arrays; rewards and ends in arrays of one element are taken out of them.
-    - Other keys are kept where all transitions have them, and otherwise left out.
-
-    Args:
-        source: A folder that `save_demonstrations` wrote; a ``.pkl`` or ``.pickle`` file; a Minari
-            dataset, as ``"minari:<dataset id>"``, as its folder, or as the object itself.
-    """
-    from guerdon.data.minari import from_minari, is_minari_folder  # it needs this module
-
-    if not isinstance(source, str | os.PathLike):
-        return from_minari(source)
-    if str(source).startswith("minari:"):
-        return from_minari(str(source).removeprefix("minari:"))
-    path = pathlib.Path(source)
-    if not path.exists():
-        raise FileNotFoundError(f"there are no demonstrations at {path}")
-    if path.is_file():
-        if path.suffix in (".pkl", ".pickle"):
-            return Demonstrations(_from_transitions(safe_unpickle(path), path))
-        raise ValueError(f"{path} is no folder of demonstrations and no .pkl file")
-    if is_minari_folder(path):
-        return from_minari(path)
-    return _load_folder(path)
-
-
 def _read_meta(folder: pathlib.Path) -> dict[str, Any]:
     try:
         meta = json.loads((folder / "meta.json").read_bytes())
@@ -294,7 +254,8 @@ def _read_meta(folder: pathlib.Path) -> dict[str, Any]:
     return meta
 
 
-def _load_folder(folder: pathlib.Path) -> Demonstrations:
+def load_folder(folder: pathlib.Path) -> Demonstrations:
+    """Reads what `save_demonstrations` wrote."""
     meta = _read_meta(folder)
     episodes: list[Batch] = []
     try:
@@ -331,62 +292,3 @@ def _cut_shard(rows: Batch, described: list[dict[str, Any]], name: str) -> Itera
         yield cut
     if len(rows) != row or len(Batch(obs=obs)) != obs_row:
         raise ValueError(f"{name} does not hold the rows that meta.json tells of")
-
-
-def _from_transitions(data: Any, path: pathlib.Path) -> list[Batch]:
-    """Cuts pickled transitions into episodes, as `load_demonstrations` says."""
-    if not isinstance(data, list) or not data:
-        raise ValueError(f"{path} must hold a list of transitions or episodes")
-    lists = data if all(isinstance(item, list) for item in data) else [data]
-    runs: list[list[dict[str, Any]]] = []
-    for transitions in lists:
-        if not all(isinstance(row, dict) for row in transitions):
-            raise ValueError(f"{path} must hold a list of dictionaries, or a list of such lists")
-        rows = [{_OTHER_NAMES.get(key, key): row[key] for key in row} for row in transitions]
-        runs += _cut_transitions(rows, path)
-    if not runs:
-        raise ValueError(f"{path} holds no transitions")
-    shared = set(runs[0][0]).intersection(*(row for run in runs for row in run))
-    return [_stack_transitions(run, shared, path) for run in runs]
-
-
-def _cut_transitions(rows: list[dict[str, Any]], path: pathlib.Path) -> Iterator[list[Any]]:
-    """Cuts rows at their ends; each gets its next observation, terminated and truncated."""
-    start = 0
-    for i, row in enumerate(rows):
-        for key in ("obs", "act", "rew"):
-            if key not in row:
-                raise ValueError(
-                    f"a transition in {path} has no {key!r}: {', '.join(map(str, row))}"
-                )
-        if "done" not in row and "terminated" not in row:
-            raise ValueError(f"a transition in {path} has neither 'done' nor 'terminated'")
-        truncated = _flag(row.get("truncated", False))
-        done = _flag(row.pop("done", truncated))
-        terminated = _flag(row.get("terminated", done and not truncated))
-        last = i + 1 == len(rows)
-        end = done or terminated or truncated
-        row["terminated"] = terminated
-        row["truncated"] = truncated or ((end or last) and not terminated)
-        if row.get("obs_next") is None:
-            row["obs_next"] = row["obs"] if end or last else rows[i + 1]["obs"]
-        if end or last:
-            yield rows[start : i + 1]
-            start = i + 1
-
-
-def _flag(value: Any) -> bool:
-    return bool(np.asarray(value).item())
-
-
-def _stack_transitions(rows: list[dict[str, Any]], keys: set[str], path: pathlib.Path) -> Batch:
-    try:
-        episode = Batch.stack([{key: row[key] for key in rows[0] if key in keys} for row in rows])
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"the transitions in {path} are not alike: {error}") from None
-    episode = episode.to_numpy()
-    rewards = episode.rew
-    if not isinstance(rewards, np.ndarray) or rewards.size != len(rows):
-        raise ValueError(f"{path} has rewards that are not single numbers: {describe(rewards)}")
-    episode.rew = rewards.reshape(-1)
-    return episode

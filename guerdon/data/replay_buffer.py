@@ -206,6 +206,13 @@ class ReplayBuffer:
         self._express.disarm()
         self._ring.clear()
 
+    def extend(self, rows: Any, env_id: int = 0) -> None:
+        """Adds consecutive rows of one environment, such as an episode of demonstrations."""
+        rows = Batch(rows)
+        for i in range(len(rows)):
+            self.add(rows[i : i + 1], env_ids=[env_id])
+        self.cut([env_id])
+
     def update(self, other: ReplayBuffer) -> Any:
         """Appends another buffer's transitions in their time order.
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from guerdon.data import Batch, demonstrations
 from guerdon.data.demonstrations import (
     Demonstrations,
-    load_demonstrations,
     save_demonstrations,
     shares_observations,
 )
+from guerdon.data.loading import load_demonstrations
 from guerdon.data.unpickle import UnsafePickleError
 
 

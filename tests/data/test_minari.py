@@ -1,14 +1,13 @@
 import gymnasium
+import minari
 import numpy as np
 import pytest
 from gymnasium import spaces
 
 from guerdon import extras
-from guerdon.data import Batch
-from guerdon.data.demonstrations import Demonstrations, load_demonstrations
+from guerdon.data import Batch, Demonstrations, load_demonstrations
 from guerdon.data.minari import from_minari, to_minari
 
-minari = pytest.importorskip("minari")
 EpisodeBuffer = minari.data_collector.EpisodeBuffer
 
 FULL = {

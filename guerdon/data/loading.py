@@ -1,0 +1,35 @@
+"""Reading demonstrations, whatever wrote them."""
+
+import os
+import pathlib
+from typing import Any
+
+from guerdon.data.demonstrations import Demonstrations, load_folder
+from guerdon.data.minari import from_minari, is_minari_folder
+from guerdon.data.transitions import read_transitions
+
+
+def load_demonstrations(source: Any) -> Demonstrations:
+    """Reads demonstrations.
+
+    From a folder, obs and obs_next of an episode may be views on one array: copy before you write.
+    For pickled files see `read_transitions`.
+
+    Args:
+        source: A folder that `save_demonstrations` wrote; a ``.pkl`` or ``.pickle`` file; a Minari
+            dataset, as ``"minari:<dataset id>"``, as its folder, or as the object itself.
+    """
+    if not isinstance(source, str | os.PathLike):
+        return from_minari(source)
+    if str(source).startswith("minari:"):
+        return from_minari(str(source).removeprefix("minari:"))
+    path = pathlib.Path(source)
+    if not path.exists():
+        raise FileNotFoundError(f"there are no demonstrations at {path}")
+    if path.is_file():
+        if path.suffix in (".pkl", ".pickle"):
+            return Demonstrations(read_transitions(path))
+        raise ValueError(f"{path} is no folder of demonstrations and no .pkl file")
+    if is_minari_folder(path):
+        return from_minari(path)
+    return load_folder(path)
