@@ -34,6 +34,7 @@ def demo(
         act = env.action_space.sample()
         obs_next, rew, terminated, truncated, _ = env.step(act)
         finished = buffer.add(
+            env_ids=range(n_envs),
             obs=obs,
             act=act,
             rew=rew,

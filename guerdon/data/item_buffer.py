@@ -1,15 +1,16 @@
-"""`ItemBuffer`: a ring of whole items (dictionaries of anything), for `BufferManager`."""
+"""`ItemBuffer`: whole items (dictionaries of anything), for `BufferManager`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import heapq
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-from guerdon.data.tree import flatten, unflatten
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from guerdon.data.batch import Batch
+from guerdon.data.leaves import describe
+from guerdon.data.tree import Path, flatten
 
 
 class ItemBuffer:
@@ -25,27 +26,31 @@ class ItemBuffer:
             raise ValueError(f"size is {size}, but has to be 1 or more")
         self.size = size
         self._generator = np.random.default_rng(seed)
-        self._items: list[Mapping[str, Any] | None] = [None] * size
-        self._written = 0
+        self._items: dict[int, Any] = {}  # by row, the oldest first
+        self._free = list(range(size))  # a heap
 
     def __len__(self) -> int:
-        return sum(item is not None for item in self._items)
+        return len(self._items)
 
-    def add(self, item: Mapping[str, Any]) -> int:
+    def add(self, item: Mapping[str, Any] | Batch) -> int:
         """Adds an item, in the place of the oldest if there is no other, and returns its row."""
-        row = self._written % self.size
+        if not isinstance(item, Mapping | Batch):
+            raise TypeError(f"an item is a dictionary, not {describe(item)}")
+        if not self._free:
+            self.discard([next(iter(self._items))])
+        row = heapq.heappop(self._free)
         self._items[row] = item
-        self._written += 1
         return row
 
     def stored_rows(self) -> np.ndarray:
         """The rows that hold an item."""
-        return np.flatnonzero([item is not None for item in self._items])
+        return np.sort(np.fromiter(self._items, np.int64, len(self)))
 
-    def discard(self, rows: np.ndarray) -> None:
+    def discard(self, rows: Any) -> None:
         """Drops items."""
-        for row in rows:
-            self._items[row] = None
+        for row in np.asarray(rows).tolist():
+            del self._items[row]
+            heapq.heappush(self._free, row)
 
     def sample_indices(self, batch_size: int) -> np.ndarray:
         """Rows of that many different items."""
@@ -58,25 +63,34 @@ class ItemBuffer:
         """As `ReplayBuffer.state_dict`."""
         arrays = {
             (str(row), *path): leaf
-            for row in self.stored_rows()
-            for path, leaf in flatten(self[row])
+            for row, item in self._items.items()
+            for path, leaf in flatten(item)
         }
-        meta = {"written": self._written, "generator": self._generator.bit_generator.state}
+        meta = {
+            "size": self.size,
+            "rows": list(self._items),
+            "generator": self._generator.bit_generator.state,
+        }
         return {"meta": meta, "arrays": arrays}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """As `ReplayBuffer.load_state_dict`."""
-        rows: dict[int, dict[tuple[str, ...], Any]] = {}
+        meta = state["meta"]
+        if meta["size"] != self.size:
+            raise ValueError(f"the saved buffer was made with size={meta['size']}, not {self.size}")
+        self._items = {row: {} for row in meta["rows"]}
         for path, leaf in state["arrays"].items():
-            rows.setdefault(int(path[0]), {})[path[1:]] = leaf
-        self._items = [
-            unflatten(rows[row]).to_dict() if row in rows else None for row in range(self.size)
-        ]
-        self._written = state["meta"]["written"]
-        self._generator.bit_generator.state = state["meta"]["generator"]
+            _put(self._items[int(path[0])], path[1:], leaf)
+        self._free = sorted(set(range(self.size)) - set(self._items))
+        self._generator.bit_generator.state = meta["generator"]
 
-    def __getitem__(self, row: int) -> Mapping[str, Any]:
-        item = self._items[row]
-        if item is None:
+    def __getitem__(self, row: int) -> Any:
+        if row not in self._items:
             raise IndexError(f"row {row} holds no item")
-        return item
+        return self._items[row]
+
+
+def _put(item: dict[str, Any], path: Path, leaf: Any) -> None:
+    for key in path[:-1]:
+        item = item.setdefault(key, {})
+    item[path[-1]] = leaf

@@ -15,9 +15,9 @@ class Limits:
     """What a buffer under a `BufferManager` may be used for."""
 
     max_use: float = INFINITY
-    """A row is dropped after it was sampled so often."""
+    """A row is dropped after it was sampled so often, which is once at least."""
     max_staleness: float = INFINITY
-    """A row is dropped once `sample` is called with a version that much above its own."""
+    """A row is dropped once `sample` is called with a version more than that above its own."""
     min_rate: float = 0.0
     """No sample is given while fewer rows are added for each row sampled."""
     max_rate: float = INFINITY
@@ -29,8 +29,9 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            if not value >= 0:
-                raise ValueError(f"{name} is {value}, but has to be 0 or more")
+            least = 1 if name == "max_use" else 0
+            if not value >= least:
+                raise ValueError(f"{name} is {value}, but has to be {least} or more")
 
 
 class Ledger:
@@ -47,15 +48,22 @@ class Ledger:
         self.counts = dict.fromkeys(
             ("pushed", "sampled", "removed", "refused_pushes", "refused_samples"), 0
         )
-        self._events: deque[tuple[float, int, int]] = deque()
-        self._last: dict[str, float] = {}
+        self.last: dict[str, float] = {}
+        """Use and age of the rows that were sampled last."""
+        self.forget_rate()
+
+    def forget_rate(self) -> None:
+        """Starts a new window."""
+        self._events: deque[tuple[float, int, int]] = deque()  # when; rows added, rows sampled
+        self._pushed = self._sampled = 0  # their sums
 
     def rate(self, now: float) -> float | None:
         """Rows added for each row sampled within the window."""
         while self._events and self._events[0][0] < now - self.limits.window:
-            self._events.popleft()
-        sampled = sum(event[2] for event in self._events)
-        return sum(event[1] for event in self._events) / sampled if sampled else None
+            _, pushed, sampled = self._events.popleft()
+            self._pushed -= pushed
+            self._sampled -= sampled
+        return self._pushed / self._sampled if self._sampled else None
 
     def may_push(self, now: float) -> bool:
         """Whether rows may be added now; a refusal is counted."""
@@ -91,7 +99,7 @@ class Ledger:
         self.counts["sampled"] += len(rows)
         self._note(now, 0, len(rows))
         use, staleness = self.use[rows], version - self.version[rows]
-        self._last = {
+        self.last = {
             "use_mean": float(use.mean()),
             "use_max": float(use.max()),
             "staleness_mean": float(staleness.mean()),
@@ -109,7 +117,9 @@ class Ledger:
     def _note(self, now: float, pushed: int, sampled: int) -> None:
         if self.limits.min_rate > 0 or self.limits.max_rate < INFINITY:
             self._events.append((now, pushed, sampled))
+            self._pushed += pushed
+            self._sampled += sampled
 
     def statistics(self, held: int) -> dict[str, float]:
         """Counts since the beginning, rows held, and use and age in the last sample."""
-        return {**self.counts, "held": held, **self._last}
+        return {**self.counts, "held": held, **self.last}

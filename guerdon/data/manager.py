@@ -9,7 +9,8 @@ import numpy as np
 
 from guerdon.data.batch import Batch
 from guerdon.data.item_buffer import ItemBuffer
-from guerdon.data.limits import Ledger, Limits
+from guerdon.data.leaves import to_numpy
+from guerdon.data.limits import INFINITY, Ledger, Limits
 from guerdon.data.prioritized import PrioritizedReplayBuffer
 from guerdon.data.replay_buffer import Finished, ReplayBuffer
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 # An index of the manager is (number of the buffer << 40) + row.
 _ROW_BITS = 40
+
+# Fields that a batch has in any case; others only if all buffers have them alike.
+_REQUIRED = ("obs", "act", "rew")
 
 # Settings of one buffer of items, by the names they go by elsewhere.
 _SETTINGS = {
@@ -58,6 +62,8 @@ class BufferManager:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if not all(isinstance(buffer, ReplayBuffer) for buffer in buffers.values()):
+            if limits is not None:
+                raise ValueError("settings hold limits too: put them there, not into `limits`")
             buffers, limits = _items_from_settings(buffers, seed)
         if not buffers:
             raise ValueError("a BufferManager needs at least one buffer")
@@ -159,19 +165,24 @@ class BufferManager:
             return None
         parts: list[tuple[int, Any, np.ndarray]] = []
         items: list[dict[str, Any]] = []
+        drawn: dict[str, np.ndarray] = {}
         for number, (name, count) in enumerate(counts.items()):
             if not count:
                 continue
             member, ledger = self.buffers[name], self._ledgers[name]
-            rows = member.sample_indices(count)
+            rows = drawn[name] = member.sample_indices(count)
             if isinstance(member, ItemBuffer):
                 items += self._read_items(member, ledger, rows, version)
             else:
                 names = self._common_fields() if fields is None else fields
                 batch, indices = member._sampled(rows, length, names)
                 parts.append((number, batch, indices))
-            member.discard(ledger.sampled(self._clock(), rows, version))
-        return items if not parts else self._joined(parts, segments=length > 1)
+        result = items if not parts else self._joined(parts, segments=length > 1)
+        for name, rows in drawn.items():  # noted only now, when nothing can fail any more
+            used_up = self._ledgers[name].sampled(self._clock(), rows, version)
+            if len(used_up):
+                self.buffers[name].discard(used_up)
+        return result
 
     def _may_sample(self, counts: dict[str, int], version: int) -> bool:
         """Drops what has grown stale, then asks every buffer."""
@@ -179,11 +190,14 @@ class BufferManager:
         for name, count in counts.items():
             member, ledger = self.buffers[name], self._ledgers[name]
             ledger.make_room(member.size)
-            stale = ledger.stale(member.stored_rows(), version)
-            if len(stale):
-                member.discard(stale)
-                ledger.counts["removed"] += len(stale)
-            if count and not ledger.may_sample(self._clock(), len(member), count):
+            if ledger.limits.max_staleness < INFINITY:
+                stale = ledger.stale(member.stored_rows(), version)
+                if len(stale):
+                    member.discard(stale)
+                    ledger.counts["removed"] += len(stale)
+            held = len(member)
+            enough = held >= count or not isinstance(member, ItemBuffer)  # items are drawn once
+            if count and not (enough and ledger.may_sample(self._clock(), held, count)):
                 ledger.counts["refused_samples"] += 1
                 allowed = False
         return allowed
@@ -205,9 +219,10 @@ class BufferManager:
         weighted = any("weight" in batch for _, batch, _ in parts)
         batches, weights, places = [], [], []
         for number, batch, indices in parts:
-            batch.source = np.full(indices.shape, number)
-            weight = batch.pop("weight", None)
-            weights.append(np.ones(indices.shape[-1], np.float32) if weight is None else weight)
+            convert = self.buffers[self.names[number]]._storage.convert
+            batch.source = convert(np.full(indices.shape, number))
+            ones = np.ones(indices.shape[-1], np.float32)
+            weights.append(batch.pop("weight") if "weight" in batch else convert(ones))
             batches.append(batch)
             places.append(indices + (number << _ROW_BITS))
         joined = Batch.cat(batches, axis)
@@ -216,7 +231,7 @@ class BufferManager:
         return joined, np.concatenate(places, axis)
 
     def _common_fields(self) -> list[str]:
-        """The fields that all buffers have, with the same keys inside."""
+        """The fields that all buffers have, with the same keys inside, and those that all need."""
         readers = [buffer._reader for buffer in self.buffers.values() if len(buffer)]
         layouts = [
             {name: sorted(c.path for c in columns) for name, columns in reader.groups().items()}
@@ -226,11 +241,14 @@ class BufferManager:
         return [
             name
             for name in readers[0].names()
-            if all(layout.get(name) == first.get(name) for layout in layouts)
+            if name in _REQUIRED or all(layout.get(name) == first.get(name) for layout in layouts)
         ]
 
     def split(self, indices: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """Sorts indices by buffer: the positions among `indices`, and the rows there."""
+        """Sorts indices by buffer: the positions among `indices`, and the rows there.
+
+        Of segments, these are the first rows.
+        """
         first = indices[0] if indices.ndim == 2 else indices
         found = {}
         for number, name in enumerate(self.names):
@@ -240,7 +258,11 @@ class BufferManager:
 
     def update_weight(self, indices: np.ndarray, new_weight: Any) -> None:
         """Sets priorities in those buffers that have any."""
-        weights = np.asarray(Batch(w=new_weight).to_numpy()["w"]).reshape(-1)
+        weights = np.asarray(to_numpy(new_weight), np.float64).reshape(-1)
+        if len(weights) != indices.shape[-1]:
+            raise ValueError(f"{indices.shape[-1]} rows cannot get {len(weights)} weights")
+        if not np.isfinite(weights).all():
+            raise ValueError("a new weight is NaN or infinite: no priority was changed")
         for name, (positions, rows) in self.split(indices).items():
             if isinstance(self.buffers[name], PrioritizedReplayBuffer) and len(rows):
                 self.buffers[name].update_weight(rows, weights[positions])
@@ -263,15 +285,12 @@ class BufferManager:
 
     def _counts(self, batch_size: int) -> dict[str, int]:
         """Rows from each buffer; what does not divide falls to one or another by chance."""
-        exact = self._shares * batch_size
-        counts = np.floor(exact + 1e-9).astype(int)
-        rest = batch_size - int(counts.sum())
-        if rest:
-            chance = np.clip(exact - counts, 0.0, None)
-            lucky = self._generator.choice(
-                len(counts), rest, replace=False, p=chance / chance.sum()
-            )
-            counts[lucky] += 1
+        # Shares side by side on a line, cut at whole numbers plus one random number: however many
+        # shares there are, each has its exact size on average, and is off by less than a row.
+        ends = np.round(np.cumsum(self._shares) * batch_size, 9)
+        whole = np.floor(ends)
+        cuts = whole + (ends - whole + self._generator.random() >= 1.0)
+        counts = np.diff(cuts, prepend=0.0).astype(int)
         return dict(zip(self.names, counts.tolist(), strict=True))
 
     def _member(self, name: str | None) -> tuple[str, Any, Ledger]:
@@ -297,19 +316,30 @@ class BufferManager:
             arrays |= {(name, *path): array for path, array in state["arrays"].items()}
             arrays[name, "ledger", "use"] = ledger.use.copy()
             arrays[name, "ledger", "version"] = ledger.version.copy()
-            meta["buffers"][name] = {"buffer": state["meta"], "counts": dict(ledger.counts)}
+            meta["buffers"][name] = {
+                "buffer": state["meta"],
+                "counts": dict(ledger.counts),
+                "last": dict(ledger.last),
+            }
         return {"meta": meta, "arrays": arrays}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes over what `state_dict` gave, into buffers of the same names and options."""
+        """Takes over what `state_dict` gave, into buffers of the same names and options.
+
+        What was added and sampled before counts for no rate: clocks differ.
+        """
         self._check_names(state["meta"]["buffers"], "the saved state")
+        for name in self.names:
+            if name not in state["meta"]["buffers"]:
+                raise KeyError(f"the saved state has no buffer {name!r}")
         for name, meta in state["meta"]["buffers"].items():
             arrays = {k[1:]: v for k, v in state["arrays"].items() if k[0] == name}
-            ledger = self._ledgers[name]
-            ledger.use = arrays.pop(("ledger", "use")).copy()
-            ledger.version = arrays.pop(("ledger", "version")).copy()
-            ledger.counts = dict(meta["counts"])
+            use, versions = arrays.pop(("ledger", "use")), arrays.pop(("ledger", "version"))
             self.buffers[name].load_state_dict({"meta": meta["buffer"], "arrays": arrays})
+            ledger = self._ledgers[name]
+            ledger.use, ledger.version = use.copy(), versions.copy()
+            ledger.counts, ledger.last = dict(meta["counts"]), dict(meta["last"])
+            ledger.forget_rate()
         self._generator.bit_generator.state = state["meta"]["generator"]
 
 
@@ -319,10 +349,11 @@ def _items_from_settings(
     named = {_SETTINGS.get(key, key): value for key, value in settings.items()}
     size = named.pop("size", None)
     known = set(Limits.__dataclass_fields__)
-    odd = sorted(set(named) - known)
+    odd = sorted(set(named) - known, key=lambda key: isinstance(named[key], ReplayBuffer))
     if size is None or odd:
+        wrong = f"{odd[0]!r} is neither" if odd else "'meta_maxlen' is missing"
         raise ValueError(
-            f"a BufferManager is made of buffers, or of settings: 'meta_maxlen' and any of "
-            f"{', '.join(sorted(known))}; not of {odd[0] if odd else 'none'!r}"
+            "a BufferManager is made of buffers, or of settings ('meta_maxlen' and any of "
+            f"{', '.join(sorted(known))}): {wrong}"
         )
     return {"items": ItemBuffer(size, seed)}, Limits(**named)

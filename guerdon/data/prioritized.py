@@ -32,9 +32,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     """
 
     def __init__(self, size: int, alpha: float = 0.6, beta: float = 0.4, **options: Any) -> None:
-        if alpha < 0 or beta < 0:
-            raise ValueError(f"alpha and beta are 0 or more, not {alpha} and {beta}")
-        self.alpha = alpha
+        if not alpha >= 0:
+            raise ValueError(f"alpha is {alpha}, but has to be 0 or more")
+        self.alpha = float(alpha)
         self.beta = beta
         super().__init__(size, **options)
         self._tree = np.zeros(0)
@@ -44,6 +44,17 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def options(self) -> dict[str, Any]:
         """See `ReplayBuffer`; beta is not among them, since it changes."""
         return {**super().options(), "alpha": self.alpha}
+
+    @property
+    def beta(self) -> float:
+        """How much of the bias the weights undo."""
+        return self._beta
+
+    @beta.setter
+    def beta(self, beta: float) -> None:
+        if not beta >= 0:
+            raise ValueError(f"beta is {beta}, but has to be 0 or more")
+        self._beta = float(beta)
 
     def set_beta(self, beta: float) -> None:
         """The same as setting the attribute ``beta``."""
@@ -119,9 +130,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     def weights(self, rows: np.ndarray) -> np.ndarray:
         """The importance weights of rows, the largest of them 1."""
+        rows = self._rows(rows)
         priorities: np.ndarray = self._tree[len(self._tree) // 2 + rows]
         # (N p / total) ** -beta over its largest; N and total cancel.
-        weights: np.ndarray = (priorities.min() / priorities) ** self.beta
+        weights: np.ndarray = (priorities.min(initial=np.inf) / priorities) ** self.beta
         return weights.astype(np.float32)
 
     def update_weight(self, index: Any, new_weight: Any) -> None:
@@ -131,8 +143,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             index: Row numbers as `sample` gave them; of segments, the first rows count.
             new_weight: An error a row, or a segment.
         """
-        rows = np.asarray(index, np.int64)
-        rows = rows[0] if rows.ndim == 2 else rows.reshape(-1)
+        rows = np.asarray(to_numpy(index))
+        if rows.size and rows.dtype.kind not in "iu":
+            raise TypeError(f"rows are whole numbers, not {rows.dtype}")
+        rows = (rows[0] if rows.ndim == 2 else rows.reshape(-1)).astype(np.int64)
         weights = np.asarray(to_numpy(new_weight), np.float64).reshape(-1)
         if len(weights) != len(rows):
             raise ValueError(f"{len(rows)} rows cannot get {len(weights)} weights")

@@ -149,18 +149,19 @@ class ReplayBuffer:
         Returns:
             The episodes that ended.
         """
-        if batch is None and env_ids is None and dummy is None:
+        if batch is not None:
+            fields = {**dict(batch.items()), **fields}
+        everyone = self._settled_ring.envs
+        envs = everyone if env_ids is None else self._checked_envs(env_ids)
+        single = env_ids is None and self.n_envs == 1
+        if dummy is None and envs is everyone and single == (self.n_envs == 1):
             taken = self._express.take(fields)
             if taken == WRITTEN:
                 return _NONE
             if taken == ENDED:
                 self._settle()
                 return Finished(*self._express.finished)
-        elif batch is not None:
-            fields = {**dict(batch.items()), **fields}
         ring = self._ring
-        envs = ring.envs if env_ids is None else self._checked_envs(env_ids)
-        single = env_ids is None and self.n_envs == 1
         new = not ring.columns
         try:
             return self._write(envs, self._intake(fields, len(envs), single, dummy))
@@ -180,8 +181,8 @@ class ReplayBuffer:
 
     def _checked_envs(self, env_ids: Any) -> np.ndarray:
         envs = np.asarray(env_ids, np.int64).reshape(-1)
-        if np.array_equal(envs, self._ring.envs):
-            return self._ring.envs
+        if np.array_equal(envs, self._settled_ring.envs):
+            return self._settled_ring.envs
         if len(envs) and (envs.min() < 0 or envs.max() >= self.n_envs):
             raise IndexError(f"env_ids {envs.tolist()} are not all in 0..{self.n_envs - 1}")
         if len(np.unique(envs)) != len(envs):

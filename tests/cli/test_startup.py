@@ -1,8 +1,8 @@
 """What the command line costs before it does anything."""
 
+import resource
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -17,13 +17,19 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
 
 
+def cpu_seconds() -> float:
+    """What children took: the same as the clock says, unless other tests keep the machine busy."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
 @pytest.mark.parametrize("option", ANSWERS)
 def test_it_answers_in_under_half_a_second(option):
     seconds = []
-    for _ in range(3):  # the best counts: other tests may keep the machine busy
-        start = time.perf_counter()
+    for _ in range(3):
+        start = cpu_seconds()
         answer = run("-m", "guerdon", option)
-        seconds.append(time.perf_counter() - start)
+        seconds.append(cpu_seconds() - start)
         assert ANSWERS[option] in answer.stdout
     assert min(seconds) < 0.5
 

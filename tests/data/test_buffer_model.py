@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -324,7 +325,7 @@ class DiskMachine(BufferMachine):
 
 
 class TorchMachine(BufferMachine):
-    storage = "cpu"
+    storage = "cuda:0" if torch.cuda.is_available() else "cpu"
 
 
 def machine(kind, examples):
