@@ -44,13 +44,13 @@ def load_state_dict(buffer: ReplayBuffer, state: dict[str, Any]) -> None:
     meta, arrays = state["meta"], state["arrays"]
     _check_same(meta, _description(buffer), "the saved buffer")
     ring, storage = buffer._ring, buffer._storage
-    n_rows = len(arrays["ring", "flags"])
-    if n_rows != ring.n_rows:  # a buffer that grows has grown
-        ring.grow(n_rows // ring.n_envs)
+    n_saved = len(arrays["ring", "flags"])
+    if n_saved > ring.n_rows:  # a buffer that grows has grown
+        ring.grow(n_saved // ring.n_envs)
     columns, table = [], []
     for path, array in arrays.items():
         if path[0] == "columns":
-            columns.append(_filled(path[1:], array, n_rows, storage))
+            columns.append(_filled(path[1:], array, ring.n_rows, storage))
         elif path[0] == "table":
             table.append(_filled(path[1:], array, len(array), storage))
     if columns:
@@ -58,7 +58,9 @@ def load_state_dict(buffer: ReplayBuffer, state: dict[str, Any]) -> None:
         if buffer._disk:
             describe_changes(buffer, buffer._disk)
     for name in BOOKKEEPING:
-        getattr(ring, name)[...] = arrays["ring", name]
+        held, saved = getattr(ring, name), arrays["ring", name]
+        held[...] = 0
+        held[: len(saved)] = saved
     ring.recover()
     buffer._generator.bit_generator.state = meta["generator"]
 

@@ -9,6 +9,8 @@ from guerdon.data.leaves import Array, describe
 from guerdon.data.storage import Storage
 from guerdon.data.tree import Path
 
+LARGE = 2**63  # whole numbers up to here fit into 64 bits
+
 # Single numbers that a column takes as they are, by its dtype.
 PLAIN: dict[Any, tuple[type, ...]] = {
     np.dtype(np.float64): (float, np.float64, int),
@@ -52,7 +54,9 @@ class Column:
         shape = lead + self.row_shape
         if type(value) is np.ndarray and value.dtype == self.dtype and value.shape == shape:
             return value  # the hot path
-        if not shape and type(value) in self.plain:
+        if (not shape and type(value) in self.plain) and (
+            type(value) is not int or abs(value) < LARGE
+        ):
             return value
         array = self.storage.convert(value)
         if tuple(array.shape) != shape:

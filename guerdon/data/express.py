@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from guerdon.data.columns import LARGE
 from guerdon.data.ring import Ring
 from guerdon.data.storage import MemoryStorage
 
@@ -147,7 +148,7 @@ class Express:
                 if value.dtype is not dtype or value.shape != shape:
                     return None
                 values.append(value.tobytes())
-            elif type(value) in plain:
+            elif type(value) in plain and (type(value) is not int or abs(value) < LARGE):
                 values.append(value)
             else:
                 return None

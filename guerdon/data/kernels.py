@@ -406,10 +406,11 @@ def tree_update(
     values = np.empty(rows.size)
     largest = 0.0
     for i in range(rows.size):
-        weight = abs(weights[i])
-        if not np.isfinite(weight):
+        values[i] = (abs(weights[i]) + EPSILON) ** alpha
+        if not np.isfinite(values[i]):
             return -1.0
-        values[i] = (weight + EPSILON) ** alpha if flags[rows[i]] & VALID else 0.0
+        if not flags[rows[i]] & VALID:
+            values[i] = 0.0
         largest = max(largest, values[i])
     tree_set(tree, rows, values)
     return largest

@@ -68,12 +68,18 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     def _settle(self) -> int:
         steps = super()._settle()
-        ring = self._settled_ring
-        count = int(ring.written[0])
-        slots = np.arange(count - steps, count) % ring.slots
-        rows = (slots[:, None] * ring.n_envs + ring.envs).reshape(-1)
-        kernels.tree_set(self._tree, rows, np.full(len(rows), self._largest))
+        if steps:
+            ring = self._settled_ring
+            count = int(ring.written[0])
+            slots = np.arange(count - steps, count) % ring.slots
+            rows = (slots[:, None] * ring.n_envs + ring.envs).reshape(-1)
+            kernels.tree_set(self._tree, rows, np.full(len(rows), self._largest))
         return steps
+
+    def _mend(self) -> None:
+        held = self.priorities
+        new = np.where(held > 0, held, self._largest)
+        self._set_priorities(np.where(self._ring.flags & VALID, new, 0.0))
 
     def discard(self, index: Any) -> None:
         """See `ReplayBuffer`."""
@@ -125,12 +131,14 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self, rows: np.ndarray, length: int, fields: Sequence[str] | None
     ) -> tuple[Batch, np.ndarray]:
         batch, indices = super()._sampled(rows, length, fields)
-        batch.weight = self._storage.convert(self.weights(rows))
+        batch.weight = self._storage.convert(self._weights(rows))
         return batch, indices
 
-    def weights(self, rows: np.ndarray) -> np.ndarray:
+    def weights(self, index: Any) -> np.ndarray:
         """The importance weights of rows, the largest of them 1."""
-        rows = self._rows(rows)
+        return self._weights(self._rows(index))
+
+    def _weights(self, rows: np.ndarray) -> np.ndarray:
         priorities: np.ndarray = self._tree[len(self._tree) // 2 + rows]
         # (N p / total) ** -beta over its largest; N and total cancel.
         weights: np.ndarray = (priorities.min(initial=np.inf) / priorities) ** self.beta

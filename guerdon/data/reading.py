@@ -72,7 +72,7 @@ class Reader:
             raise ValueError("the buffer is empty: nothing was ever added")
         read: dict[str, Any] = {}
         flags = None
-        for name in fields or self._names:
+        for name in self._names if fields is None else fields:
             columns = groups.get(name)
             if columns is not None:
                 frames = stack_num or (self._stack_num if name == "obs" else 1)

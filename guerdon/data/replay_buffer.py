@@ -154,21 +154,25 @@ class ReplayBuffer:
         everyone = self._settled_ring.envs
         envs = everyone if env_ids is None else self._checked_envs(env_ids)
         single = env_ids is None and self.n_envs == 1
-        if dummy is None and envs is everyone and single == (self.n_envs == 1):
-            taken = self._express.take(fields)
-            if taken == WRITTEN:
-                return _NONE
-            if taken == ENDED:
-                self._settle()
-                return Finished(*self._express.finished)
-        ring = self._ring
-        new = not ring.columns
+        new = not self._settled_ring.columns
         try:
+            if dummy is None and envs is everyone and single == (self.n_envs == 1):
+                taken = self._express.take(fields)
+                if taken == WRITTEN:
+                    return _NONE
+                if taken == ENDED:
+                    self._settle()
+                    return Finished(*self._express.finished)
+            self._settle()
             return self._write(envs, self._intake(fields, len(envs), single, dummy))
         except BaseException:
+            self._mend()
             if new:  # the first add decides on columns only if it succeeds
                 self._intake.forget()
             raise
+
+    def _mend(self) -> None:
+        """Puts right what an `add` that failed half way may have left; the ring does so itself."""
 
     def _write(self, envs: np.ndarray, checked: Checked) -> Finished:
         if self._disk:
@@ -320,7 +324,7 @@ class ReplayBuffer:
             return self._reader.read(rows, fields), rows
         rows, mask = kernels.segments(rows, length, self._ring.written, self._ring.flags)
         batch = self._reader.read(rows, fields)
-        batch.mask = mask
+        batch.mask = self._storage.convert(mask)
         return batch, rows
 
     def sample_indices(self, batch_size: int) -> np.ndarray:
