@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from stream import Rows, Step
 
 
+_FIELDS = ("obs", "act", "rew", "terminated", "truncated", "obs_next")
+
+
 class _Vectors(Store):
     def __init__(self, buffer: ReplayBuffer) -> None:
         self.buffer = buffer
@@ -26,7 +29,7 @@ class _Vectors(Store):
         self.buffer.add(**item)
 
     def sample(self, n: int) -> tuple[Batch, np.ndarray]:
-        return self.buffer.sample(n)
+        return self.buffer.sample(n, fields=_FIELDS)
 
     def tensors(self, sample: tuple[Batch, np.ndarray]) -> tuple[Batch, np.ndarray]:
         return sample[0].to_torch(), sample[1]
@@ -50,7 +53,7 @@ class _Segments(_Vectors):
         self.length = length
 
     def sample(self, n: int) -> tuple[Batch, np.ndarray]:
-        return self.buffer.sample(n, length=self.length)
+        return self.buffer.sample(n, length=self.length, fields=_FIELDS)
 
 
 class _Frames(_Vectors):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from guerdon.data.columns import Column
+from guerdon.data.columns import Column, make_column, rows_name
 from guerdon.data.files import atomic_file, read_arrays, write_arrays
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ def load_state_dict(buffer: ReplayBuffer, state: dict[str, Any]) -> None:
     meta, arrays = state["meta"], state["arrays"]
     _check_same(meta, _description(buffer), "the saved buffer")
     ring, storage = buffer._ring, buffer._storage
+    if buffer._disk:  # its files are written anew, and must not be taken for whole before they are
+        ring.clear()
     n_saved = len(arrays["ring", "flags"])
     if n_saved > ring.n_rows:  # a buffer that grows has grown
         ring.grow(n_saved // ring.n_envs)
@@ -96,7 +98,7 @@ def check_folder(buffer: ReplayBuffer, storage: DiskStorage) -> None:
     meta = storage.read_meta()
     if meta is not None:
         _check_same(meta, _description(buffer), f"the buffer in {storage.folder}")
-    elif any(storage.folder.iterdir()):
+    elif any(not path.name.startswith(".meta.json.") for path in storage.folder.iterdir()):
         raise ValueError(f"{storage.folder} is not empty and holds no buffer: name a new folder")
     else:
         _describe(storage, _description(buffer), [], [], only_done=False)
@@ -104,19 +106,21 @@ def check_folder(buffer: ReplayBuffer, storage: DiskStorage) -> None:
 
 def reopen(buffer: ReplayBuffer, storage: DiskStorage) -> None:
     """Takes over what a folder holds, and cuts episodes that were under way: nobody goes on."""
-    meta = storage.read_meta() or {}
-    if not meta.get("columns"):
+    meta = storage.read_meta() or {"columns": [], "table": []}
+    names = [rows_name(entry["path"]) for entry in (*meta["columns"], *meta["table"])]
+    if not names or not all(map(storage.holds, names)):  # without files, the first add failed
         return
+    # Arrays grow one after the other, so whoever was killed there left some longer than others.
     ring = buffer._ring
-
-    def columns(entries: list[dict[str, Any]], rows: int) -> list[Column]:
-        return [_reopened(entry, rows, storage) for entry in entries]
-
-    held = columns(meta["columns"], ring.n_rows)
-    for column in held:
-        column.rows = column.rows[: ring.n_rows]  # longer if it was killed while growing
-    table = columns(meta["table"], 2 * ring.n_envs)
-    buffer._intake.adopt(held, table, meta["only_done"])
+    ring.link = storage.grow("link", ring.link, ring.n_rows)
+    columns = [_reopened(entry, ring.n_rows, storage) for entry in meta["columns"]]
+    for column in columns:
+        column.rows = column.rows[: ring.n_rows]
+    table = [_reopened(entry, 2 * ring.n_envs, storage) for entry in meta["table"]]
+    longest = max((len(column.rows) for column in table), default=0)
+    for column in table:
+        column.rows = storage.grow(column.name, column.rows, longest)
+    buffer._intake.adopt(columns, table, meta["only_done"])
     ring.repair()
     ring.cut(ring.envs)
 
@@ -150,7 +154,7 @@ def _describe(
 def _reopened(entry: dict[str, Any], rows: int, storage: DiskStorage) -> Column:
     path = tuple(entry["path"])
     shape = (rows, *entry["shape"])
-    return Column(path, storage.array(".".join(path), shape, np.dtype(entry["dtype"])), storage)
+    return Column(path, storage.array(rows_name(path), shape, np.dtype(entry["dtype"])), storage)
 
 
 def _entry(column: Column) -> dict[str, Any]:
@@ -177,9 +181,9 @@ def _check_same(theirs: dict[str, Any], ours: dict[str, Any], what: str) -> None
 
 def _filled(path: tuple[str, ...], array: Any, rows: int, storage: Storage) -> Column:
     values = storage.convert(array)
-    held: Any = storage.array(".".join(path), (rows, *values.shape[1:]), values.dtype)
-    held[: len(values)] = values
-    return Column(path, held, storage)
+    column = make_column(path, (rows, *values.shape[1:]), values.dtype, storage)
+    column.rows[: len(values)] = values
+    return column
 
 
 def _copy(array: Any) -> Any:

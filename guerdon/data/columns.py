@@ -41,7 +41,12 @@ class Column:
 
     @property
     def name(self) -> str:
-        """The dotted name, for messages and files."""
+        """What the storage knows the rows as."""
+        return rows_name(self.path)
+
+    @property
+    def label(self) -> str:
+        """The dotted name, for messages."""
         return ".".join(self.path)
 
     def fit(self, value: Any, lead: tuple[int, ...]) -> Any:
@@ -58,10 +63,10 @@ class Column:
             type(value) is not int or abs(value) < LARGE
         ):
             return value
-        array = self.storage.convert(value)
+        array = convert(value, self.path, self.storage)
         if tuple(array.shape) != shape:
             raise ValueError(
-                f"{self.name!r} has shape {tuple(array.shape)}, but the buffer expects {shape}: "
+                f"{self.label!r} has shape {tuple(array.shape)}, but the buffer expects {shape}: "
                 f"got {describe(value)}"
             )
         if array.dtype != self.dtype:
@@ -69,7 +74,7 @@ class Column:
             loose = self.path[0] == "rew" or not isinstance(value, Array) or value.ndim == 0
             if not (loose and _castable(array, self.dtype)):
                 raise TypeError(
-                    f"{self.name!r} is {array.dtype}, but the buffer holds {self.dtype}, as the "
+                    f"{self.label!r} is {array.dtype}, but the buffer holds {self.dtype}, as the "
                     "first add decided: convert it, or make a new buffer"
                 )
             array = cast(array, self.dtype)
@@ -86,12 +91,31 @@ def new_column(path: Path, value: Any, size: int, lead: int, storage: Storage) -
         lead: How many leading axes of the value are not part of a row.
         storage: Where the rows will live.
     """
-    array = storage.convert(value)
+    array = convert(value, path, storage)
     dtype = array.dtype
-    if path == ("rew",) and not _is_floating(array):
+    if path == ("rew",) and not _adds_up(array):
         dtype = storage.convert(0.0).dtype
-    rows = storage.array(".".join(path), (size, *array.shape[lead:]), dtype)
-    return Column(path, rows, storage)
+    return make_column(path, (size, *array.shape[lead:]), dtype, storage)
+
+
+def make_column(path: Path, shape: tuple[int, ...], dtype: Any, storage: Storage) -> Column:
+    """A column of empty rows, in the place of any that has the same path."""
+    name = rows_name(path)
+    storage.drop(name)  # a file may be left over from an `add` that failed
+    return Column(path, storage.array(name, shape, dtype), storage)
+
+
+def rows_name(path: Path) -> str:
+    """A name for rows that those of no other path have, nor the bookkeeping."""
+    return ".".join(["rows", *(key.replace("%", "%25").replace(".", "%2E") for key in path)])
+
+
+def convert(value: Any, path: Path, storage: Storage) -> Array:
+    """The value as an array of the storage's kind, or an error that says of which field it is."""
+    try:
+        return storage.convert(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{'.'.join(path)!r} is no array: {error}") from error
 
 
 def take(rows: Any, index: np.ndarray) -> Any:
@@ -113,10 +137,11 @@ def cast(array: Any, dtype: Any) -> Any:
     return array.to(dtype) if isinstance(array, torch.Tensor) else array.astype(dtype)
 
 
-def _is_floating(array: Any) -> bool:
+def _adds_up(array: Any) -> bool:
+    """Whether the compiled loops can add rewards of this dtype up."""
     if isinstance(array, torch.Tensor):
         return array.is_floating_point()
-    return bool(array.dtype.kind == "f")
+    return array.dtype in (np.float32, np.float64)
 
 
 def _castable(array: Any, dtype: Any) -> bool:

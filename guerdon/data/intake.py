@@ -7,9 +7,9 @@ import numpy as np
 import torch
 
 from guerdon.data.batch import Batch
-from guerdon.data.columns import Column, cast, new_column
+from guerdon.data.columns import Column, convert, new_column
 from guerdon.data.kernels import DUMMY
-from guerdon.data.leaves import Array
+from guerdon.data.leaves import Array, to_numpy
 from guerdon.data.ring import Ring
 from guerdon.data.tree import Path, flatten, unflatten
 
@@ -51,14 +51,19 @@ class Intake:
             dummy: Which rows are no transitions, or None.
             frames: Whether observations are single frames already, whatever the buffer's option.
         """
+        if not n:
+            raise ValueError("env_ids names no environment: there is nothing to add")
         lead = () if single else (n,)
-        ring, columns = self._ring, self._ring.columns
+        ring, columns, only_done = self._ring, self._ring.columns, False
         if self._save_only_last_obs and not frames:
             fields = _last_frames(fields, 0 if single else 1)
         if not self._expected(fields):
+            only_done = "terminated" not in fields and "truncated" not in fields
+            only_done = only_done and (self.only_done or not columns)
             fields = self._normal(fields)
             if not columns:
                 self._start(fields, lead)
+                self.only_done = only_done
             fields, new = self._matched(fields, lead)
             columns = ring.columns + new
         values = []
@@ -82,11 +87,19 @@ class Intake:
             self._end(fields["truncated"], "truncated", lead),
             ring.no_marks[:n] if dummy is None else _marks(dummy, n),
         )
-        if len(columns) > len(ring.columns):  # all is well, so they may stay
-            ring.columns = columns
-            ring.version += 1
-            self._index()
+        if only_done != self.only_done or len(columns) > len(ring.columns):
+            self._change(columns, only_done, rewards=checked[2])
         return checked
+
+    def _change(self, columns: list[Column], only_done: bool, rewards: np.ndarray) -> None:
+        """Takes to new columns and kinds of ends, once nothing can be wrong any more."""
+        if np.isnan(rewards).any():
+            raise ValueError("'rew' is NaN: nothing was added")
+        self.only_done = only_done
+        if len(columns) > len(self._ring.columns):
+            self._ring.columns = columns
+            self._ring.version += 1
+            self._index()
 
     def _expected(self, fields: dict[str, Any]) -> bool:
         """Whether the keys are those of the columns, in which case they need no second look."""
@@ -96,9 +109,8 @@ class Intake:
         )
 
     def _normal(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """The fields with both kinds of ends, and without what is not kept."""
-        only_done = "terminated" not in fields and "truncated" not in fields
-        self.only_done = only_done and (self.only_done or not self._ring.columns)
+        """The fields with both kinds of ends, in one piece, and without what is not kept."""
+        fields = {key: _joined(value) for key, value in fields.items()}
         if "done" in fields or "terminated" not in fields or "truncated" not in fields:
             fields = _with_ends(fields)
         if not self._ring.keeps_next:
@@ -142,7 +154,7 @@ class Intake:
             if path[0] not in ENDS and not isinstance(leaf, Batch | Mapping)
         ]
         for path, leaf in leaves:
-            shape = tuple(storage.convert(leaf).shape)
+            shape = tuple(convert(leaf, path, storage).shape)
             if shape[: len(lead)] != lead:
                 raise ValueError(
                     f"{'.'.join(path)!r} has shape {shape}, but with a row an environment "
@@ -273,28 +285,30 @@ def _same(given: set[str], keys: set[str], prefix: str) -> None:
 
 def _with_ends(fields: dict[str, Any]) -> dict[str, Any]:
     """The fields with `terminated` and `truncated`, from whichever of the three ends were given."""
-    terminated, truncated, done = (fields.get(key) for key in ENDS)
-    if done is None and terminated is None:
+    given = {key: _as_bool(fields[key]) for key in ENDS if fields.get(key) is not None}
+    if len({end.shape for end in given.values()}) > 1:
+        shapes = " and ".join(f"{key!r} {end.shape}" for key, end in given.items())
+        raise ValueError(f"the ends have different shapes: {shapes}")
+    if "terminated" not in given and "done" not in given:
         raise ValueError(f"add() needs 'done' or 'terminated'; it was given {_names(fields)}")
-    if done is not None:
-        done = _as_bool(done)
-        if terminated is not None and truncated is not None:
-            if ((_as_bool(terminated) | _as_bool(truncated)) != done).any():
-                raise ValueError("'done' is not 'terminated' or 'truncated': leave it out")
-        elif terminated is not None:
-            truncated = done & ~_as_bool(terminated)
-        else:
-            terminated = done if truncated is None else done & ~_as_bool(truncated)
-    if truncated is None:
-        terminated = _as_bool(terminated)
-        truncated = terminated & False
+    # What is not given is the rest of what is; without `done`, nothing is missing.
+    done = given.get("done", np.False_)
+    terminated = given.get("terminated", done & ~given.get("truncated", np.False_))
+    truncated = given.get("truncated", done & ~terminated)
+    if "done" in given and ((terminated | truncated) != done).any():
+        raise ValueError("'done' is not 'terminated' or 'truncated': leave it out")
     ends = {"terminated": terminated, "truncated": truncated}
     return {**{key: value for key, value in fields.items() if key != "done"}, **ends}
 
 
-def _as_bool(value: Any) -> Any:
-    array = value if isinstance(value, Array) else np.asarray(value)
-    return cast(array, torch.bool if isinstance(array, torch.Tensor) else bool)
+def _as_bool(value: Any) -> np.ndarray:
+    return np.asarray(to_numpy(value)).astype(bool)
+
+
+def _joined(value: Any) -> Any:
+    """A list of dictionaries, as vector environments may give it, as a dictionary of arrays."""
+    rows = isinstance(value, list | tuple) and len(value) > 0
+    return Batch(value) if rows and all(isinstance(v, Mapping | Batch) for v in value) else value
 
 
 def _last_frames(fields: dict[str, Any], axis: int) -> dict[str, Any]:
@@ -314,7 +328,7 @@ def _flat(value: Any, one: np.ndarray) -> np.ndarray:
     if type(value) is np.ndarray:
         return value if value.ndim == 1 else value.reshape(-1)
     if isinstance(value, torch.Tensor):
-        return value.cpu().numpy().reshape(-1)
+        return np.asarray(to_numpy(value)).reshape(-1)
     one[0] = value  # a plain number
     return one
 

@@ -290,44 +290,27 @@ def next_rows(rows: np.ndarray, written: np.ndarray, flags: np.ndarray) -> np.nd
 @njit(cache=True)
 def gather_next(
     rows: np.ndarray,
-    before: np.ndarray,
     link: np.ndarray,
     n_envs: int,
     source: np.ndarray,
     table: np.ndarray,
     out: np.ndarray,
 ) -> None:
-    """Reads next observations: frames [B, k] that come before, then what follows each row.
-
-    Args:
-        rows: The rows [B].
-        before: The rows of the frames before.
-        link: By row.
-        n_envs: Number of environments.
-        source: The observations in the ring.
-        table: The side table.
-        out: Where they go: [B, k + 1, ...], or [B, ...] without frames before.
-    """
+    """Reads next observations [B, ...] from the ring and the side table, number by number."""
     width = source.size // len(source)
     ring, side, read = source.reshape(-1), table.reshape(-1), out.reshape(-1)
-    to = 0
     for i in range(rows.size):
-        for k in range(before.shape[1]):
-            start = before[i, k] * width
-            read[to : to + width] = ring[start : start + width]
-            to += width
         row = rows[i]
         if link[row]:
             start = (link[row] - 1) * width
             for j in range(width):
-                read[to + j] = side[start + j]
+                read[i * width + j] = side[start + j]
         else:
             start = (row + n_envs) * width
             if start >= ring.size:
                 start -= ring.size
             for j in range(width):
-                read[to + j] = ring[start + j]
-        to += width
+                read[i * width + j] = ring[start + j]
 
 
 @njit(cache=True)

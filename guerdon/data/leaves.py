@@ -195,7 +195,7 @@ def to_torch(leaf: Any, dtype: torch.dtype | None, device: str | torch.device | 
         leaf = torch.as_tensor(leaf)
     elif not isinstance(leaf, torch.Tensor):
         return leaf
-    return leaf.to(device=device, dtype=dtype)
+    return leaf if dtype is None and device is None else leaf.to(device=device, dtype=dtype)
 
 
 def _regular(array: np.ndarray) -> bool:

@@ -14,7 +14,6 @@ from guerdon.data.storage import TorchStorage
 from guerdon.data.tree import unflatten
 
 FIELDS = ("obs", "act", "rew", "terminated", "truncated", "done", "obs_next", "info", "policy")
-_NO_FRAMES = np.zeros((0, 0), np.int64)
 ENDS = {
     "terminated": np.uint8(TERMINATED),
     "truncated": np.uint8(TRUNCATED),
@@ -37,6 +36,7 @@ class Reader:
         self._names = list(FIELDS)
         self._on_device = isinstance(ring.storage, TorchStorage)
         self._version = 0
+        self._shares_frames = ring.keeps_next and not self._on_device
 
     def groups(self) -> dict[str, list[Column]]:
         """The columns by field."""
@@ -70,10 +70,16 @@ class Reader:
         groups = self.groups()
         if not groups:
             raise ValueError("the buffer is empty: nothing was ever added")
+        names = self._names if fields is None else tuple(fields)
         read: dict[str, Any] = {}
+        frames = stack_num or self._stack_num
+        if frames > 1 and self._shares_frames and "obs" in names and "obs_next" in names:
+            read = self._both(rows, frames)
         flags = None
-        for name in self._names if fields is None else fields:
+        for name in names:
             columns = groups.get(name)
+            if name in read:
+                continue
             if columns is not None:
                 frames = stack_num or (self._stack_num if name == "obs" else 1)
                 at = rows if frames == 1 else self._stacks(rows, frames)
@@ -111,7 +117,7 @@ class Reader:
 
     def _stacks(self, rows: np.ndarray, frames: int) -> np.ndarray:
         stacks = kernels.stacks(rows.reshape(-1), frames, self._ring.written, self._ring.flags)
-        return stacks.reshape(*rows.shape, frames)
+        return stacks.reshape((*rows.shape, frames))
 
     def _obs_next(self, rows: np.ndarray, frames: int) -> Any:
         ring = self._ring
@@ -119,14 +125,36 @@ class Reader:
         if not ring.keeps_next:
             after = kernels.next_rows(flat, ring.written, ring.flags).reshape(rows.shape)
             return self.read(after, ("obs",), frames)["obs"]
-        before = _NO_FRAMES if frames == 1 else self._stacks(flat, frames)[:, 1:]
+        before = None if frames == 1 else self._stacks(flat, frames)[:, 1:]
         leaves = []
         for i, column in enumerate(self.groups()["obs"]):
             values = ring.next_values(i, flat, before)
             if rows.ndim != 1:
-                values = values.reshape(*rows.shape, *values.shape[1:])
+                values = values.reshape((*rows.shape, *values.shape[1:]))
             leaves.append((column, values))
         return _nested(leaves)
+
+    def _both(self, rows: np.ndarray, frames: int) -> dict[str, Any]:
+        """Stacked observations and next observations, which have all but one frame in common.
+
+        They share the memory of these frames, so that half of the copying is saved, and cannot be
+        written to.
+        """
+        ring = self._ring
+        now = self._stacks(rows.reshape(-1), frames)
+        after, linked, kept = ring.followers(now[:, -1])
+        at = np.concatenate([now, after[:, None]], axis=1)
+        leaves = []
+        for column, table in zip(self.groups()["obs"], ring.table, strict=True):
+            values = take(column.rows, at)
+            values[linked, -1] = take(table.rows, kept)
+            values.flags.writeable = False
+            leaves.append((column, values.reshape(*rows.shape, *values.shape[1:])))
+        until = (slice(None),) * rows.ndim
+        return {
+            "obs": _nested([(c, values[*until, :-1]) for c, values in leaves]),
+            "obs_next": _nested([(c, values[*until, 1:]) for c, values in leaves]),
+        }
 
 
 def _nested(leaves: list[tuple[Column, Any]]) -> Any:

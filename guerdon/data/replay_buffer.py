@@ -310,7 +310,8 @@ class ReplayBuffer:
             fields: The fields to read; all by default.
 
         Returns:
-            The batch, and the row numbers.
+            The batch, and the row numbers. Stacked ``obs`` and ``obs_next`` share frames and are
+            read-only: copy one to change it.
         """
         rows = self.sample_indices(batch_size)
         return self._sampled(rows, length, fields)

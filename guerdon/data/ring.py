@@ -22,6 +22,7 @@ from guerdon.data.leaves import Array
 from guerdon.data.storage import DiskStorage, Storage
 
 _KINDS = VALID | TERMINATED | TRUNCATED | LAST
+_SMALL = 512  # bytes; larger rows are copied faster by NumPy
 _EMPTY = np.zeros(0, np.uint8)
 
 
@@ -347,26 +348,32 @@ class Ring:
         rows = ((age + oldest) % self.slots * self.n_envs + self.envs).ravel()
         return np.compress(self.flags[rows] & VALID, rows)
 
-    def next_values(self, leaf: int, rows: np.ndarray, before: np.ndarray) -> Array:
+    def next_values(self, leaf: int, rows: np.ndarray, before: np.ndarray | None) -> Array:
         """One leaf of next observations.
 
         Args:
             leaf: Which one.
             rows: The rows [B].
-            before: The rows [B, k] of frames to stack before each, oldest first; k may be 0.
+            before: The rows [B, k] of frames to stack before each, oldest first.
         """
         source, table = self.columns[leaf].rows, self.table[leaf].rows
-        if type(source) is np.ndarray and not source.dtype.hasobject:
-            frames = (before.shape[1] + 1,) if before.shape[1] else ()
-            out = np.empty((len(rows), *frames, *source.shape[1:]), source.dtype)
-            kernels.gather_next(rows, before, self.link, self.n_envs, source, table, out)
+        small = before is None and type(source) is np.ndarray and source[:1].nbytes <= _SMALL
+        if small and not source.dtype.hasobject:
+            out = np.empty((len(rows), *source.shape[1:]), source.dtype)
+            kernels.gather_next(rows, self.link, self.n_envs, source, table, out)
             return out
-        linked = np.flatnonzero(self.link[rows])
+        after, linked, kept = self.followers(rows)
+        at = after if before is None else np.concatenate([before, after[:, None]], axis=1)
+        values = take(source, at)
+        if len(linked):
+            newest = values if before is None else values[:, -1]
+            put(newest, linked, take(table, kept))
+        return values  # type: ignore[no-any-return]
+
+    def followers(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The rows with the next observations; where they are not there; where they are instead."""
+        links = self.link[rows]
+        linked = np.flatnonzero(links)
         after = (rows + self.n_envs) % self.n_rows
         after[linked] = rows[linked]
-        stacked = before.shape[1] > 0
-        at = np.concatenate([before, after[:, None]], axis=1) if stacked else after
-        values = take(source, at)
-        newest = values[:, -1] if stacked else values
-        put(newest, linked, take(table, self.link[rows[linked]] - 1))
-        return values  # type: ignore[no-any-return]
+        return after, linked, links[linked] - 1

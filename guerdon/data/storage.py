@@ -4,6 +4,7 @@ import json
 import os
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import quote
 
 import numpy as np
 import torch
@@ -37,6 +38,8 @@ class MemoryStorage:
     def convert(self, value: Any) -> Array:
         """See `Storage`."""
         array = leaves.from_ndarray(np.asarray(leaves.to_numpy(value)))
+        if not array.dtype.isnative:
+            return array.astype(array.dtype.newbyteorder("="))
         return array if array.flags.c_contiguous else array.copy()
 
     def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
@@ -75,10 +78,7 @@ class TorchStorage(MemoryStorage):
     def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
         """See `Storage`."""
         if not isinstance(dtype, torch.dtype):
-            raise TypeError(
-                f"{name!r} holds Python objects, which storage on a device cannot: "
-                'leave it out, or use storage="memory"'
-            )
+            raise TypeError(_no_objects(name, "storage on a device"))
         return torch.zeros(shape, dtype=dtype, device=self.device)
 
     def grow(self, name: str, array: Any, rows: int) -> Any:
@@ -105,10 +105,7 @@ class DiskStorage(MemoryStorage):
     def bookkeeping(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """See `Storage`; a file that is already there is opened with what it holds."""
         if np.dtype(dtype).hasobject:
-            raise TypeError(
-                f"{name!r} holds Python objects, which files cannot: "
-                'leave it out, or use storage="memory"'
-            )
+            raise TypeError(_no_objects(name, "files"))
         path = self._path(name)
         row_bytes = max(int(np.prod(shape[1:])) * np.dtype(dtype).itemsize, 1)
         held = path.stat().st_size if path.exists() else 0
@@ -125,6 +122,11 @@ class DiskStorage(MemoryStorage):
     def drop(self, name: str) -> None:
         """See `Storage`."""
         self._path(name).unlink(missing_ok=True)
+        self.stamp = None
+
+    def holds(self, name: str) -> bool:
+        """Whether there is an array of that name."""
+        return self._path(name).exists()
 
     def read_meta(self) -> dict[str, Any] | None:
         """What was last written with `write_meta`; None in a new folder."""
@@ -135,7 +137,14 @@ class DiskStorage(MemoryStorage):
         return meta
 
     def _path(self, name: str) -> Path:
-        return self.folder / f"{name.encode().hex() if not name.isidentifier() else name}.bin"
+        return self.folder / f"{quote(name, safe='')}.bin"
+
+
+def _no_objects(name: str, what: str) -> str:
+    return (
+        f"{name.removeprefix('rows.')!r} holds Python objects, which {what} cannot: "
+        'leave it out, or use storage="memory"'
+    )
 
 
 def _reserve(path: Path, size: int) -> None:
