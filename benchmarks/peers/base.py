@@ -95,6 +95,29 @@ class Batches:
         raise NotImplementedError
 
 
+class BatchClass(Batches):
+    """Named arrays of a class `Batch` with the same few methods, as guerdon and Tianshou have."""
+
+    def __init__(self, batch: Any) -> None:
+        self.batch = batch
+
+    def construct(self, leaves: dict[str, Any], rows: int) -> Any:  # noqa: ARG002
+        """See `Batches`."""
+        return self.batch(**leaves)
+
+    def cat(self, batches: list[Any]) -> Any:
+        """See `Batches`."""
+        return self.batch.cat(batches)
+
+    def stack(self, batches: list[Any]) -> Any:
+        """See `Batches`."""
+        return self.batch.stack(batches)
+
+    def arrays(self, batch: Any) -> Rows:
+        """See `Batches`."""
+        return batch.to_dict()
+
+
 class System:
     """A library, and how it is used here: as its own documents say, for speed.
 

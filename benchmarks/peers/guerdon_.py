@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from guerdon.data import Batch, PrioritizedReplayBuffer, ReplayBuffer
-from peers.base import Batches, Store, System
+from peers.base import BatchClass, Batches, Store, System
 
 if TYPE_CHECKING:
     from stream import Rows, Step
@@ -66,20 +66,6 @@ class _Frames(_Vectors):
         return fields | {"obs": fields["obs"][-1], "obs_next": fields["obs_next"][-1]}
 
 
-class _Batches(Batches):
-    def construct(self, leaves: dict[str, Any], rows: int) -> Batch:  # noqa: ARG002
-        return Batch(**leaves)
-
-    def cat(self, batches: list[Batch]) -> Batch:
-        return Batch.cat(batches)
-
-    def stack(self, batches: list[Batch]) -> Batch:
-        return Batch.stack(batches)
-
-    def arrays(self, batch: Batch) -> Rows:
-        return batch.to_dict()
-
-
 class _Guerdon(System):
     name = "guerdon"
     packages = ("guerdon",)
@@ -98,7 +84,7 @@ class _Guerdon(System):
         return _Frames(ReplayBuffer(size, stack_num=4, ignore_obs_next=lossy, seed=0))
 
     def batches(self) -> Batches:
-        return _Batches()
+        return BatchClass(Batch)
 
 
 SYSTEM = _Guerdon()

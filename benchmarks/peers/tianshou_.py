@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from tianshou.data import Batch, PrioritizedReplayBuffer, ReplayBuffer, VectorReplayBuffer
 
-from peers.base import Batches, MissingError, Store, System
+from peers.base import BatchClass, Batches, MissingError, Store, System
 
 if TYPE_CHECKING:
     from stream import Rows, Step
@@ -57,20 +57,6 @@ class _Frames(_Vectors):
     true_next = False  # ignore_obs_next: the observation itself where an episode ends
 
 
-class _Batches(Batches):
-    def construct(self, leaves: dict[str, Any], rows: int) -> Batch:  # noqa: ARG002
-        return Batch(**leaves)
-
-    def cat(self, batches: list[Batch]) -> Batch:
-        return Batch.cat(batches)
-
-    def stack(self, batches: list[Batch]) -> Batch:
-        return Batch.stack(batches)
-
-    def arrays(self, batch: Batch) -> Rows:
-        return batch.to_dict()
-
-
 class _Tianshou(System):
     name = "Tianshou"
     packages = ("tianshou",)
@@ -96,7 +82,7 @@ class _Tianshou(System):
         return _Frames(ReplayBuffer(size, **options))
 
     def batches(self) -> Batches:
-        return _Batches()
+        return BatchClass(Batch)
 
 
 SYSTEM = _Tianshou()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from guerdon.data import kernels
+from guerdon.data import sum_tree
 from guerdon.data.kernels import VALID
 from guerdon.data.leaves import to_numpy
 from guerdon.data.replay_buffer import Finished, ReplayBuffer
@@ -63,7 +63,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def _write(self, envs: np.ndarray, checked: Checked) -> Finished:
         finished = super()._write(envs, checked)
         ring = self._ring
-        kernels.tree_set_newest(self._tree, envs, ring.written, ring.flags, self._largest)
+        sum_tree.set_newest(self._tree, envs, ring.written, ring.flags, self._largest)
         return finished
 
     def _settle(self) -> int:
@@ -73,7 +73,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             count = int(ring.written[0])
             slots = np.arange(count - steps, count) % ring.slots
             rows = (slots[:, None] * ring.n_envs + ring.envs).reshape(-1)
-            kernels.tree_set(self._tree, rows, np.full(len(rows), self._largest))
+            sum_tree.set_leaves(self._tree, rows, np.full(len(rows), self._largest))
         return steps
 
     def _mend(self) -> None:
@@ -85,7 +85,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """See `ReplayBuffer`."""
         rows = self._rows(index).reshape(-1)
         super().discard(rows)
-        kernels.tree_set(self._tree, rows, np.zeros(len(rows)))
+        sum_tree.set_leaves(self._tree, rows, np.zeros(len(rows)))
 
     def reset(self) -> None:
         """See `ReplayBuffer`."""
@@ -115,7 +115,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def _propose(self, number: int) -> np.ndarray:
         # One draw from each of `number` equal shares of the mass, as in the paper: less variance.
         shares = (np.arange(number) + self._generator.random(number)) / number
-        return kernels.tree_find(self._tree, shares * self._tree[1])
+        return sum_tree.find(self._tree, shares * self._tree[1])
 
     def _proposes_only_valid(self) -> bool:
         return True
@@ -160,7 +160,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             raise ValueError(f"{len(rows)} rows cannot get {len(weights)} weights")
         if len(rows) and (rows.min() < 0 or rows.max() >= self.size):
             raise IndexError(f"a row to weight is not in 0..{self.size - 1}")
-        largest = kernels.tree_update(self._tree, self._ring.flags, rows, weights, self.alpha)
+        largest = sum_tree.update(self._tree, self._ring.flags, rows, weights, self.alpha)
         if largest < 0:
             raise ValueError("a new weight is NaN or infinite: no priority was changed")
         self._largest = max(self._largest, largest)
