@@ -31,7 +31,7 @@ format: $(VENV)/.dev ## format the code and fix what can be fixed
 	$(BIN)/ruff check --fix .
 
 bench: $(BENCH_VENV)/.peers ## guerdon beside its peers, in an environment of its own
-	$(BENCH_VENV)/bin/python benchmarks/buffers.py
+	$(BENCH_VENV)/bin/python benchmarks/buffers.py --markdown docs/benchmarks.md
 
 clean: ## remove what the other targets made
 	rm -rf $(VENV) $(BENCH_VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -140,10 +140,23 @@ def to_json(
     return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
 
 
+_HEAD = """# Benchmarks
+
+```bash
+make bench
+```
+
+installs the peers into an environment of its own, checks that all systems do the same work (what
+they give back has to be what was added), measures them in turns in one run, and writes
+`benchmarks/results/buffers.json` and this page. Streams, sizes and batch sizes are in
+`benchmarks/`; the fastest of each row is bold.
+"""
+
+
 def to_markdown(results: list[Result], systems: list[System], facts: dict[str, Any]) -> str:
     """The table, what it was made with, and how each system was used."""
     names = [system.name for system in systems]
-    lines = [f"| | {' | '.join(names)} |", f"|---|{'---:|' * len(names)}"]
+    lines = [_HEAD, f"| | {' | '.join(names)} |", f"|---|{'---:|' * len(names)}"]
     for result in results:
         cells = [result.cell(name) for name in names]
         cells = [f"**{c}**" if n == result.first else c for n, c in zip(names, cells, strict=True)]

@@ -212,9 +212,9 @@ def test_installing_depends_on_no_machine(path):
 @pytest.mark.parametrize(
     "line",
     [
-        "torch @ file:///root/wheels/torch.whl",
+        "torch @ file:///home/someone/wheels/torch.whl",
         "VENV ?= /home/someone/.venv",
-        "cd /work/main",
+        "cd /home/someone/project",
         "--index-url https://example.org/simple",
         "pip install --find-links wheels",
         "torch @ https://download.pytorch.org/whl/cpu/torch.whl",

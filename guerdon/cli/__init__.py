@@ -20,7 +20,9 @@ def _show_version(wanted: bool) -> None:
 def _options(
     version: Annotated[
         bool,
-        typer.Option("--version", "-v", callback=_show_version, is_eager=True, help="Show it."),
+        typer.Option(
+            "--version", "-v", callback=_show_version, is_eager=True, help="Show the version."
+        ),
     ] = False,
 ) -> None:
     """Reinforcement learning for people whose reward has to be learned."""

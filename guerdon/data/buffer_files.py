@@ -6,13 +6,14 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from guerdon.data.columns import Column, make_column, rows_name
 from guerdon.data.files import atomic_file, read_arrays, write_arrays
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import torch
 
     from guerdon.data.replay_buffer import ReplayBuffer
     from guerdon.data.storage import DiskStorage, Storage
@@ -21,16 +22,16 @@ BOOKKEEPING = ("book", "flags", "link", "returns")
 
 
 def state_dict(buffer: ReplayBuffer) -> dict[str, Any]:
-    """What it takes to make the same buffer again, its generator included."""
+    """What it takes to make the same buffer again, its generator included; rows are not copied."""
     ring = buffer._ring
     rows = ring.limit()
     arrays: dict[tuple[str, ...], Any] = {
         ("ring", name): getattr(ring, name).copy() for name in BOOKKEEPING
     }
     for column in ring.columns:
-        arrays["columns", *column.path] = _copy(column.rows[:rows])
+        arrays["columns", *column.path] = column.rows[:rows]
     for column in ring.table:
-        arrays["table", *column.path] = _copy(column.rows)
+        arrays["table", *column.path] = column.rows
     meta = {
         **_description(buffer),
         "only_done": buffer._intake.only_done,
@@ -112,7 +113,6 @@ def reopen(buffer: ReplayBuffer, storage: DiskStorage) -> None:
         return
     # Arrays grow one after the other, so whoever was killed there left some longer than others.
     ring = buffer._ring
-    ring.link = storage.grow("link", ring.link, ring.n_rows)
     columns = [_reopened(entry, ring.n_rows, storage) for entry in meta["columns"]]
     for column in columns:
         column.rows = column.rows[: ring.n_rows]
@@ -184,7 +184,3 @@ def _filled(path: tuple[str, ...], array: Any, rows: int, storage: Storage) -> C
     column = make_column(path, (rows, *values.shape[1:]), values.dtype, storage)
     column.rows[: len(values)] = values
     return column
-
-
-def _copy(array: Any) -> Any:
-    return array.clone() if isinstance(array, torch.Tensor) else array.copy()

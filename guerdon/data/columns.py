@@ -72,12 +72,14 @@ class Column:
         if array.dtype != self.dtype:
             # Python's numbers and lists have no dtype of their own; arrays do, and have to keep it.
             loose = self.path[0] == "rew" or not isinstance(value, Array) or value.ndim == 0
-            if not (loose and _castable(array, self.dtype)):
+            fitting = _fitting(array, self.dtype) if loose else None
+            if fitting is None:
                 raise TypeError(
                     f"{self.label!r} is {array.dtype}, but the buffer holds {self.dtype}, as the "
-                    "first add decided: convert it, or make a new buffer"
+                    f"first add decided, and {describe(value)} does not fit: convert it, or make a "
+                    "new buffer"
                 )
-            array = cast(array, self.dtype)
+            array = fitting
         return array
 
 
@@ -144,7 +146,26 @@ def _adds_up(array: Any) -> bool:
     return array.dtype in (np.float32, np.float64)
 
 
-def _castable(array: Any, dtype: Any) -> bool:
+def _fitting(array: Any, dtype: Any) -> Any:
+    """The array in another dtype, or None where more than precision would be lost."""
+    tensor = isinstance(array, torch.Tensor)
+    if tensor is not isinstance(dtype, torch.dtype):  # of Python objects there are no tensors
+        return None
+    if not tensor and array.dtype.hasobject:
+        return None
+    whole = not dtype.is_floating_point if tensor else dtype.kind in "iub"
+    if whole:
+        fitting = cast(array, dtype)
+        return fitting if (fitting == array).all() and not _is_floating(array) else None
+    fits = (
+        torch.can_cast(array.dtype, dtype)
+        if tensor
+        else np.can_cast(array.dtype, dtype, "same_kind")
+    )
+    return cast(array, dtype) if fits else None
+
+
+def _is_floating(array: Any) -> bool:
     if isinstance(array, torch.Tensor):
-        return torch.can_cast(array.dtype, dtype)
-    return np.can_cast(array.dtype, dtype, "same_kind")
+        return array.is_floating_point()
+    return array.dtype.kind not in "iub"

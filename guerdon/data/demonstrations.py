@@ -100,6 +100,8 @@ def _check_episode(episode: Batch, name: str) -> None:
         wanted, kinds = ("numbers", "biuf") if key == "rew" else ("booleans", "b")
         if column.ndim != 1 or column.dtype.kind not in kinds:
             raise ValueError(f"{key} of {name} must be {wanted}, one a row: {describe(column)}")
+    if np.isnan(to_numpy(episode.rew)).any():
+        raise ValueError(f"rew of {name} is NaN somewhere: repair that episode, or leave it out")
     ends = to_numpy(episode.terminated) | to_numpy(episode.truncated)
     if ends[:-1].any():
         row = int(ends.argmax())

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from guerdon.data.columns import LARGE
-from guerdon.data.ring import Ring
+from guerdon.data.ring import Ring, is_compiled
 from guerdon.data.storage import MemoryStorage
 
 NOT, WRITTEN, ENDED = range(3)
@@ -31,8 +31,8 @@ class Express:
     """
 
     def __init__(self, ring: Ring, wraps: bool) -> None:
-        self.steps = 0
-        """How many wait for `settle`."""
+        self._count = 0  # rows written by an environment, those that wait included
+        self._settled = 0
         self._ring = ring
         self._wraps = wraps
         self._version = -1
@@ -43,14 +43,19 @@ class Express:
         self._n = 0 if ring.n_envs == 1 else ring.n_envs  # 0: no axis of environments
         self._no_ends = bytes(ring.n_envs)
         self._rew_rows = np.zeros(0)
-        self._slot = self._slots = self._room = 0
-        self._room = 0
+        self._slot = self._slots = 0
+        self._room = 0  # steps that may wait; 0 sends every step the ordinary way
         self._next = b""  # the next observations of the last step, if they are kept
         self._starting: np.ndarray | None = None  # environments that start an episode now
         self._nobody = np.zeros(ring.n_envs, bool)
         self._ends: tuple[np.ndarray, np.ndarray] | None = None  # of the last step
         self.finished: tuple[np.ndarray, ...] = ()
         """Of the episodes that ended last: environments, returns, lengths."""
+
+    @property
+    def steps(self) -> int:
+        """How many wait for `settle`."""
+        return self._count - self._settled
 
     def arm(self, next_values: list[Any], ended: np.ndarray) -> None:
         """Gets ready to go on after a step of all environments that came the ordinary way.
@@ -68,6 +73,7 @@ class Express:
         if not self._plan:
             return
         count, self._slots = int(ring.written[0]), ring.slots
+        self._count = self._settled = count
         self._slot = count % self._slots
         self._room = min(self._slots, _MOST) if self._wraps or count < self._slots else 0
         if next_values:
@@ -84,8 +90,8 @@ class Express:
         self._version = ring.version
         self._plan = []
         rew = next(column for column in ring.columns if column.path == ("rew",))
-        nested = any(len(column.path) > 1 or column.dtype.hasobject for column in ring.columns)
-        if nested or rew.row_shape:
+        odd = any(len(column.path) > 1 or column.dtype.hasobject for column in ring.columns)
+        if odd or rew.row_shape or not all(is_compiled(c.rows) for c in (rew, *ring.table)):
             return
         lead = (self._n,) if self._n else ()
         for column in ring.columns:
@@ -107,7 +113,7 @@ class Express:
         Returns:
             NOT if it is not, WRITTEN if it is, and ENDED if besides an episode ends with it.
         """
-        if self.steps >= self._room or len(fields) != self._n_keys:
+        if self._count - self._settled >= self._room or len(fields) != self._n_keys:
             return NOT
         try:
             values = self._plain_values(fields)
@@ -115,7 +121,7 @@ class Express:
             return NOT
         if values is None:
             return NOT
-        slot = self._slot
+        slot, count, before = self._slot, self._count, self._next
         try:
             for memory, size, rows in self._columns:
                 value = values.pop()
@@ -124,19 +130,18 @@ class Express:
                     memory[start : start + size] = value
                 else:
                     rows[slot] = value
+            if self._next:
+                self._next = fields["obs_next"].tobytes()
+            self._starting = None
+            self._slot = slot + 1 if slot + 1 < self._slots else 0
+            self._count += 1
         except BaseException:  # a row that is half written is no row
+            if self._count == count:
+                self._next = before
             self._drop(slot)
             raise
-        if self._next:
-            self._next = fields["obs_next"].tobytes()
-        self._starting = None
-        slot += 1
-        if slot == self._slots:
-            slot = 0
-            if not self._wraps:
-                self.disarm()
-        self._slot = slot
-        self.steps += 1
+        if not self._slot and not self._wraps:
+            self.disarm()
         return WRITTEN if self._ends is None else ENDED
 
     def _plain_values(self, fields: dict[str, Any]) -> list[Any] | None:  # noqa: C901 - hot
@@ -165,9 +170,9 @@ class Express:
         terminated, truncated, rew = fields["terminated"], fields["truncated"], fields["rew"]
         if not self._n:
             total = rew
-            ends = terminated or truncated
             if not (type(terminated) in _FLAGS and type(truncated) in _FLAGS):
                 return None
+            ends = terminated or truncated
         else:
             total = sum(rew.tolist()) if self._n < _FEW else rew.dot(rew)
             if not (type(terminated) is type(truncated) is _ndarray):
@@ -209,17 +214,17 @@ class Express:
 
     def settle(self) -> int:
         """Does the bookkeeping of the steps that wait, and returns how many there were."""
-        steps = self.steps
+        ring = self._ring
+        steps = self._count - int(ring.written[0]) if self._count != self._settled else 0
         if steps:
-            ring = self._ring
             obs_next = _EMPTY
             if self._next:
                 obs_next = np.frombuffer(self._next, ring.table[0].dtype)
             ends = self._ends or (self._nobody, self._nobody)
             n_ended = ring.settle(steps, self._rew_rows, *ends, obs_next)
-            self.steps = 0
             if n_ended:
                 self.finished = ring.finished(n_ended)
                 self._starting = self.finished[0]
                 self._ends = None
+        self._settled = self._count
         return steps

@@ -14,6 +14,7 @@ from guerdon.data.ring import Ring
 from guerdon.data.tree import Path, flatten, unflatten
 
 REQUIRED = ("obs", "act", "rew")
+TAKEN = ("mask", "weight", "source")  # keys that samples add to a batch
 ENDS = ("terminated", "truncated", "done")
 _BOOL = np.dtype(bool)
 
@@ -110,7 +111,11 @@ class Intake:
 
     def _normal(self, fields: dict[str, Any]) -> dict[str, Any]:
         """The fields with both kinds of ends, in one piece, and without what is not kept."""
-        fields = {key: _joined(value) for key, value in fields.items()}
+        fields = {
+            key: _joined(value)
+            for key, value in fields.items()
+            if value is not None or key not in ("info", "policy")
+        }
         if "done" in fields or "terminated" not in fields or "truncated" not in fields:
             fields = _with_ends(fields)
         if not self._ring.keeps_next:
@@ -139,6 +144,9 @@ class Intake:
 
     def _start(self, fields: dict[str, Any], lead: tuple[int, ...]) -> None:
         """Makes the columns for values like these."""
+        taken = [key for key in TAKEN if key in fields]
+        if taken:
+            raise ValueError(f"{taken[0]!r} is what samples call something else: rename that field")
         missing = [key for key in REQUIRED if key not in fields]
         if self._ring.keeps_next and "obs_next" not in fields:
             missing.append("obs_next")
@@ -302,6 +310,8 @@ def _with_ends(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _as_bool(value: Any) -> np.ndarray:
+    if value is None:
+        raise ValueError("an end is None: give 'terminated' and 'truncated' as truth values")
     return np.asarray(to_numpy(value)).astype(bool)
 
 
@@ -327,8 +337,8 @@ def _flat(value: Any, one: np.ndarray) -> np.ndarray:
     """A reward or an end as the kernels want it: in one dimension, in NumPy."""
     if type(value) is np.ndarray:
         return value if value.ndim == 1 else value.reshape(-1)
-    if isinstance(value, torch.Tensor):
-        return np.asarray(to_numpy(value)).reshape(-1)
+    if isinstance(value, torch.Tensor):  # numba has no half precision
+        return np.asarray(to_numpy(value), np.float64).reshape(-1)
     one[0] = value  # a plain number
     return one
 

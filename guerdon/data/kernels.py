@@ -59,8 +59,8 @@ def write_rows(  # noqa: C901 - one pass over everything, because a call costs m
         obs_next: The same leaf, one step on.
         obs_rows: The leaf in the ring.
         table: The leaf in the side table.
-        moved: Out, by position. Side-table rows to copy for the other leaves: 0 to 1 where an
-            episode was cut, what is new to 2 where one ended; -1 is none. Then the row's flags.
+        moved: Out, by position: the side-table row of an ending episode's last observation, for
+            the other leaves, or -1; and the row's flags.
         finished: Out: environments and lengths of the episodes that ended, from the top.
         keeps_next: Whether next observations are kept.
         publish: Whether the rows become valid at once, or when the caller sets their flags, after
@@ -91,7 +91,6 @@ def write_rows(  # noqa: C901 - one pass over everything, because a call costs m
         head = slot_before * n_envs + e
         tail = link[head] - 1 if count > 0 else np.int64(-1)
         moved[i, 0] = -1
-        moved[i, 2] = -1
         if 0 <= tail < 2 * n_envs:  # only a newest row in an open episode links to a tail
             differs = marks[i] != 0
             for j in range(width):
@@ -105,7 +104,6 @@ def write_rows(  # noqa: C901 - one pass over everything, because a call costs m
                         side[target * width + j] = side[tail * width + j]
                     link[head] = target + 1
                     flags[head] |= LAST
-                    moved[i, 0], moved[i, 1] = tail, target
                 book[1, e] = 0
                 returns[0, e] = 0.0
             else:
@@ -127,7 +125,7 @@ def write_rows(  # noqa: C901 - one pass over everything, because a call costs m
                 if ended:
                     target = free[free[0]]
                     free[0] -= 1
-                    moved[i, 2] = target
+                    moved[i, 0] = target
                 for j in range(width):
                     side[target * width + j] = new_next[i * width + j]
                 link[row] = target + 1
@@ -145,7 +143,7 @@ def write_rows(  # noqa: C901 - one pass over everything, because a call costs m
                 book[1, e] = 0
                 returns[0, e] = 0.0
         book[0, e] = count + 1
-        moved[i, 3] = flag
+        moved[i, 1] = flag
         if publish:
             flags[row] = flag
     book[2, 0] += n_valid

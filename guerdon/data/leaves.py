@@ -233,7 +233,8 @@ def assign(leaf: Any, index: Any, value: Any, key: str) -> None:
         if isinstance(leaf, np.ndarray):
             source = value if weak else np.asarray(to_numpy(value))
             dtype = np.result_type(leaf.dtype, value) if weak else source.dtype
-            fits = dtype == leaf.dtype or np.can_cast(dtype, leaf.dtype, "same_kind")
+            casting: Any = "safe" if leaf.dtype.kind in "iu" else "same_kind"
+            fits = dtype == leaf.dtype or np.can_cast(dtype, leaf.dtype, casting)
         elif isinstance(leaf, torch.Tensor):
             index = torch_index(index, leaf)
             if weak:

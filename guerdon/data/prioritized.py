@@ -37,9 +37,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self.alpha = float(alpha)
         self.beta = beta
         super().__init__(size, **options)
-        self._tree = np.zeros(0)
-        self._largest = 1.0
-        self.reset_priorities()
+        leaves = 1 << (self.size - 1).bit_length()
+        self._tree = self._storage.bookkeeping("tree", (2 * leaves,), np.float64)
+        self._largest = max(1.0, float(self._tree[leaves:].max()))
+        self._mend()  # what files held
 
     def options(self) -> dict[str, Any]:
         """See `ReplayBuffer`; beta is not among them, since it changes."""
@@ -104,13 +105,13 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         return self._tree[start : start + self._ring.n_rows].copy()
 
     def _set_priorities(self, priorities: np.ndarray) -> None:
-        level = np.zeros(1 << (len(priorities) - 1).bit_length())
-        level[: len(priorities)] = priorities
-        levels = [level]
-        while len(level) > 1:
-            level = level[::2] + level[1::2]
-            levels.append(level)
-        self._tree = np.concatenate([np.zeros(1), *reversed(levels)])
+        width = len(self._tree) // 2
+        self._tree[width:] = 0.0
+        self._tree[width : width + len(priorities)] = priorities
+        while width > 1:
+            level = self._tree[width : 2 * width]
+            width //= 2
+            self._tree[width : 2 * width] = level[::2] + level[1::2]
 
     def _propose(self, number: int) -> np.ndarray:
         # One draw from each of `number` equal shares of the mass, as in the paper: less variance.

@@ -7,8 +7,8 @@ import numpy as np
 
 from guerdon.data import kernels
 from guerdon.data.batch import Batch, from_leaves
-from guerdon.data.columns import Column, take
-from guerdon.data.kernels import TERMINATED, TRUNCATED
+from guerdon.data.columns import Column, put, take
+from guerdon.data.kernels import TERMINATED, TRUNCATED, VALID
 from guerdon.data.ring import Ring
 from guerdon.data.storage import TorchStorage
 from guerdon.data.tree import unflatten
@@ -88,7 +88,9 @@ class Reader:
                 else:
                     read[name] = _nested([(c, take(c.rows, at)) for c in columns])
             elif name in ENDS:
-                flags = self._ring.flags.take(rows) if flags is None else flags
+                if flags is None:
+                    at = rows if stack_num in (None, 1) else self._stacks(rows, stack_num)
+                    flags = self._ring.flags.take(at)
                 ends = (flags & ENDS[name]).astype(bool)
                 read[name] = self._ring.storage.convert(ends) if self._on_device else ends
             elif name == "obs_next":
@@ -106,9 +108,11 @@ class Reader:
         ring = self._ring
         columns = self.groups().get(name)
         if columns is None:
-            pairs = list(self.read(np.arange(ring.n_rows), (name,), 1).items())
-            value = pairs[0][1]
-            return value.apply(self._by_slot) if isinstance(value, Batch) else self._by_slot(value)
+            read = self.read(np.arange(ring.n_rows), (name,), 1)
+            if name == "obs_next":
+                empty = np.flatnonzero(ring.flags & VALID == 0)
+                read.apply(lambda leaf: put(leaf, empty, None if leaf.dtype == object else 0))
+            return read.apply(self._by_slot)[name]
         return _nested([(column, self._by_slot(column.rows)) for column in columns])
 
     def _by_slot(self, rows: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
@@ -11,6 +12,7 @@ from guerdon.data.batch import Batch, layout
 from guerdon.data.express import ENDED, WRITTEN, Express
 from guerdon.data.intake import Checked, Intake
 from guerdon.data.kernels import VALID
+from guerdon.data.leaves import describe
 from guerdon.data.reading import Reader
 from guerdon.data.ring import Ring
 from guerdon.data.storage import DiskStorage, Storage, make_storage
@@ -82,6 +84,8 @@ class ReplayBuffer:
         self.save_only_last_obs = save_only_last_obs
         self.sample_avail = sample_avail
         self._generator = np.random.default_rng(seed)
+        if not isinstance(self._generator.bit_generator, np.random.PCG64):
+            raise TypeError("a buffer saves its generator, so that has to be one of default_rng()")
         self._size = size
         self._storage = make_storage(storage)
         self._disk = self._storage if isinstance(self._storage, DiskStorage) else None
@@ -150,6 +154,8 @@ class ReplayBuffer:
             The episodes that ended.
         """
         if batch is not None:
+            if not isinstance(batch, Batch | Mapping):
+                raise TypeError(f"add() takes a Batch or a dictionary, not {describe(batch)}")
             fields = {**dict(batch.items()), **fields}
         everyone = self._settled_ring.envs
         envs = everyone if env_ids is None else self._checked_envs(env_ids)
@@ -180,7 +186,10 @@ class ReplayBuffer:
         ring = self._ring
         n_ended = ring.write(envs, *checked)
         finished = Finished(*ring.finished(n_ended)) if n_ended else _NONE
-        self._express.arm(checked[1], finished.env_ids)
+        if self._intake.only_done:
+            self._express.disarm()  # it knows no `done`
+        else:
+            self._express.arm(checked[1], finished.env_ids)
         return finished
 
     def _checked_envs(self, env_ids: Any) -> np.ndarray:
@@ -227,14 +236,16 @@ class ReplayBuffer:
         Returns:
             The observations, as `obs` has them then.
         """
+        if not len(other):
+            return self.obs if self._ring.columns else None
         self.cut()
         only_done = other._intake.only_done and (not len(self) or self._intake.only_done)
         in_time = other._ring.rows_in_time()
-        for env in range(other.n_envs if len(in_time) else 0):
+        for env in range(other.n_envs):
             rows = in_time[in_time % other.n_envs == env]
             self._append(other, rows, self._checked_envs([env % self.n_envs]))
         self._intake.only_done = only_done
-        return self.obs if self._ring.columns else None
+        return self.obs
 
     def _append(self, other: ReplayBuffer, rows: np.ndarray, env: np.ndarray) -> None:
         """Adds one environment's rows of another buffer, one after the other."""
@@ -280,11 +291,20 @@ class ReplayBuffer:
             return self._ring.stored()[index]
         rows = np.asarray(index)
         if rows.dtype == bool:
+            if rows.shape != (len(self),):
+                raise IndexError(
+                    f"a mask of shape {rows.shape} does not fit {len(self)} transitions"
+                )
             return np.compress(rows, self._ring.stored())
+        if not rows.size:
+            rows = rows.astype(np.int64)
         if rows.dtype.kind not in "iu":
             raise TypeError(f"a buffer is indexed with whole numbers, not {rows.dtype}")
         if (rows < 0).any():
-            rows = np.where(rows < 0, rows + len(self), rows)
+            stored = self._ring.stored()
+            counted = np.clip(rows + len(stored), 0, len(stored) - 1)
+            within = (rows < 0) & (rows >= -len(stored))
+            rows = np.where(within, stored[counted], rows)
         bad = (rows < 0) | (rows >= self.size)
         if not bad.any():
             bad = self._ring.flags[rows] & VALID == 0
@@ -419,7 +439,10 @@ class ReplayBuffer:
     # --- files
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything there is to restore: ``meta`` can be written as JSON, ``arrays`` by path."""
+        """Everything there is to restore: ``meta`` can be written as JSON, ``arrays`` by path.
+
+        The rows are the buffer's own: use or copy them before you add anything.
+        """
         return buffer_files.state_dict(self)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

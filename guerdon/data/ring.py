@@ -18,7 +18,7 @@ import torch
 from guerdon.data import kernels
 from guerdon.data.columns import Column, put, take
 from guerdon.data.kernels import LAST, TERMINATED, TRUNCATED, VALID
-from guerdon.data.leaves import Array
+from guerdon.data.leaves import Array, equal
 from guerdon.data.storage import DiskStorage, Storage
 
 _KINDS = VALID | TERMINATED | TRUNCATED | LAST
@@ -50,9 +50,10 @@ class Ring:
         self.book = new("book", (3, n_envs), np.int64)
         self.written, self.lengths, self.n_valid = self.book[0], self.book[1], self.book[2, :1]
         self.flags = new("flags", (slots * n_envs,), np.uint8)
-        self.link = new("link", (slots * n_envs,), np.int32)
+        # Flags say how many rows there are; in files, links may have grown just before them.
+        self.link = new("link", (slots * n_envs,), np.int32)[: self.flags.size]
         self._set_agents(1)
-        self._moved = np.zeros((n_envs, 4), np.int64)
+        self._moved = np.zeros((n_envs, 2), np.int64)
         self._finished = np.zeros((n_envs, 2), np.int64)
         self._free = np.zeros(1, np.int64)
         # Rows in files become valid only when all of them is written; see `write`.
@@ -93,8 +94,7 @@ class Ring:
         self.table = table
         self.version += 1
         # The compiled call looks after one leaf of the observation, if it is made of numbers.
-        self._has_main = bool(table) and type(table[0].rows) is np.ndarray
-        self._has_main = self._has_main and not table[0].dtype.hasobject
+        self._has_main = bool(table) and is_compiled(table[0].rows)
         self._find_free()
 
     def _find_free(self) -> None:
@@ -142,26 +142,27 @@ class Ring:
             obs, obs_next = (np.ascontiguousarray(v) for v in (values[0], next_values[0]))
             obs_rows, side = columns[0].rows, table[0].rows
         if len(table) > first:
-            marks = self._find_breaks(envs, values, marks)
-        nan, n_ended = kernels.write_rows(
-            envs, self.book, self.flags, self.link, self._all_returns, self._free, rew, terminated,
-            truncated, marks, obs, obs_next, obs_rows, side, self._moved, self._finished,
-            self.keeps_next, self._publish_at_once,
-        )  # fmt: skip
-        if nan >= 0:
-            env = envs[nan * len(envs) // rew.size]
-            raise ValueError(f"'rew' is NaN in environment {env}: nothing was added")
+            self._cut_breaks(envs, values, rew, marks)
         try:
-            for i in range(first, len(columns)):
-                put(columns[i].rows, target, values[i])
-            if len(table) > first:
-                self._write_other_leaves(envs, next_values, first)
+            nan, n_ended = kernels.write_rows(
+                envs, self.book, self.flags, self.link, self._all_returns, self._free, rew,
+                terminated, truncated, marks, obs, obs_next, obs_rows, side, self._moved,
+                self._finished, self.keeps_next, self._publish_at_once,
+            )  # fmt: skip
+            if nan < 0:
+                for i in range(first, len(columns)):
+                    put(columns[i].rows, target, values[i])
+                if len(table) > first:
+                    self._write_other_leaves(envs, next_values, first)
         except BaseException:
             self.flags[target] = 0
             self.repair()
             raise
+        if nan >= 0:
+            env = envs[nan * len(envs) // rew.size]
+            raise ValueError(f"'rew' is NaN in environment {env}: nothing was added")
         if not self._publish_at_once:
-            self.flags[target] = self._moved[: len(envs), 3]
+            self.flags[target] = self._moved[: len(envs), 1]
         return n_ended
 
     def settle(
@@ -217,17 +218,22 @@ class Ring:
 
     def _write_other_leaves(self, envs: np.ndarray, next_values: list[Any], first: int) -> None:
         """Does in the side table for other leaves what the compiled call did for the main one."""
-        moved = self._moved[: len(envs)]
-        cut = np.flatnonzero(moved[:, 0] >= 0)
         tails = (self.written[envs] - 1 & 1) * self.n_envs + envs
-        places = np.where(moved[:, 2] >= 0, moved[:, 2], tails)
+        final = self._moved[: len(envs), 0]
+        places = np.where(final >= 0, final, tails)
         for column, value in zip(self.table[first:], next_values[first:], strict=True):
-            if len(cut):
-                put(column.rows, moved[cut, 1], take(column.rows, moved[cut, 0]))
             put(column.rows, places, value)
 
-    def _find_breaks(self, envs: np.ndarray, values: list[Any], marks: np.ndarray) -> np.ndarray:
-        """Marks open episodes whose next observation is not the observation that comes now."""
+    def _cut_breaks(
+        self, envs: np.ndarray, values: list[Any], rew: np.ndarray, marks: np.ndarray
+    ) -> None:
+        """Cuts open episodes whose next observation is not the observation that comes now.
+
+        The compiled call does that for one leaf by itself; with several, all have to be moved
+        before anything points to them.
+        """
+        if np.isnan(rew).any():
+            return  # nothing will be written
         marks = marks.copy()
         for value, column in zip(values, self.table, strict=False):
             if type(column.rows) is np.ndarray and not column.dtype.hasobject:
@@ -237,16 +243,17 @@ class Ring:
                 new = self._differ(envs, value, column)[:, None].view(np.uint8)
                 table = np.zeros((2 * self.n_envs, 1), np.uint8)
             kernels.find_breaks(envs, self.written, self.link, new, table, marks)
-        return marks
+        if marks.any():
+            self.cut(envs[marks != 0])
 
     def _differ(self, envs: np.ndarray, value: Any, column: Column) -> np.ndarray:
         """Compares observations that are Python objects, or on a device, with the tails."""
         tails = take(column.rows, (self.written[envs] - 1 & 1) * self.n_envs + envs)
         value = value.reshape(tails.shape)
         if isinstance(tails, torch.Tensor):
-            differs = (value != tails).reshape(len(envs), -1).any(1)
-            return np.asarray(differs.cpu())
-        return np.array([bool(a != b) for a, b in zip(value, tails, strict=True)])
+            differs = (value != tails) & ~(value.isnan() & tails.isnan())
+            return np.asarray(differs.reshape(len(envs), -1).any(1).cpu())
+        return np.array([not equal(a, b) for a, b in zip(value, tails, strict=True)])
 
     def cut(self, envs: np.ndarray) -> None:
         """Ends open episodes where they are, without an end from the environment.
@@ -282,11 +289,16 @@ class Ring:
     def grow(self, slots: int) -> None:
         """Adds slots; only for a ring that has never wrapped around."""
         rows = slots * self.n_envs
+        grow = self.storage.grow
+        # All of them first: where there is no room for one, nothing has changed. Flags come last,
+        # since they say how many rows there are.
+        columns = [grow(column.name, column.rows, rows) for column in self.columns]
+        link = grow("link", self.link, rows)
+        self.flags = grow("flags", self.flags, rows)
+        self.link = link
+        for column, grown in zip(self.columns, columns, strict=True):
+            column.rows = grown
         self.version += 1
-        for column in self.columns:
-            column.rows = self.storage.grow(column.name, column.rows, rows)
-        self.flags = self.storage.grow("flags", self.flags, rows)
-        self.link = self.storage.grow("link", self.link, rows)
 
     def repair(self) -> None:
         """Takes back newest rows that were interrupted half written."""
@@ -357,8 +369,7 @@ class Ring:
             before: The rows [B, k] of frames to stack before each, oldest first.
         """
         source, table = self.columns[leaf].rows, self.table[leaf].rows
-        small = before is None and type(source) is np.ndarray and source[:1].nbytes <= _SMALL
-        if small and not source.dtype.hasobject:
+        if before is None and is_compiled(source) and source[:1].nbytes <= _SMALL:
             out = np.empty((len(rows), *source.shape[1:]), source.dtype)
             kernels.gather_next(rows, self.link, self.n_envs, source, table, out)
             return out
@@ -377,3 +388,10 @@ class Ring:
         after = (rows + self.n_envs) % self.n_rows
         after[linked] = rows[linked]
         return after, linked, links[linked] - 1
+
+
+def is_compiled(rows: Any) -> bool:
+    """Whether the compiled loops know these numbers; half precision, say, they do not."""
+    if type(rows) is not np.ndarray or not rows.dtype.isnative:
+        return False
+    return rows.dtype.kind in "biu" or rows.dtype in (np.float32, np.float64)

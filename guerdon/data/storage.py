@@ -66,14 +66,16 @@ class TorchStorage(MemoryStorage):
 
     def __init__(self, device: str | torch.device) -> None:
         self.device = torch.device(device)
+        if self.device.type == "cuda" and not torch.cuda.is_available():
+            raise ValueError(f"storage is on {device}, but this torch finds no CUDA device")
 
     def convert(self, value: Any) -> Array:
         """See `Storage`."""
         if not isinstance(value, Array):
             value = np.asarray(value)
-            if value.dtype.kind in "OSU":
-                return value  # type: ignore[no-any-return]  # `array` says why not
-        return torch.as_tensor(value, device=self.device)
+        if isinstance(value, np.ndarray) and value.dtype.kind in "OSU":
+            return leaves.from_ndarray(value)  # `array` says why not
+        return torch.as_tensor(value, device=self.device).detach()
 
     def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
         """See `Storage`."""
@@ -150,6 +152,9 @@ def _no_objects(name: str, what: str) -> str:
 def _reserve(path: Path, size: int) -> None:
     """Makes a file that long now: writing into a hole of a full disk would kill the process."""
     with path.open("ab") as file:
+        if not hasattr(os, "posix_fallocate"):  # not everywhere
+            file.truncate(size)
+            return
         try:
             os.posix_fallocate(file.fileno(), 0, size)
         except OSError as error:
