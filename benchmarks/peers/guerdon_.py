@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -69,6 +69,10 @@ class _Frames(_Vectors):
 class _Guerdon(System):
     name = "guerdon"
     packages = ("guerdon",)
+    usage: ClassVar = {
+        "frames": "ReplayBuffer(stack_num=4), fed single frames; obs and obs_next share the frames "
+        "they have in common, and are read-only",
+    }
 
     def vectors(self, size: int, n_envs: int, use: str) -> Store:  # noqa: ARG002
         return _Vectors(ReplayBuffer(size, n_envs=n_envs, seed=0))

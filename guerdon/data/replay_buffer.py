@@ -245,6 +245,8 @@ class ReplayBuffer:
             rows = in_time[in_time % other.n_envs == env]
             self._append(other, rows, self._checked_envs([env % self.n_envs]))
         self._intake.only_done = only_done
+        if self._disk:
+            buffer_files.describe_changes(self, self._disk)
         return self.obs
 
     def _append(self, other: ReplayBuffer, rows: np.ndarray, env: np.ndarray) -> None:
