@@ -14,7 +14,7 @@ TERMINATED = 2  # the episode ended here
 TRUNCATED = 4  # the episode was broken off here, by a time limit say
 LAST = 8  # no row follows in time: the episode ended, or was cut
 DUMMY = 1  # marks a row to add: it is no transition
-BROKEN = 2  # marks a row to add: it does not continue the open episode
+BROKEN = 2  # marks a row to add: `find_breaks` saw that it does not continue the open episode
 
 Arrays = tuple[np.ndarray, np.ndarray]
 
@@ -53,8 +53,8 @@ def write_rows(  # noqa: C901 - one pass over everything, because a call costs m
         rew: Rewards, agent by agent.
         terminated: Ends.
         truncated: Ends by a limit.
-        marks: DUMMY rows, and BROKEN ones, which are known not to continue the open episode; more
-            of these are found by comparing the observation with the next observation before.
+        marks: DUMMY rows. They cut an open episode, and so does an observation that is not the
+            next observation before.
         obs: The main leaf of the observation; its rows lie one after the other.
         obs_next: The same leaf, one step on.
         obs_rows: The leaf in the ring.
