@@ -110,6 +110,10 @@ class Batch:
         """Sets keys from a mapping or batch and from keywords."""
         self._data.update(Batch(data, **fields)._data)
 
+    def replace(self, **fields: Any) -> Batch:
+        """A new batch with some fields added or changed; the others are shared, not copied."""
+        return from_leaves({**self._data, **Batch(**fields)._data})
+
     def to_dict(self) -> dict[str, Any]:
         """The same as nested plain dictionaries."""
         return {k: v.to_dict() if type(v) is Batch else v for k, v in self._data.items()}

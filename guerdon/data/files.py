@@ -42,7 +42,7 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 def write_arrays(
@@ -186,7 +186,7 @@ def _no_file(path: Path, what: str) -> str:
     )
 
 
-def _sync_folder(folder: pathlib.Path) -> None:
+def sync_folder(folder: pathlib.Path) -> None:
     """Makes a new name in a folder last through a power cut, where the system can."""
     if os.name == "posix":
         descriptor = os.open(folder, os.O_RDONLY)

@@ -103,6 +103,39 @@ class Reader:
                 )
         return from_leaves(read)
 
+    def rollout(
+        self, rows: np.ndarray, held: np.ndarray, fields: Iterable[str] | None
+    ) -> tuple[Batch, np.ndarray]:
+        """Rows [T, env] in time order, with ``mask`` and ``cut``; not copied where they lie so.
+
+        Args:
+            rows: Row numbers.
+            held: Which of them belong to the rollout; the others only fill up the array.
+            fields: The fields to read; all by default.
+        """
+        ring = self._ring
+        flat = rows.reshape(-1)
+        groups = self.groups()
+        names = self._names if fields is None else tuple(fields)
+        batch = Batch()
+        if ring.aligned and rows[0, 0] == 0 and rows[-1, -1] == flat.size - 1:
+            plain = [n for n in names if n in groups and (n != "obs" or self._stack_num == 1)]
+            for name in plain:
+                leaves = [(c, c.rows[: flat.size]) for c in groups[name]]
+                batch[name] = _nested(
+                    [(c, leaf.reshape(*rows.shape, *leaf.shape[1:])) for c, leaf in leaves]
+                )
+            names = [name for name in names if name not in plain]
+        if names:
+            batch.update(self.read(rows, names))
+        flags = ring.flags.take(flat)
+        valid = (flags & VALID).astype(bool) & held.reshape(-1)
+        follows = kernels.next_rows(flat, ring.written, ring.flags) != flat
+        convert = ring.storage.convert if self._on_device else np.asarray
+        batch.mask = convert(valid.reshape(rows.shape))
+        batch.cut = convert((~follows | ~valid).reshape(rows.shape))
+        return batch, rows
+
     def whole(self, name: str) -> Any:
         """A field at every slot: [slot, env, ...], or [slot, ...] with one environment."""
         ring = self._ring

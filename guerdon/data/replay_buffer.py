@@ -350,6 +350,35 @@ class ReplayBuffer:
         batch.mask = self._storage.convert(mask)
         return batch, rows
 
+    @property
+    def written(self) -> np.ndarray:
+        """How many rows each environment has written since the buffer was new or reset."""
+        written: np.ndarray = self._ring.written.copy()
+        return written
+
+    def rollout(
+        self, fields: Sequence[str] | None = None, since: np.ndarray | None = None
+    ) -> tuple[Batch, np.ndarray]:
+        """All there is, in time order: every array is [T, n_envs, ...].
+
+        Args:
+            fields: The fields to read; all by default.
+            since: Only rows that came after `written` was this.
+
+        Returns:
+            The batch, and the row numbers [T, n_envs]. ``batch.mask`` is False where there is no
+            transition, and ``batch.cut`` True where no row of the same episode follows. Arrays may
+            be the buffer's own: they are good until something is added.
+        """
+        if not len(self):
+            raise ValueError("the buffer is empty: add transitions before reading a rollout")
+        ring = self._ring
+        new = ring.written - (0 if since is None else since)
+        held = np.minimum(new, ring.slots)
+        times = np.arange(held.max())[:, None]
+        rows = (ring.written - held + times) % ring.slots * self.n_envs + ring.envs
+        return self._reader.rollout(rows, times < held, fields)
+
     def sample_indices(self, batch_size: int) -> np.ndarray:
         """Row numbers for `sample`."""
         if not len(self):

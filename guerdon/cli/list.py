@@ -1,0 +1,103 @@
+"""``guerdon list``: what there is to choose from."""
+
+import inspect
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Row = dict[str, str]
+
+
+class Kind(StrEnum):
+    """What can be listed."""
+
+    POLICIES = "policies"
+    REWARDS = "rewards"
+    ENVS = "envs"
+    PRESETS = "presets"
+
+
+def list_options(
+    kind: Annotated[Kind, typer.Argument(help="What to list.", show_default=False)],
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="envs: every registered Gymnasium id too.")
+    ] = False,
+) -> None:
+    """Lists policies, rewards, environments or presets."""
+    import json
+
+    rows = {
+        Kind.POLICIES: lambda: _registered("policy"),
+        Kind.REWARDS: lambda: _registered("reward"),
+        Kind.ENVS: lambda: _environments(everything),
+        Kind.PRESETS: _presets,
+    }[kind]()
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+    else:
+        _show(rows)
+
+
+def _registered(kind: str) -> list[Row]:
+    from guerdon.config import registry_of
+
+    registry = registry_of(kind)
+    return [
+        {"name": name, "description": _description(registry.get(name))} for name in registry.names()
+    ]
+
+
+def _description(cls: Any) -> str:
+    """The first sentence of a docstring, its first line if it has none."""
+    text = inspect.getdoc(cls) or ""
+    return text.partition("\n\n")[0].replace("\n", " ").rstrip(".")
+
+
+def _environments(everything: bool) -> list[Row]:
+    from guerdon.config import sources
+
+    rows = [
+        {"name": name, "id": str(sources.read(sources.ZOO / "env" / f"{name}.yaml")["env"]["id"])}
+        for name in sources.options("env")
+    ]
+    if everything:
+        rows += [{"name": "", "id": env_id} for env_id in _gymnasium_ids()]
+    return rows
+
+
+def _gymnasium_ids() -> "Iterable[str]":
+    import contextlib
+
+    import gymnasium
+
+    from guerdon.extras import MissingExtraError, require
+
+    with contextlib.suppress(MissingExtraError):
+        require("ale_py", "atari")  # registers the Atari games
+    return sorted(gymnasium.registry)
+
+
+def _presets() -> list[Row]:
+    from guerdon.config import registry_of, sources
+
+    policies = registry_of("policy").names()
+    return [
+        {"name": name, "reward": "env", **sources.split_preset(name, policies)}
+        for name in sources.options("preset")
+    ]
+
+
+def _show(rows: list[Row]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    columns = dict.fromkeys(key for row in rows for key in row)
+    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    for row in rows:
+        table.add_row(*(row.get(column, "") for column in columns))
+    Console().print(table)

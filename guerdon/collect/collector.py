@@ -1,0 +1,269 @@
+"""`Collector`: a policy acts in environments, and a buffer keeps what happened."""
+
+from __future__ import annotations
+
+import copy
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from guerdon.data.batch import Batch, from_leaves
+
+if TYPE_CHECKING:
+    from guerdon.data import ReplayBuffer
+    from guerdon.envs import Step, VectorEnv
+    from guerdon.policy import Policy
+
+_SUCCESS = ("success", "is_success")
+
+
+@dataclass
+class Collected:
+    """What one call of `Collector.collect` brought."""
+
+    n_step: int = 0
+    """Transitions."""
+    returns: list[float] = field(default_factory=list)
+    """Of the episodes that ended, in the environment's own reward."""
+    lengths: list[int] = field(default_factory=list)
+    """Of the same episodes."""
+    successes: list[bool] = field(default_factory=list)
+    """Of the same episodes, where the environment tells."""
+    seconds: float = 0.0
+
+    @property
+    def n_episode(self) -> int:
+        """Episodes that ended."""
+        return len(self.returns)
+
+    @property
+    def speed(self) -> float:
+        """Transitions a second."""
+        return self.n_step / self.seconds if self.seconds else 0.0
+
+    @property
+    def success_rate(self) -> float | None:
+        """The share of episodes that succeeded, where the environment tells."""
+        return float(np.mean(self.successes)) if self.successes else None
+
+
+class Collector:
+    """Lets a policy act, and stores the transitions.
+
+    Args:
+        policy: Who acts.
+        env: Where.
+        buffer: Where transitions go; None keeps only returns and lengths, as for an evaluation.
+        seed: Of one generator, from which every reset of the environments draws.
+        store_info: Whether ``info`` is stored with transitions.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        env: VectorEnv,
+        buffer: ReplayBuffer | None = None,
+        *,
+        seed: int | np.random.SeedSequence = 0,
+        store_info: bool = False,
+    ) -> None:
+        if buffer is not None and buffer.n_envs != env.n_envs:
+            raise ValueError(
+                f"the buffer is for {buffer.n_envs} environments, but there are {env.n_envs}: "
+                f"make it with n_envs={env.n_envs}"
+            )
+        self.policy = policy
+        self.env = env
+        self.buffer = buffer
+        self.store_info = store_info
+        self._generator = np.random.default_rng(seed)
+        self._everyone = np.arange(env.n_envs)
+        self._returns = np.zeros(env.n_envs)
+        self._lengths = np.zeros(env.n_envs, np.int64)
+        self._obs: Any = None
+        self._env_ids: np.ndarray | None = None
+        self._state: Any = None
+        self._sent = Batch()
+        self._before: np.ndarray | None = None
+
+    def reset(self) -> None:
+        """Starts every environment anew, from a seed of the generator; open episodes are cut."""
+        self.break_off()
+        self._obs = self.env.reset(int(self._generator.integers(2**31)))
+
+    def break_off(self) -> None:
+        """Cuts open episodes; the next `collect` starts with a reset."""
+        self._obs = None
+        self._env_ids = None
+        self._state = None
+        self._returns[:] = 0.0
+        self._lengths[:] = 0
+        if self.buffer is not None:
+            self.buffer.cut()
+
+    def collect(
+        self, n_step: int | None = None, n_episode: int | None = None, random: bool = False
+    ) -> Collected:
+        """Collects at least so many transitions, or exactly so many episodes.
+
+        Episodes are shared out among the environments beforehand: taking the first that end would
+        favour short ones. They start fresh, and an environment that has done its share is no longer
+        looked at.
+
+        Args:
+            n_step: Transitions, over all environments.
+            n_episode: Episodes, over all environments.
+            random: Whether actions are drawn from the action space instead of the policy.
+        """
+        if (n_step is None) == (n_episode is None):
+            raise ValueError("collect() takes either n_step or n_episode")
+        start = time.perf_counter()
+        if self._obs is None or n_episode is not None:
+            self.reset()
+        self._before = self.buffer.written if self.buffer is not None else None
+        quota = self._shares(n_episode) if n_episode is not None else None
+        collected = Collected()
+        with torch.inference_mode():
+            while quota.any() if quota is not None else collected.n_step < n_step:  # type: ignore[operator]
+                self._step(collected, quota, random)
+        collected.seconds = time.perf_counter() - start
+        if n_episode is not None:
+            self._obs = None
+        return collected
+
+    def fresh(self, fields: tuple[str, ...]) -> Batch:
+        """What the last `collect` stored: a rollout [T, n_envs, ...] with ``mask`` and ``cut``."""
+        if self.buffer is None:
+            raise ValueError("this collector has no buffer, so there is nothing to read")
+        return self.buffer.rollout(fields, since=self._before)[0]
+
+    def _shares(self, n_episode: int) -> np.ndarray:
+        return n_episode // self.env.n_envs + (self._everyone < n_episode % self.env.n_envs)
+
+    def _step(self, collected: Collected, quota: np.ndarray | None, random: bool) -> None:
+        """One step of every environment that waits for an action."""
+        if random:
+            output = Batch(act=self._random_actions())
+        else:
+            output = self.policy(from_leaves({"obs": self._obs}), self._state_of(self._env_ids))
+        rows = {"obs": self._obs, "act": output.act}
+        if "policy" in output:
+            rows["policy"] = output.policy
+        if not self.env.synchronous:
+            self._remember(rows)
+        step = self.env.step(output.act, self._env_ids)
+        if not self.env.synchronous:
+            rows = self._recall(step.env_ids)
+        self._record(step, rows, collected, quota)
+        if "state" in output:
+            self._keep_state(output.state, step)
+        self._obs, self._env_ids = step.obs, step.env_ids
+
+    def _random_actions(self) -> np.ndarray:
+        number = self.env.n_envs if self._env_ids is None else len(self._env_ids)
+        space = self.env.action_space
+        return np.stack([np.asarray(space.sample()) for _ in range(number)])
+
+    def _record(
+        self, step: Step, rows: dict[str, Any], collected: Collected, quota: np.ndarray | None
+    ) -> None:
+        """Counts and stores the rows of a step that are transitions."""
+        ids = self._everyone if step.env_ids is None else step.env_ids
+        dummy, n_rows = step.dummy, len(ids)
+        if step.broken is not None:
+            self._drop_episodes(step.broken)
+        if quota is not None:
+            idle = quota[ids] <= 0
+            dummy = idle if dummy is None else dummy | idle
+        rew, done = step.rew, step.terminated | step.truncated
+        if dummy is not None:
+            n_rows -= int(dummy.sum())
+            rew, done = np.where(dummy, 0.0, rew), done & ~dummy
+        collected.n_step += n_rows
+        self._returns[ids] += rew
+        self._lengths[ids] += 1 if dummy is None else ~dummy
+        if self.buffer is not None and n_rows:
+            if self.store_info:
+                rows["info"] = step.info
+            self.buffer.add(
+                env_ids=ids,
+                dummy=dummy,
+                rew=step.rew,
+                terminated=step.terminated,
+                truncated=step.truncated,
+                obs_next=step.obs_next,
+                **rows,
+            )
+        if done.any():
+            self._finish(ids[done], done, step.info, collected)
+            if quota is not None:
+                quota[ids[done]] -= 1
+
+    def _finish(
+        self, ended: np.ndarray, done: np.ndarray, info: dict[str, Any], collected: Collected
+    ) -> None:
+        collected.returns.extend(self._returns[ended].tolist())
+        collected.lengths.extend(self._lengths[ended].tolist())
+        self._returns[ended] = 0.0
+        self._lengths[ended] = 0
+        key = next((name for name in _SUCCESS if name in info), None)
+        if key is not None:
+            collected.successes.extend(np.asarray(info[key])[done].astype(bool).tolist())
+
+    def _drop_episodes(self, env_ids: np.ndarray) -> None:
+        """Forgets the open episodes of environments that were restarted."""
+        self._returns[env_ids] = 0.0
+        self._lengths[env_ids] = 0
+        if self.buffer is None:
+            return
+        for row in self.buffer.newest(env_ids):
+            if row not in self.buffer.unfinished_index():
+                continue
+            episode = [row]
+            while (before := self.buffer.prev(episode[-1])) != episode[-1]:
+                episode.append(before)
+            self.buffer.discard(np.array(episode))
+        self.buffer.cut(env_ids)
+
+    # --- asynchronous environments: what was sent is needed again when the answer comes
+
+    def _remember(self, rows: dict[str, Any]) -> None:
+        sent = Batch(**rows)
+        if self._env_ids is None:
+            self._sent = copy.deepcopy(sent)
+        else:
+            self._sent[self._env_ids] = sent
+
+    def _recall(self, env_ids: np.ndarray | None) -> dict[str, Any]:
+        return dict((self._sent if env_ids is None else self._sent[env_ids]).items())
+
+    # --- recurrent state: one row an environment, zero at the start of an episode
+
+    def _state_of(self, env_ids: np.ndarray | None) -> Any:
+        return self._state if env_ids is None or self._state is None else self._state[env_ids]
+
+    def _keep_state(self, state: Any, step: Step) -> None:
+        asked = self._everyone if self._env_ids is None else self._env_ids
+        if self._state is None:
+            self._state = state.clone()
+        else:
+            self._state[asked] = state
+        answered = self._everyone if step.env_ids is None else step.env_ids
+        over = step.terminated | step.truncated
+        if step.dummy is not None:
+            over |= step.dummy
+        self._state[answered[over]] = 0
+
+    # --- files
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is needed to go on after `break_off`."""
+        return {"generator": self._generator.bit_generator.state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on where `state_dict` was taken."""
+        self._generator.bit_generator.state = state["generator"]
+        self.break_off()

@@ -1,0 +1,17 @@
+"""Configuration: registries, the schema, and composition from presets, files and overrides."""
+
+from guerdon.config.compose import compose
+from guerdon.config.describe import explain, to_yaml
+from guerdon.config.errors import ConfigError
+from guerdon.config.registry import Registry, registry_of
+from guerdon.config.schema import GuerdonConfig
+
+__all__ = [
+    "ConfigError",
+    "GuerdonConfig",
+    "Registry",
+    "compose",
+    "explain",
+    "registry_of",
+    "to_yaml",
+]

@@ -1,0 +1,59 @@
+"""A configuration in words: the reward pipeline in one line, and the whole as YAML."""
+
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from guerdon.config.registry import registry_of
+from guerdon.config.schema import GuerdonConfig
+
+_TIMES = "\N{MULTIPLICATION SIGN}"
+
+
+def explain(config: GuerdonConfig) -> str:
+    """The resolved reward pipeline: each term with its weight, the stages after it, the target.
+
+    Args:
+        config: A checked configuration.
+    """
+    reward = config.reward
+    stages = [" + ".join(_term(name, options) for name, options in reward.terms.items())]
+    stages += ["norm"] * reward.normalize
+    stages += [f"{_TIMES}{reward.scale:g}"] * (reward.scale != 1)
+    stages += ["clip"] * (reward.clip is not None)
+    return " → ".join([*stages, target_name(config)])
+
+
+def target_name(config: GuerdonConfig) -> str:
+    """What the policy computes from rewards: ``GAE``, ``3-step TD``.
+
+    Args:
+        config: A checked configuration.
+    """
+    policy = registry_of("policy").get(config.policy["type"])
+    return str(policy.target_name).format(**config.policy_options)
+
+
+def to_yaml(config: GuerdonConfig) -> str:
+    """The whole configuration as YAML that composes to the same configuration again.
+
+    Args:
+        config: A checked configuration.
+    """
+    return OmegaConf.to_yaml(OmegaConf.create(_written(config.model_dump())))
+
+
+def _term(name: str, options: dict[str, Any]) -> str:
+    shown = f"norm({name})" if options.get("normalize") else name
+    return f"{shown}{_TIMES}{options['weight']:g}"
+
+
+def _written(value: Any) -> Any:
+    """Plain values as they are; a class or function by its import path."""
+    if isinstance(value, dict):
+        return {key: _written(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_written(inner) for inner in value]
+    if hasattr(value, "__qualname__"):
+        return f"{value.__module__}:{value.__qualname__}"
+    return value

@@ -1,0 +1,112 @@
+"""Registries: classes under short names, from guerdon's rooms and from other packages."""
+
+import importlib
+from collections.abc import Callable
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Generic, TypeVar, overload
+
+from guerdon.config.errors import ConfigError, suggestion
+
+T = TypeVar("T")
+C = TypeVar("C", bound=type)
+
+_REGISTRIES: dict[str, "Registry[Any]"] = {}
+
+
+class Registry(Generic[T]):
+    """Classes of one kind under short names, for example ``Registry[type[Policy]]``.
+
+    The names are those that the module ``home`` registers when it is imported, and the entry
+    points of the group ``guerdon.<kinds>`` (``guerdon.policies``, ``guerdon.rewards``) of other
+    packages. Both are read when they are first asked for. A name of guerdon's own goes before an
+    entry point of the same name.
+
+    Args:
+        kind: What the classes are, in the singular: ``"policy"``.
+        home: The module that registers guerdon's own, for example ``"guerdon.policy"``.
+    """
+
+    def __init__(self, kind: str, home: str) -> None:
+        self.kind = kind
+        self.home = home
+        self.plural = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
+        self._classes: dict[str, T] = {}
+        _REGISTRIES[kind] = self
+
+    @overload
+    def register(self, name: str, *, override: bool = ...) -> Callable[[C], C]: ...
+
+    @overload
+    def register(self, name: str, cls: C, *, override: bool = ...) -> C: ...
+
+    def register(self, name: str, cls: Any = None, *, override: bool = False) -> Any:
+        """Registers a class, as a decorator or as a call with the class.
+
+        Args:
+            name: The name in configurations.
+            cls: The class; left out when used as a decorator.
+            override: Whether the name may belong to another class already.
+        """
+        if cls is None:
+            return lambda decorated: self.register(name, decorated, override=override)
+        present = self._classes.get(name)
+        if present is not None and not override and not _same(present, cls):
+            raise ConfigError(
+                f"the {self.kind} {name!r} is {_path(present)} already, so {_path(cls)} needs "
+                f"another name (or override=True)"
+            )
+        self._classes[name] = cls
+        return cls
+
+    def get(self, name: str) -> T:
+        """The class of a name.
+
+        Args:
+            name: As it was registered.
+        """
+        importlib.import_module(self.home)
+        if name not in self._classes:
+            points = self._entry_points()
+            if name not in points:
+                raise ConfigError(f"unknown {self.kind} {name!r}: {suggestion(name, self.names())}")
+            self.register(name, _load(points[name]))
+        return self._classes[name]
+
+    def names(self) -> list[str]:
+        """All names, sorted; entry points are named without being imported."""
+        importlib.import_module(self.home)
+        return sorted({*self._classes, *self._entry_points()})
+
+    def _entry_points(self) -> dict[str, EntryPoint]:
+        return {point.name: point for point in entry_points(group=f"guerdon.{self.plural}")}
+
+
+def registry_of(kind: str) -> Registry[Any]:
+    """The registry of a kind, which the room of that name makes when it is imported.
+
+    Args:
+        kind: ``"policy"``, ``"reward"`` or another kind that has a registry.
+    """
+    if kind not in _REGISTRIES:
+        importlib.import_module(f"guerdon.{kind}")
+    return _REGISTRIES[kind]
+
+
+def _same(present: Any, cls: Any) -> bool:
+    # A module that is imported anew makes its classes anew.
+    return present is cls or _path(present) == _path(cls)
+
+
+def _path(cls: Any) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _load(point: EntryPoint) -> type:
+    source = f"the entry point {point.name!r} ({point.group} = {point.value})"
+    try:
+        loaded = point.load()
+    except Exception as error:
+        raise ConfigError(f"{source} cannot be imported: {error}") from error
+    if not isinstance(loaded, type):
+        raise ConfigError(f"{source} has to name a class, and names {loaded!r}")
+    return loaded

@@ -1,0 +1,286 @@
+"""The sections of a configuration, with types and defaults."""
+
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from guerdon.config.errors import ConfigError, suggestion
+from guerdon.config.registry import registry_of
+from guerdon.config.validation import completed, validated
+
+Backend = Literal["auto", "native", "base", "subprocess", "async_subprocess", "envpool"]
+
+
+class Section(BaseModel):
+    """What all sections have in common: no unknown keys, and no change after validation."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class EnvConfig(Section):
+    """Which environments, and how they are run."""
+
+    id: str
+    """Gymnasium id, for example ``CartPole-v1``."""
+    n_envs: int = Field(default=8, ge=1)
+    """Environments side by side; usually 1 to 64."""
+    backend: Backend = "auto"
+    """How they are run; ``auto`` takes a native vector environment where there is one."""
+    kwargs: dict[str, Any] = {}
+    """Passed to the environment when it is made."""
+    settings: list[dict[str, Any]] = []
+    """Changes of ``kwargs`` for each environment, where they shall differ."""
+    imports: list[str] = []
+    """Modules to import first, which register environments."""
+    max_episode_steps: int | None = Field(default=None, ge=1)
+    """Truncates episodes at this length, instead of the environment's own limit."""
+    frame_stack: int = Field(default=1, ge=1)
+    """Observations stacked into one; 4 for Atari."""
+    atari: bool = False
+    """Whether to apply the usual Atari frame skipping, resizing and grey scale."""
+    timeout: float = Field(default=60.0, gt=0)
+    """Seconds after which a subprocess environment counts as hung."""
+    max_restarts: int = Field(default=10, ge=0)
+    """Restarts of crashed environments after which the run ends."""
+    eval: dict[str, Any] = {}
+    """Changes of these keys for the environments of evaluation."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if len(self.settings) > self.n_envs:
+            raise ConfigError(
+                f"'env.settings' has {len(self.settings)} entries for {self.n_envs} environments: "
+                f"give at most one for each ('env.n_envs')"
+            )
+        self.for_evaluation()
+        return self
+
+    def for_evaluation(self, n_envs: int | None = None) -> "EnvConfig":
+        """The section with the changes of ``eval``.
+
+        Args:
+            n_envs: Number of evaluation environments, unless ``eval`` says it.
+        """
+        if not self.eval and n_envs is None:
+            return self
+        values = {**self.model_dump(exclude={"eval"})}
+        if n_envs is not None:
+            values |= {"n_envs": n_envs, "settings": self.settings[:n_envs]}
+        known = values.keys()
+        for key in self.eval:
+            if key not in known:
+                raise ConfigError(f"unknown key 'env.eval.{key}': {suggestion(key, known)}")
+        return validated(EnvConfig, {**values, **self.eval}, "env.eval")
+
+
+class RewardConfig(Section):
+    """What the learner shall believe: a weighted sum of terms, then scaled and clipped.
+
+    One term can be written flat, ``{type: gail, ...}``; it becomes ``terms: {gail: {...}}``.
+    """
+
+    terms: dict[str, dict[str, Any]]
+    """Options of each term by name; ``type`` (the name, where left out) and ``weight`` (1)."""
+    scale: float = 1.0
+    """Factor of the sum; 0.1 or so where returns are in the thousands."""
+    clip: tuple[float, float] | None = None
+    """Lowest and highest reward, for example ``[-1, 1]``."""
+    normalize: bool = False
+    """Whether to divide by a running standard deviation of the return."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_the_term(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or "type" not in values:
+            return values
+        if "terms" in values:
+            raise ConfigError(
+                "'reward' has 'type' and 'terms': write one term flat, or several under 'terms'"
+            )
+        shared = {key: values[key] for key in ("scale", "clip", "normalize") if key in values}
+        options = {key: value for key, value in values.items() if key not in shared}
+        term = _term(options["type"], options, "reward")
+        terms = {term["type"]: term}
+        if getattr(registry_of("reward").get(term["type"]), "with_env", False):
+            terms["env"] = {}
+        return {"terms": terms, **shared}
+
+    @field_validator("terms", mode="after")
+    @classmethod
+    def _check_terms(cls, terms: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        if not terms:
+            raise ConfigError("'reward.terms' is empty: give at least one, for example {env: {}}")
+        return {
+            name: _term(name, options, f"reward.terms.{name}") for name, options in terms.items()
+        }
+
+    @field_validator("clip", mode="after")
+    @classmethod
+    def _check_clip(cls, clip: tuple[float, float] | None) -> tuple[float, float] | None:
+        if clip is not None and clip[0] >= clip[1]:
+            raise ConfigError(f"'reward.clip' is {list(clip)}: the lowest has to come first")
+        return clip
+
+
+class CollectConfig(Section):
+    """How much is collected in an iteration."""
+
+    n_step: int | None = Field(default=None, ge=1)
+    """Environment steps of an iteration, over all environments."""
+    n_episode: int | None = Field(default=None, ge=1)
+    """Whole episodes of an iteration, instead of ``n_step``."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """Steps with random actions before learning starts; off-policy, usually 1,000 to 50,000."""
+    buffer_size: int | None = Field(default=None, ge=1)
+    """Transitions the replay buffer holds; off-policy, usually 50,000 to 1,000,000."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.n_step is None) == (self.n_episode is None):
+            given = "neither" if self.n_step is None else "both"
+            raise ConfigError(f"give 'collect.n_step' or 'collect.n_episode', not {given}")
+        return self
+
+
+class LearnConfig(Section):
+    """How much is learned in an iteration."""
+
+    batch_size: int = Field(default=64, ge=1)
+    """Transitions of a gradient step; usually 32 to 4,096."""
+    repeat: int = Field(default=1, ge=1)
+    """Passes over an on-policy rollout; 1 for a2c, 4 to 20 for ppo."""
+    updates_per_collect: int = Field(default=1, ge=1)
+    """Gradient steps of an off-policy iteration."""
+
+
+class EvalConfig(Section):
+    """How often and how the policy is evaluated."""
+
+    every: int = Field(default=10_000, ge=1)
+    """Environment steps between evaluations."""
+    episodes: int = Field(default=20, ge=1)
+    """Episodes of an evaluation; 20 to 100."""
+    n_envs: int = Field(default_factory=lambda said: min(said.get("episodes", 1), 10), ge=1)
+    """Environments side by side; as many as episodes, but not over 10, where left out."""
+    target_return: float | None = None
+    """Mean return at which the run stops."""
+    deterministic: bool = True
+    """Whether to act without exploration."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.n_envs > self.episodes:
+            raise ConfigError(
+                f"'eval.n_envs' is {self.n_envs}, more than 'eval.episodes' ({self.episodes}): "
+                f"give at most as many environments as episodes"
+            )
+        return self
+
+
+class RunConfig(Section):
+    """The budget of a run, and what it writes."""
+
+    model_config = ConfigDict(coerce_numbers_to_str=True)  # `run.dir=3` is a folder
+
+    dir: str | None = None
+    """The run's folder; ``runs/<name>/<time>-<seed>`` where left out."""
+    name: str = Field(default="run", min_length=1)
+    """Names the run's folder and its curve; the preset where there is one."""
+    max_steps: int = Field(default=100_000, ge=1)
+    """Environment steps at which the run stops."""
+    max_updates: int | None = Field(default=None, ge=1)
+    """Gradient steps at which the run stops."""
+    max_seconds: float | None = Field(default=None, gt=0)
+    """Seconds after which the run stops."""
+    log_every: int = Field(default=2_000, ge=1)
+    """Environment steps between log lines."""
+    checkpoint_every: int = Field(default=10_000, ge=1)
+    """Environment steps between checkpoints."""
+    keep: int = Field(default=3, ge=1)
+    """Checkpoints kept beside the best one."""
+    device: str = Field(default="cpu", pattern=r"^(cpu|auto|mps|cuda(:\d+)?)$")
+    """Where learning happens: ``cpu``, ``cuda``, ``cuda:1``, ``mps`` or ``auto``."""
+    threads: int | None = Field(default=1, ge=1)
+    """Threads of torch, null for its own choice: one is fastest for small networks. A run repeats
+    exactly only with the same number."""
+
+
+class GuerdonConfig(Section):
+    """A whole configuration."""
+
+    env: EnvConfig
+    """Which environments, and how they are run."""
+    policy: dict[str, Any]
+    """``type`` names a registered policy; the other keys are those of its ``Config``."""
+    reward: RewardConfig = Field(default_factory=lambda: RewardConfig(terms={"env": {}}))
+    """What the learner shall believe."""
+    collect: CollectConfig
+    """How much is collected in an iteration."""
+    learn: LearnConfig = LearnConfig()
+    """How much is learned in an iteration."""
+    eval: EvalConfig = EvalConfig()
+    """How often and how the policy is evaluated."""
+    run: RunConfig = RunConfig()
+    """The budget of a run, and what it writes."""
+    seed: int = Field(default=0, ge=0, lt=2**32)
+    """Of everything random."""
+
+    @field_validator("policy", mode="after")
+    @classmethod
+    def _check_policy(cls, policy: dict[str, Any]) -> dict[str, Any]:
+        options = {key: value for key, value in policy.items() if key != "type"}
+        return _options("policy", policy.get("type"), options, "policy")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        collect, learn = self.collect, self.learn
+        if registry_of("policy").get(self.policy["type"]).on_policy:
+            if collect.n_step is not None and learn.batch_size > collect.n_step:
+                raise ConfigError(
+                    f"'learn.batch_size' is {learn.batch_size}, more than 'collect.n_step' "
+                    f"({collect.n_step}): an on-policy batch cannot be larger than the rollout"
+                )
+        elif collect.buffer_size is None:
+            raise ConfigError(
+                f"'collect.buffer_size' is missing: {self.policy['type']} learns from a buffer"
+            )
+        elif max(collect.warmup_steps, learn.batch_size) > collect.buffer_size:
+            raise ConfigError(
+                f"'collect.buffer_size' is {collect.buffer_size}: it has to hold a batch "
+                f"({learn.batch_size}) and the warmup ({collect.warmup_steps} steps)"
+            )
+        return self
+
+    @property
+    def policy_options(self) -> dict[str, Any]:
+        """The policy section without ``type``: the arguments of the policy's ``Config``."""
+        return {key: value for key, value in self.policy.items() if key != "type"}
+
+
+def _term(name: Any, options: dict[str, Any], path: str) -> dict[str, Any]:
+    rest = {key: value for key, value in options.items() if key not in ("type", "weight")}
+    weight = validated(_Weight, {"weight": options.get("weight", 1.0)}, path).weight
+    checked = _options("reward", options.get("type", name), rest, path)
+    return {"type": checked.pop("type"), "weight": weight, **checked}
+
+
+class _Weight(Section):
+    weight: float
+
+
+def _options(kind: str, name: Any, options: dict[str, Any], path: str) -> dict[str, Any]:
+    """The options of a registered class, checked and completed by its ``Config``."""
+    if not isinstance(name, str):
+        known = ", ".join(registry_of(kind).names())
+        raise ConfigError(f"'{path}.type' is missing: choose from {known}")
+    config = _registered(kind, name, path).Config
+    named = {"type": name} if "type" in config.model_fields else {}
+    values = completed(config, {**named, **options})
+    return {"type": name, **validated(config, values, path).model_dump()}
+
+
+def _registered(kind: str, name: str, path: str) -> Any:
+    try:
+        return registry_of(kind).get(name)
+    except ConfigError as error:
+        raise ConfigError(f"'{path}.type': {error}") from None

@@ -1,0 +1,139 @@
+"""Where a configuration starts from: a preset, a file, a run's folder or a mapping."""
+
+import runpy
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from guerdon.config.errors import ConfigError, suggestion
+
+ZOO = Path(__file__).parents[1] / "zoo"
+PLAIN = (str, int, float, bool, type(None))
+
+
+def options(group: str) -> list[str]:
+    """The names of a group of the zoo: ``env`` or ``preset``.
+
+    Args:
+        group: The folder's name.
+    """
+    return sorted(path.stem for path in (ZOO / group).glob("*.yaml"))
+
+
+def split_preset(name: str, policies: Iterable[str]) -> dict[str, str]:
+    """The groups that a preset's name is made of: ``<env>_<policy>[_<reward>]``.
+
+    Args:
+        name: The preset.
+        policies: Names of all policies.
+    """
+    for env in (env for env in options("env") if name.startswith(f"{env}_")):
+        rest = name.removeprefix(f"{env}_")
+        for policy in sorted(policies, key=len, reverse=True):
+            if rest == policy:
+                return {"env": env, "policy": policy}
+            if rest.startswith(f"{policy}_"):
+                return {"env": env, "policy": policy, "reward": rest.removeprefix(f"{policy}_")}
+    raise ConfigError(f"the preset {name!r} is not named <env>_<policy>[_<reward>]")
+
+
+def is_file(source: str | Path) -> bool:
+    """Whether a source means a file or folder rather than a preset.
+
+    Args:
+        source: As it was given.
+    """
+    if isinstance(source, Path):
+        return True
+    looks = "/" in source or "\\" in source or source.endswith((".yaml", ".yml", ".py"))
+    return looks or Path(source).is_dir()
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The values of a YAML file, a Python file with ``main_config``, or a run's folder.
+
+    Args:
+        path: The file or folder.
+    """
+    if path.is_dir():
+        path = path / "config.yaml"
+    if not path.is_file():
+        raise ConfigError(f"there is no config file {str(path)!r}{_beside(path)}")
+    if path.suffix == ".py":
+        return _read_python(path)
+    if path.suffix not in (".yaml", ".yml"):
+        raise ConfigError(f"the config file {str(path)!r} has to end in .yaml, .yml or .py")
+    try:
+        values = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+    except Exception as error:  # of PyYAML, of OmegaConf, or of the file's encoding
+        raise ConfigError(
+            f"the config file {str(path)!r} is no valid YAML: {line(error)}"
+        ) from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"the config file {str(path)!r} has to hold a mapping of sections")
+    return {str(key): plain(value) for key, value in values.items()}
+
+
+def _beside(path: Path) -> str:
+    folder = path.parent
+    found = [other.name for other in folder.iterdir()] if folder.is_dir() else []
+    files = [name for name in found if name.endswith((".yaml", ".yml", ".py"))]
+    hint = suggestion(path.name, files)
+    return f": {hint}" if hint.startswith("did") else ""
+
+
+def _read_python(path: Path) -> dict[str, Any]:
+    try:
+        names = runpy.run_path(str(path))
+    except Exception as error:
+        raise ConfigError(
+            f"the config file {str(path)!r} fails with {type(error).__name__}: {line(error)}"
+        ) from error
+    if "main_config" not in names:
+        raise ConfigError(f"the config file {str(path)!r} does not define 'main_config'")
+    values = plain(names["main_config"])
+    if not isinstance(values, dict):
+        raise ConfigError(f"'main_config' of {str(path)!r} has to be a dict, or have attributes")
+    return values
+
+
+def plain(values: Any) -> Any:
+    """Mappings and plain objects as dictionaries, sequences as lists; all else as it is.
+
+    Args:
+        values: What a mapping or a Python file holds.
+    """
+    if isinstance(values, Mapping):
+        return {str(key): plain(value) for key, value in values.items()}
+    if isinstance(values, list | tuple):
+        return [plain(value) for value in values]
+    if isinstance(values, Path):
+        return str(values)
+    attributes = None if isinstance(values, type) or callable(values) else vars_of(values)
+    return values if attributes is None else plain(attributes)
+
+
+def vars_of(values: Any) -> dict[str, Any] | None:
+    """The public attributes of a simple namespace-like object; None for anything else.
+
+    Args:
+        values: Any object.
+    """
+    if isinstance(values, PLAIN) or not hasattr(values, "__dict__"):
+        return None
+    return {key: value for key, value in vars(values).items() if not key.startswith("_")}
+
+
+def line(error: BaseException) -> str:
+    """An error's message in one line.
+
+    Args:
+        error: The error.
+    """
+    return "; ".join(_lines(str(error))) or type(error).__name__
+
+
+def _lines(text: str) -> Iterator[str]:
+    return (part.strip() for part in text.splitlines() if part.strip())

@@ -1,0 +1,117 @@
+"""Validation whose errors are one sentence with the dotted path of the key."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from guerdon.config.errors import ConfigError, either, similar, suggestion
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def validated(model: type[M], values: Any, path: str = "") -> M:
+    """Values as a model, or a :class:`ConfigError` of one sentence.
+
+    Args:
+        model: The pydantic model.
+        values: What it is made from.
+        path: Dotted path of the values in the whole configuration.
+    """
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        # An unknown key first: what it was meant for is missing then, too.
+        details = sorted(error.errors(), key=lambda detail: detail["type"] != "extra_forbidden")
+        sentence = _sentence(model, values, details[0], path)
+    # Outside the handler, so that a traceback shows the sentence alone.
+    raise ConfigError(sentence)
+
+
+def unknown_key(path: str, known: Mapping[str, list[str]]) -> str:
+    """The sentence about a key that no section has.
+
+    Args:
+        path: The dotted path as it was written.
+        known: For each section's dotted path (the root is ``""``) its keys.
+    """
+    section, _, key = path.rpartition(".")
+    siblings = known.get(section, [])
+    elsewhere = [f"{other}.{key}" for other, keys in known.items() if other and key in keys]
+    if elsewhere and not similar(key, siblings):
+        return f"unknown key {path!r}: did you mean {either(elsewhere)}?"
+    return f"unknown key {path!r}: {suggestion(key, siblings)}"
+
+
+def keys_of(model: type[BaseModel], path: str = "") -> dict[str, list[str]]:
+    """The keys of a model and of the models inside it, by dotted path.
+
+    Args:
+        model: The outermost model.
+        path: Its own dotted path.
+    """
+    found = {path: sorted(model.model_fields)}
+    for name, field in model.model_fields.items():
+        for inner in _models_in(field.annotation):
+            found |= keys_of(inner, _joined(path, name))
+    return found
+
+
+def completed(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values in which a part of an inner model is put on that field's default.
+
+    ``{model: {hidden: [256]}}`` changes one key of the default model of that policy; pydantic alone
+    would take all the others from the inner model's class.
+
+    Args:
+        model: The outer model.
+        values: What it is made from.
+    """
+    found = dict(values)
+    for name, field in model.model_fields.items():
+        default, value = field.default, values.get(name)
+        if isinstance(default, BaseModel) and isinstance(value, Mapping):
+            found[name] = {**default.model_dump(), **completed(type(default), value)}
+    return found
+
+
+def _sentence(model: type[BaseModel], values: Any, detail: ErrorDetails, path: str) -> str:
+    context = detail.get("ctx", {})
+    if isinstance(context.get("error"), ConfigError):
+        return str(context["error"])
+    where = _joined(path, *_location(detail, values))
+    if detail["type"] == "extra_forbidden":
+        return unknown_key(where, keys_of(model, path))
+    if detail["type"] == "missing":
+        return f"{where!r} is missing"
+    message = detail["msg"].removeprefix("Value error, ")
+    message = re.sub(r"^(Input|String|Value) should", "it should", message)
+    if detail["type"] in ("model_type", "dict_type"):
+        message = "it should be a mapping"
+    return f"{where!r} is {detail['input']!r}: {message}" if where else message
+
+
+def _location(detail: ErrorDetails, values: Any) -> Iterator[str]:
+    """The keys of an error's location; pydantic also puts names of types of a union in it."""
+    *inner, last = detail["loc"] or ("",)
+    for part in inner:
+        index = isinstance(values, list | tuple) and isinstance(part, int)
+        if index or (isinstance(values, Mapping) and part in values):
+            values = values[part]
+            yield str(part)
+    inside = isinstance(values, Mapping) and (last in values or detail["type"] == "missing")
+    if inside or isinstance(last, int):
+        yield str(last)
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _models_in(argument)
+
+
+def _joined(*parts: str) -> str:
+    return ".".join(part for part in parts if part)

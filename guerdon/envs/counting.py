@@ -1,0 +1,84 @@
+"""`Counting`: an environment that numbers what it does, to test what collects from it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import TYPE_CHECKING, Any, Literal
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_FOREVER = 3600.0
+
+
+class Counting(gymnasium.Env[np.ndarray, np.int64]):
+    """Observes [number of the environment, episode, step], and is paid the number of its step.
+
+    Args:
+        number: Of this environment; give each its own through the settings of `make_vec`.
+        lengths: Steps of its episodes, again from the first after the last.
+        truncates: Whether episodes end truncated, else terminated; again from the first.
+        fails_at: The step since it was made at which it fails; None is never.
+        failure: What happens then: an exception, no answer any more, or the end of its process.
+        in_place: Give the same array every time, overwritten, as some environments do.
+    """
+
+    def __init__(
+        self,
+        number: int = 0,
+        lengths: Sequence[int] = (3, 5, 1),
+        truncates: Sequence[bool] = (False, True),
+        fails_at: int | None = None,
+        failure: Literal["raise", "hang", "kill"] = "raise",
+        in_place: bool = False,
+    ) -> None:
+        if min(lengths) < 1:
+            raise ValueError(f"lengths is {list(lengths)}, but an episode has 1 step or more")
+        self.observation_space = spaces.Box(0, 2**31, (3,), np.int64)
+        self.action_space = spaces.Discrete(4)
+        self._lengths = tuple(lengths)
+        self._truncates = tuple(truncates)
+        self._fails_at = fails_at
+        self._failure = failure
+        self._in_place = in_place
+        self._counts = np.array([number, -1, 0])
+        self._total = 0
+
+    def _observation(self) -> np.ndarray:
+        return self._counts if self._in_place else self._counts.copy()
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Begins the next episode; with a seed, the first."""
+        super().reset(seed=seed, options=options)
+        self._counts[1] = self._counts[1] + 1 if seed is None else 0
+        self._counts[2] = 0
+        return self._observation(), {"new": True}
+
+    def step(
+        self,
+        action: np.int64,  # noqa: ARG002 - what it does is not up to anyone
+    ) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """Counts one step."""
+        self._total += 1
+        if self._total == self._fails_at:
+            self._fail()
+        self._counts[2] += 1
+        episode, step = int(self._counts[1]), int(self._counts[2])
+        done = step >= self._lengths[episode % len(self._lengths)]
+        truncated = done and self._truncates[episode % len(self._truncates)]
+        return self._observation(), float(step), done and not truncated, truncated, {"step": step}
+
+    def _fail(self) -> None:
+        if self._failure == "raise":
+            raise RuntimeError(f"Counting fails at step {self._total}, as it was told to")
+        if self._failure == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(_FOREVER)

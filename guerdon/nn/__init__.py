@@ -1,0 +1,71 @@
+"""Networks, and their life at run time."""
+
+from guerdon.nn.armor import Armor
+from guerdon.nn.armor_plugins import Plugin, register_plugin
+from guerdon.nn.config import ModelConfig
+from guerdon.nn.convolution import ImageEncoder, make_image_encoder
+from guerdon.nn.critics import EnsembleMLP, QCritic
+from guerdon.nn.discrete_nets import ConvDiscreteNet, FCDiscreteNet, FCRDiscreteNet
+from guerdon.nn.encoders import MLP, make_encoder
+from guerdon.nn.heads import (
+    ContinuousHead,
+    DeterministicHead,
+    DiscreteHead,
+    DistributionalHead,
+    DuelingHead,
+    QuantileHead,
+)
+from guerdon.nn.init import linear, orthogonal_, seeded
+from guerdon.nn.lstm import LSTMCore
+from guerdon.nn.models import ActorCritic, DeterministicActor, GaussianActor, Model, QNetwork
+from guerdon.nn.normalizer import CompositeNormalizer, ObservationNormalizer, make_normalizer
+from guerdon.nn.registry import MODELS, create_model, register_model
+
+for _name, _model in {
+    "q_network": QNetwork,
+    "actor_critic": ActorCritic,
+    "deterministic_actor": DeterministicActor,
+    "gaussian_actor": GaussianActor,
+    "q_critic": QCritic,
+    "fc_discrete": FCDiscreteNet,
+    "conv_discrete": ConvDiscreteNet,
+    "fcr_discrete": FCRDiscreteNet,
+}.items():
+    register_model(_name, _model)
+
+__all__ = [
+    "MLP",
+    "MODELS",
+    "ActorCritic",
+    "Armor",
+    "CompositeNormalizer",
+    "ContinuousHead",
+    "ConvDiscreteNet",
+    "DeterministicActor",
+    "DeterministicHead",
+    "DiscreteHead",
+    "DistributionalHead",
+    "DuelingHead",
+    "EnsembleMLP",
+    "FCDiscreteNet",
+    "FCRDiscreteNet",
+    "GaussianActor",
+    "ImageEncoder",
+    "LSTMCore",
+    "Model",
+    "ModelConfig",
+    "ObservationNormalizer",
+    "Plugin",
+    "QCritic",
+    "QNetwork",
+    "QuantileHead",
+    "create_model",
+    "linear",
+    "make_encoder",
+    "make_image_encoder",
+    "make_normalizer",
+    "orthogonal_",
+    "register_model",
+    "register_plugin",
+    "seeded",
+]

@@ -1,0 +1,180 @@
+"""Encoders for images."""
+
+from typing import Any
+
+import torch
+from gymnasium import Space
+from torch import Tensor, nn
+
+from guerdon.nn.config import ModelConfig
+from guerdon.nn.init import orthogonal_
+from guerdon.nn.spaces import BYTE, channels_first, image_shape, shape_of
+
+SMALLEST_NATURE = 36
+
+
+class ImageEncoder(nn.Module):
+    """Brings images to [N, C, H, W] of floats, and runs a CNN and one dense layer over them.
+
+    Channels come first or last (the smaller axis holds them, the last if both are equal), the
+    frames of a stack become channels, any leading dimensions are kept. Bytes (uint8) are divided by
+    255, and only those.
+
+    Args:
+        space: The Box of images.
+        body: From [N, C, H, W] to a map of features.
+        size: Features of the result.
+        orthogonal: Whether weights begin orthogonal.
+    """
+
+    def __init__(self, space: Space[Any], body: nn.Module, size: int, orthogonal: bool) -> None:
+        super().__init__()
+        self.shape = shape_of(space)
+        self.channels_first = channels_first(space)
+        self.image = image_shape(space)
+        self.body = body
+        with torch.no_grad():
+            n_features = body(torch.zeros(1, *self.image)).numel()
+        self.dense = nn.Linear(n_features, size)
+        self.size = size
+        if orthogonal:
+            orthogonal_(self)
+
+    def forward(self, observation: Tensor) -> Tensor:
+        """Features [..., size]."""
+        lead = observation.shape[: observation.dim() - len(self.shape)]
+        images = self.to_images(observation.reshape(-1, *self.shape))
+        features = torch.relu_(self.dense(self.body(images).flatten(1)))
+        return features if len(lead) == 1 else features.reshape(*lead, self.size)
+
+    def to_images(self, observation: Tensor) -> Tensor:
+        """Floats [N, C, H, W] of observations [N, ...]."""
+        if not self.channels_first:
+            observation = observation.movedim(-1, -3)
+        images = observation.reshape(-1, *self.image)
+        # Channels last in memory: measured 1.2 times (nature) to 1.9 times (impala) as fast.
+        images = images.contiguous(memory_format=torch.channels_last)
+        if images.dtype is torch.uint8:
+            return images * BYTE
+        return images.to(self.dense.weight.dtype)
+
+
+def nature(channels: int) -> nn.Sequential:
+    """The CNN of DQN (https://doi.org/10.1038/nature14236): three layers, for 36x36 and more."""
+    return nn.Sequential(
+        nn.Conv2d(channels, 32, 8, stride=4),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(32, 64, 4, stride=2),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(64, 64, 3),
+        nn.ReLU(inplace=True),
+    )
+
+
+class _Residual(nn.Module):
+    """Two convolutions added to their input."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.ReLU(),
+            nn.Conv2d(channels, channels, 3, padding=1),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(channels, channels, 3, padding=1),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The same shape as `x`."""
+        total: Tensor = x + self.body(x)
+        return total
+
+
+def impala(channels: int, widths: tuple[int, ...] = (16, 32, 32)) -> nn.Sequential:
+    """The deep CNN of IMPALA (https://arxiv.org/abs/1802.01561), each stage half the size."""
+    stages: list[nn.Module] = []
+    for width in widths:
+        stages += [
+            nn.Conv2d(channels, width, 3, padding=1),
+            nn.MaxPool2d(3, stride=2, padding=1),
+            _Residual(width),
+            _Residual(width),
+        ]
+        channels = width
+    return nn.Sequential(*stages, nn.ReLU())
+
+
+class _Block(nn.Module):
+    """A basic block of a ResNet, with GroupNorm instead of BatchNorm."""
+
+    def __init__(self, n_in: int, n_out: int, stride: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(n_in, n_out, 3, stride, padding=1, bias=False),
+            _group_norm(n_out),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(n_out, n_out, 3, padding=1, bias=False),
+            _group_norm(n_out),
+        )
+        self.skip: nn.Module = nn.Identity()
+        if stride != 1 or n_in != n_out:
+            self.skip = nn.Sequential(
+                nn.Conv2d(n_in, n_out, 1, stride, bias=False), _group_norm(n_out)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Features of `x`, smaller by the stride."""
+        return torch.relu(self.body(x) + self.skip(x))
+
+
+def _group_norm(channels: int) -> nn.GroupNorm:
+    return nn.GroupNorm(4 if channels % 4 == 0 else 1, channels)
+
+
+def resnet10(channels: int, width: int = 64) -> nn.Sequential:
+    """A ResNet of ten layers (https://arxiv.org/abs/1512.03385) with GroupNorm.
+
+    GroupNorm, since running statistics of BatchNorm would differ between acting and learning.
+
+    Args:
+        channels: Channels of the images.
+        width: Channels of the first stage, doubled in each of the next three.
+    """
+    widths = [width, width, 2 * width, 4 * width, 8 * width]
+    blocks = [
+        _Block(n_in, n_out, stride)
+        for n_in, n_out, stride in zip(widths, widths[1:], (1, 2, 2, 2), strict=False)
+    ]
+    return nn.Sequential(
+        nn.Conv2d(channels, width, 7, stride=2, padding=3, bias=False),
+        _group_norm(width),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(3, stride=2, padding=1),
+        *blocks,
+        nn.AdaptiveAvgPool2d(1),
+    )
+
+
+def make_image_encoder(
+    space: Space[Any], config: ModelConfig, *, width: int = 64, size: int | None = None
+) -> ImageEncoder:
+    """The CNN that ``config.encoder`` names, for a Box of images.
+
+    Args:
+        space: The Box.
+        config: The model's section.
+        width: Channels of the first stage of ``resnet10``.
+        size: Features of the result; 512 for ``nature``, else 256.
+    """
+    channels, height, image_width = image_shape(space)
+    large = min(height, image_width) >= SMALLEST_NATURE
+    name = config.encoder if config.encoder != "auto" else ("nature" if large else "impala")
+    if name == "nature" and not large:
+        raise ValueError(
+            f"the nature encoder needs images of at least {SMALLEST_NATURE}x{SMALLEST_NATURE}, "
+            f"but these are {height}x{image_width}: use encoder=impala"
+        )
+    if name == "resnet10":
+        body: nn.Module = resnet10(channels, width)
+    else:
+        body = nature(channels) if name == "nature" else impala(channels)
+    return ImageEncoder(space, body, size or (512 if name == "nature" else 256), config.orthogonal)

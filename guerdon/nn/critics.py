@@ -1,0 +1,145 @@
+"""Critics of state and action."""
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from gymnasium import Space, spaces
+from torch import Tensor, nn
+
+from guerdon.nn.config import ModelConfig
+from guerdon.nn.encoders import ACTIVATIONS, make_joint
+from guerdon.nn.heads import Output
+from guerdon.nn.init import HIDDEN_GAIN, VALUE_GAIN
+from guerdon.nn.models import Inputs, action_shape
+from guerdon.nn.normalizer import Normalizer, make_normalizer
+from guerdon.nn.spaces import unwrap
+
+
+class EnsembleMLP(nn.Module):
+    """Networks of one shape side by side, as one batched product per layer.
+
+    Args:
+        n_members: How many networks.
+        n_in: Features of the input, which all of them read.
+        hidden: Sizes of the hidden layers.
+        n_out: Features of the result.
+        activation: The name of the activation after hidden layers.
+        orthogonal: Whether weights begin orthogonal.
+    """
+
+    def __init__(
+        self,
+        n_members: int,
+        n_in: int,
+        hidden: Sequence[int],
+        n_out: int,
+        activation: str = "relu",
+        orthogonal: bool = True,
+    ) -> None:
+        super().__init__()
+        self.n_members = n_members
+        self.activation = ACTIVATIONS[activation]
+        sizes = [n_in, *hidden, n_out]
+        for index, (fan_in, fan_out) in enumerate(pairwise(sizes)):
+            weight = torch.empty(n_members, fan_in, fan_out)
+            bias = torch.zeros(n_members, 1, fan_out)
+            if orthogonal:
+                gain = VALUE_GAIN if index == len(hidden) else HIDDEN_GAIN
+                for member in weight:
+                    nn.init.orthogonal_(member, gain)
+            else:  # as nn.Linear begins
+                bound = 1 / math.sqrt(fan_in)
+                weight.uniform_(-bound, bound)
+                bias.uniform_(-bound, bound)
+            self.register_parameter(f"weight_{index}", nn.Parameter(weight))
+            self.register_parameter(f"bias_{index}", nn.Parameter(bias))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Results [n_members, B, n_out] of rows [B, n_in]."""
+        # Measured on a CPU (256x256, batch 256, both passes): 3% faster than separate layers.
+        x = x.expand(self.n_members, *x.shape)
+        parameters: list[Any] = list(self._parameters.values())
+        layers = zip(parameters[::2], parameters[1::2], strict=True)
+        for index, (weight, bias) in enumerate(layers):
+            if index:
+                x = self.activation(x)
+            x = torch.baddbmm(bias, x, weight)
+        return x
+
+
+class QCritic(nn.Module):
+    """Several critics of state and action in one module.
+
+    Gives ``q_value`` [n_critics, ...] of actions of a Box, or [n_critics, ..., n_actions] for all
+    actions of a Discrete space. Images pass one CNN that the critics share.
+
+    Args:
+        observation_space: Of one environment.
+        action_space: Of one environment.
+        config: What it is built from.
+        n_critics: How many; two for TD3 and SAC.
+    """
+
+    def __init__(
+        self,
+        observation_space: Space[Any],
+        action_space: Space[Any],
+        config: ModelConfig | None = None,
+        n_critics: int = 2,
+    ) -> None:
+        super().__init__()
+        config = config or ModelConfig()
+        self.observation_space = observation_space
+        self.n_critics = n_critics
+        self.normalizer: Normalizer | None = None
+        if config.normalize_obs:
+            self.normalizer = make_normalizer(observation_space)
+        self.joint = make_joint(observation_space, config)
+        self.discrete = isinstance(action_space, spaces.Discrete)
+        if isinstance(action_space, spaces.Discrete):
+            n_in, n_out = self.joint.size, int(action_space.n)
+            self.action_dims = 0
+        else:
+            shape = action_shape(action_space, "QCritic")
+            n_in, n_out = self.joint.size + math.prod(shape), 1
+            self.action_dims = len(shape)
+        self.ensemble = EnsembleMLP(
+            n_critics, n_in, config.hidden, n_out, config.activation, config.orthogonal
+        )
+
+    def forward(self, inputs: Inputs, act: Tensor | None = None) -> Output:
+        """``q_value`` of observations, and of actions [..., *shape] where these are of a Box.
+
+        Args:
+            inputs: Observations [..., *shape], or a mapping with "obs".
+            act: The actions; None for a Discrete space.
+        """
+        observation = unwrap(inputs, self.observation_space)
+        if self.normalizer is not None:
+            observation = self.normalizer(observation)
+        x = self.joint(observation)
+        if not self.discrete:
+            if act is None:
+                raise ValueError("a critic of continuous actions needs the actions: pass act=")
+            flat = act if self.action_dims == 1 else act.reshape(*x.shape[:-1], -1)
+            x = torch.cat([x, flat], -1)
+        lead = x.shape[:-1]
+        value = self.ensemble(x if len(lead) == 1 else x.reshape(-1, x.shape[-1]))
+        if not self.discrete:
+            value = value.squeeze(-1)
+        if len(lead) != 1:
+            value = value.reshape(self.n_critics, *lead, *value.shape[2:])
+        return {"q_value": value}
+
+    def update_normalizer(self, obs: Any, mask: Tensor | None = None) -> None:
+        """Takes observations into the statistics of the normaliser, if there is one.
+
+        Args:
+            obs: The observations [..., *shape].
+            mask: [...], False for rows that are no data.
+        """
+        if self.normalizer is not None:
+            self.normalizer.update(obs, mask)

@@ -1,0 +1,80 @@
+"""Q networks made from sizes, under the names of the nerveX tutorial."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from gymnasium import spaces
+
+from guerdon.nn.config import ModelConfig
+from guerdon.nn.models import QNetwork
+
+
+class FCDiscreteNet(QNetwork):
+    """Action values of vectors: ``logit`` [..., action_dim].
+
+    Args:
+        obs_dim: The length of an observation.
+        action_dim: How many actions there are.
+        hidden_dim_list: Sizes of the hidden layers.
+        dueling: Whether the head is a dueling one.
+    """
+
+    def __init__(
+        self,
+        obs_dim: int | Sequence[int],
+        action_dim: int,
+        hidden_dim_list: Sequence[int] = (128, 128, 64),
+        dueling: bool = False,
+    ) -> None:
+        hidden = list(hidden_dim_list)
+        config = ModelConfig(hidden=hidden, activation="relu", orthogonal=False, dueling=dueling)
+        super().__init__(_vector(obs_dim), spaces.Discrete(action_dim), config)
+
+
+class ConvDiscreteNet(QNetwork):
+    """Action values of images [C, H, W]: ``logit`` [..., action_dim].
+
+    Args:
+        obs_dim: The shape of an image; uint8 images are divided by 255.
+        action_dim: How many actions there are.
+        dueling: Whether the head is a dueling one.
+    """
+
+    def __init__(self, obs_dim: Sequence[int], action_dim: int, dueling: bool = False) -> None:
+        config = ModelConfig(activation="relu", orthogonal=False, dueling=dueling)
+        images = spaces.Box(0, 255, tuple(obs_dim), np.uint8)
+        super().__init__(images, spaces.Discrete(action_dim), config)
+
+
+class FCRDiscreteNet(QNetwork):
+    """Action values of vectors with an LSTM: "prev_state" in, ``next_state`` out.
+
+    Args:
+        obs_dim: The length of an observation.
+        action_dim: How many actions there are.
+        hidden_dim_list: Sizes of the hidden layers before the LSTM.
+        lstm_dim: The size of the LSTM; its state is [B, 2 * lstm_dim].
+        dueling: Whether the head is a dueling one.
+    """
+
+    def __init__(
+        self,
+        obs_dim: int | Sequence[int],
+        action_dim: int,
+        hidden_dim_list: Sequence[int] = (128, 128),
+        lstm_dim: int = 64,
+        dueling: bool = False,
+    ) -> None:
+        config = ModelConfig(
+            hidden=list(hidden_dim_list),
+            activation="relu",
+            orthogonal=False,
+            lstm=lstm_dim,
+            dueling=dueling,
+        )
+        super().__init__(_vector(obs_dim), spaces.Discrete(action_dim), config)
+
+
+def _vector(obs_dim: int | Sequence[int]) -> spaces.Box:
+    shape = (obs_dim,) if isinstance(obs_dim, int) else tuple(obs_dim)
+    return spaces.Box(-np.inf, np.inf, shape, np.float32)

@@ -1,0 +1,137 @@
+"""From observations to features."""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from gymnasium import Space, spaces
+from torch import Tensor, nn
+from torch.nn import functional
+
+from guerdon.nn.config import ModelConfig
+from guerdon.nn.convolution import ImageEncoder, make_image_encoder
+from guerdon.nn.init import HIDDEN_GAIN, apply_linear, linear
+from guerdon.nn.spaces import CompositeSpace, Flatten, get_part, is_image, part_spaces, shape_of
+
+# In place, since what a linear layer gives is needed by nobody else (silu needs its input later).
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "tanh": torch.tanh_,
+    "relu": torch.relu_,
+    "silu": functional.silu,
+}
+
+
+class MLP(nn.Module):
+    """Linear layers, each with an activation; any leading dimensions.
+
+    Args:
+        n_in: Features of the input.
+        hidden: Sizes of the layers; none makes it the identity.
+        activation: The name of the activation.
+        orthogonal: Whether weights begin orthogonal.
+    """
+
+    def __init__(
+        self, n_in: int, hidden: Sequence[int], activation: str = "tanh", orthogonal: bool = True
+    ) -> None:
+        super().__init__()
+        sizes = [n_in, *hidden]
+        gain = HIDDEN_GAIN if orthogonal else None
+        for index, pair in enumerate(pairwise(sizes)):
+            self.add_module(str(index), linear(*pair, gain))
+        self.activation = ACTIVATIONS[activation]
+        self.size = sizes[-1]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Features [..., size] of vectors [..., n_in]."""
+        activation = self.activation
+        for layer in self._modules.values():
+            x = activation(apply_linear(layer, x))
+        return x
+
+
+class VectorEncoder(nn.Module):
+    """An MLP over the flat form of a space that is not a vector already."""
+
+    def __init__(self, space: Space[Any], config: ModelConfig) -> None:
+        super().__init__()
+        self.flatten = Flatten(space)
+        self.mlp = _mlp(self.flatten.size, config)
+        self.size = self.mlp.size
+
+    def forward(self, observation: Tensor) -> Tensor:
+        """Features [..., size]."""
+        features: Tensor = self.mlp(self.flatten(observation))
+        return features
+
+
+class CompositeEncoder(nn.Module):
+    """An MLP over the parts of a Dict or Tuple space: images pass a CNN, all else goes in flat."""
+
+    size: int
+
+    def __init__(self, space: CompositeSpace, config: ModelConfig) -> None:
+        super().__init__()
+        self.keys = tuple(part_spaces(space))
+        parts = [_part(part, config) for part in part_spaces(space).values()]
+        self.parts = nn.ModuleList(parts)
+        self.mlp = _mlp(sum(part.size for part in parts), config)
+        self.size = self.mlp.size
+
+    def forward(self, observation: Any) -> Tensor:
+        """Features [..., size] of a mapping or tuple of tensors."""
+        pairs = zip(self.keys, self.parts, strict=True)
+        joined = torch.cat([part(get_part(observation, key)) for key, part in pairs], -1)
+        features: Tensor = self.mlp(joined)
+        return features
+
+
+Encoder = MLP | VectorEncoder | CompositeEncoder | ImageEncoder
+
+
+def make_encoder(observation_space: Space[Any], config: ModelConfig) -> Encoder:
+    """The encoder for a space; its `size` is how many features it gives.
+
+    A Box that looks like an image (`guerdon.nn.spaces.is_image`) passes a CNN unless
+    ``config.encoder`` is ``mlp``; anything else becomes a vector. Inputs may have any leading
+    dimensions.
+    """
+    if isinstance(observation_space, spaces.Dict | spaces.Tuple):
+        return CompositeEncoder(observation_space, config)
+    if is_image(observation_space) and config.encoder != "mlp":
+        return make_image_encoder(observation_space, config)
+    if config.encoder not in ("auto", "mlp"):
+        raise ValueError(
+            f"the encoder {config.encoder!r} needs images, but observations are "
+            f"{observation_space}: use encoder=auto"
+        )
+    if _is_vector(observation_space):
+        return _mlp(shape_of(observation_space)[0], config)
+    return VectorEncoder(observation_space, config)
+
+
+def make_joint(observation_space: Space[Any], config: ModelConfig) -> Encoder | Flatten:
+    """An encoder with no hidden layers, for features that are to be joined with others.
+
+    Images pass a CNN, all else becomes flat; its `size` is how many features it gives.
+    """
+    if _is_vector(observation_space):
+        return MLP(shape_of(observation_space)[0], [])
+    return _part(observation_space, config)
+
+
+def _is_vector(space: Space[Any]) -> bool:
+    return isinstance(space, spaces.Box) and len(space.shape) == 1 and space.dtype != "uint8"
+
+
+def _mlp(n_in: int, config: ModelConfig) -> MLP:
+    return MLP(n_in, config.hidden, config.activation, config.orthogonal)
+
+
+def _part(space: Space[Any], config: ModelConfig) -> Encoder | Flatten:
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        return CompositeEncoder(space, config.model_copy(update={"hidden": []}))
+    if is_image(space) and config.encoder != "mlp":
+        return make_image_encoder(space, config)
+    return Flatten(space)

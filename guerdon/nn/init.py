@@ -1,0 +1,66 @@
+"""How weights begin."""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+HIDDEN_GAIN = math.sqrt(2)
+POLICY_GAIN = 0.01
+VALUE_GAIN = 1.0
+
+
+@contextmanager
+def seeded(source: int | torch.Generator | np.random.Generator) -> Iterator[None]:
+    """Makes modules built inside depend on `source` alone; the global generator is left as it was.
+
+    Args:
+        source: A seed, or a generator to draw one from.
+    """
+    if isinstance(source, torch.Generator):
+        seed = int(torch.randint(2**62, (), generator=source, device=source.device))
+    elif isinstance(source, np.random.Generator):
+        seed = int(source.integers(2**62))
+    else:
+        seed = int(source)
+    with torch.random.fork_rng(devices=[]):
+        torch.set_rng_state(torch.Generator().manual_seed(seed).get_state())
+        yield
+
+
+def orthogonal_(module: nn.Module, gain: float = HIDDEN_GAIN) -> nn.Module:
+    """Gives every linear and convolution layer orthogonal weights and a bias of 0."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear | nn.Conv2d):
+            nn.init.orthogonal_(layer.weight, gain)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+    return module
+
+
+def linear(n_in: int, n_out: int, gain: float | None = None) -> nn.Linear:
+    """A linear layer: orthogonal with this gain, or as torch makes it where there is none."""
+    layer = nn.Linear(n_in, n_out)
+    if gain is not None:
+        orthogonal_(layer, gain)
+    return layer
+
+
+def apply_linear(layer: Any, x: Tensor) -> Tensor:
+    """What ``layer(x)`` gives, for a linear layer; `x` is cast to the layer's dtype.
+
+    Skips the lookups of `nn.Module`, which for small networks cost as much as their mathematics.
+    """
+    parameters = layer._parameters
+    weight = parameters.get("weight")
+    if weight is None or layer._forward_hooks:  # parametrized, or watched
+        output: Tensor = layer(x.to(layer.weight.dtype))
+        return output
+    if x.dtype is not weight.dtype:
+        x = x.to(weight.dtype)
+    return functional.linear(x, weight, parameters["bias"])

@@ -1,0 +1,98 @@
+"""Models by name, by class, or by where they are."""
+
+import importlib
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any, cast
+
+from gymnasium import Space, spaces
+from torch import nn
+
+from guerdon.config.registry import Registry
+from guerdon.nn.config import ModelConfig
+
+MODELS: Registry[type[nn.Module]] = Registry("model", "guerdon.nn")
+
+
+def register_model(name: str, model: type[nn.Module] | None = None) -> Any:
+    """Makes a model known by a name: as a decorator, or as a call with the class."""
+    return MODELS.register(name) if model is None else MODELS.register(name, model)
+
+
+def create_model(
+    default: Callable[..., nn.Module],
+    observation_space: Space[Any],
+    action_space: Space[Any],
+    config: ModelConfig | None = None,
+    custom: Any = None,
+    **options: Any,
+) -> nn.Module:
+    """Makes a network.
+
+    The class is called with the two spaces and the config. One whose arguments do not name an
+    ``observation_space`` is called with sizes instead: those of an observation and an action, and
+    ``hidden_dim_list`` where it has that.
+
+    Args:
+        default: What to make if nobody says otherwise.
+        observation_space: Of one environment.
+        action_space: Of one environment.
+        config: The model's section, of which ``type`` may name another class.
+        custom: Goes before both: a registered name, ``"package.module:Class"``, a class, or a
+            module, which is returned as it is.
+        **options: For the class, beside the config.
+    """
+    config = config or ModelConfig()
+    if isinstance(custom, nn.Module):
+        return custom
+    chosen = config.type if custom is None else custom
+    if chosen is None:
+        return default(observation_space, action_space, config, **options)
+    made_by = find_model(chosen) if isinstance(chosen, str) else chosen
+    names = inspect.signature(made_by).parameters
+    if "observation_space" in names:
+        known = {"config": config, **options}
+        return cast("nn.Module", made_by(observation_space, action_space, **_fitting(names, known)))
+    known = {"hidden_dim_list": list(config.hidden), **options}
+    sizes = observation_size(observation_space), action_size(action_space)
+    return cast("nn.Module", made_by(*sizes, **_fitting(names, known)))
+
+
+def find_model(name: str) -> type[nn.Module]:
+    """The class of a registered name, or of ``"package.module:Class"``."""
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        return MODELS.get(name)
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(
+            f"the model {name!r} cannot be imported ({error}): write 'package.module:Class', and "
+            "see that the package is installed"
+        ) from error
+    return cast("type[nn.Module]", found)
+
+
+def observation_size(space: Space[Any]) -> int | tuple[int, ...]:
+    """The length of a vector, the number of a Discrete space's values, or else a shape."""
+    if isinstance(space, spaces.Discrete):
+        return int(space.n)
+    if space.shape is None:
+        raise ValueError(f"{space} has no one size: let the model take observation_space instead")
+    return space.shape[0] if len(space.shape) == 1 else space.shape
+
+
+def action_size(space: Space[Any]) -> int:
+    """How many actions there are, or how many numbers an action has."""
+    if isinstance(space, spaces.Discrete):
+        return int(space.n)
+    if space.shape is None:
+        raise ValueError(f"{space} has no one size: let the model take action_space instead")
+    return math.prod(space.shape)
+
+
+def _fitting(names: Any, known: dict[str, Any]) -> dict[str, Any]:
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in names.values()):
+        return known
+    return {name: value for name, value in known.items() if name in names}

@@ -1,0 +1,126 @@
+"""What an observation space means for a network."""
+
+import math
+from typing import Any
+
+import torch
+from gymnasium import Space, spaces
+from torch import Tensor, nn
+
+CompositeSpace = spaces.Dict | spaces.Tuple[Any]
+
+SMALLEST_IMAGE = 7
+BYTE = 1.0 / 255.0
+
+
+def is_image(space: Space[Any]) -> bool:
+    """Whether a space holds images: rows, columns and channels, or a stack of frames.
+
+    A Box of three dimensions is one, also of four (a stack of frames with channels), and of two if
+    it holds bytes; height and width must be 7 at least.
+    """
+    if not isinstance(space, spaces.Box):
+        return False
+    n_dims = len(space.shape)
+    if n_dims not in (3, 4) and not (n_dims == 2 and space.dtype == "uint8"):
+        return False
+    return min(image_shape(space)[1:]) >= SMALLEST_IMAGE
+
+
+def channels_first(space: Space[Any]) -> bool:
+    """Whether an image's channels come first: their axis is the smaller one, the last if equal."""
+    shape = shape_of(space)
+    return len(shape) == 2 or shape[-3] < shape[-1]
+
+
+def image_shape(space: Space[Any]) -> tuple[int, int, int]:
+    """Channels, height and width; the frames of a stack count as channels."""
+    shape = shape_of(space)
+    if len(shape) == 2:
+        return 1, *shape
+    frames = shape[0] if len(shape) == 4 else 1
+    first, second, third = shape[-3:]
+    if channels_first(space):
+        return frames * first, second, third
+    return frames * third, first, second
+
+
+def shape_of(space: Space[Any]) -> tuple[int, ...]:
+    """The shape of a space that has one."""
+    if space.shape is None:
+        raise ValueError(f"{type(space).__name__} has no shape: use its parts one by one")
+    return space.shape
+
+
+def part_spaces(space: CompositeSpace) -> dict[str, Space[Any]]:
+    """The parts of a Dict or Tuple space by key; those of a Tuple are called "0", "1", ..."""
+    if isinstance(space, spaces.Dict):
+        return dict(space.spaces)
+    return {str(index): part for index, part in enumerate(space.spaces)}
+
+
+def get_part(observation: Any, key: str) -> Any:
+    """One part of an observation of a Dict or Tuple space, whatever holds it."""
+    return observation[int(key)] if isinstance(observation, tuple | list) else observation[key]
+
+
+def lead_dims(space: Space[Any], observation: Any) -> int:
+    """How many dimensions ([T, B] are two) an observation has before those of its space."""
+    while isinstance(space, spaces.Dict | spaces.Tuple):
+        key, space = next(iter(part_spaces(space).items()))
+        observation = get_part(observation, key)
+    n_dims: int = observation.dim()
+    return n_dims - len(shape_of(space))
+
+
+def unwrap(inputs: Any, space: Space[Any]) -> Any:
+    """The observation in a model's input: its "obs" where it is a mapping that holds one.
+
+    Args:
+        inputs: The input.
+        space: That of observations; where it has a key "obs" itself, `inputs` is taken for an
+            observation unless its "obs" is a mapping too.
+    """
+    if isinstance(inputs, Tensor) or not hasattr(inputs, "keys") or "obs" not in inputs:
+        return inputs
+    inner = inputs["obs"]
+    if isinstance(space, spaces.Dict) and "obs" in space.spaces and not hasattr(inner, "keys"):
+        return inputs
+    return inner
+
+
+class Flatten(nn.Module):
+    """Turns observations of one simple space into vectors [..., size] of floats.
+
+    A Discrete or MultiDiscrete space becomes one-hot. Bytes (uint8) are divided by 255.
+    """
+
+    def __init__(self, space: Space[Any]) -> None:
+        super().__init__()
+        if isinstance(space, spaces.Discrete):
+            start, counts = [int(space.start)], [int(space.n)]
+        elif isinstance(space, spaces.MultiDiscrete):
+            start, counts = space.start.ravel().tolist(), space.nvec.ravel().tolist()
+        elif isinstance(space, spaces.Box | spaces.MultiBinary):
+            start, counts = [], []
+        else:
+            raise ValueError(
+                f"observations of type {type(space).__name__} have no encoder: wrap the "
+                "environment so that it gives Box, Discrete, MultiDiscrete, MultiBinary, or a "
+                "Dict or Tuple of these"
+            )
+        self.n_dims = len(shape_of(space))
+        self.one_hot = bool(counts)
+        self.size = sum(counts) if counts else math.prod(shape_of(space))
+        offset = [sum(counts[:index]) - first for index, first in enumerate(start)]
+        self.register_buffer("offset", torch.tensor(offset, dtype=torch.int64), persistent=False)
+        self.offset: Tensor
+
+    def forward(self, observation: Tensor) -> Tensor:
+        """Vectors [..., size]."""
+        lead = observation.shape[: observation.dim() - self.n_dims]
+        flat = observation.reshape(*lead, -1)
+        if self.one_hot:
+            zeros = torch.zeros(*lead, self.size, device=flat.device)
+            return zeros.scatter_(-1, flat.long() + self.offset, 1.0)
+        return flat * BYTE if flat.dtype is torch.uint8 else flat.float()

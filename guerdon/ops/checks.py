@@ -1,0 +1,76 @@
+"""What the losses share: the check of shapes, and the mean over weighted or masked rows."""
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+import numpy as np
+import torch
+
+Array = TypeVar("Array", np.ndarray, torch.Tensor)
+
+
+def same_shape(rank: int | None = None, /, **arrays: np.ndarray | torch.Tensor | None) -> None:
+    """Raises unless all arrays have one shape.
+
+    A [B] beside a [B, 1] would broadcast to [B, B], and the loss would be wrong without a sign.
+
+    Args:
+        rank: The number of axes they must have; None for any.
+        **arrays: By name, for the message. None is skipped.
+
+    Raises:
+        ValueError: If shapes differ, or the rank is another one.
+    """
+    shape = None
+    for array in arrays.values():
+        if array is None:
+            continue
+        if shape is None:
+            shape = array.shape
+        elif array.shape != shape:
+            raise ValueError(f"These must have the same shape: {_shapes(arrays)}.")
+    if rank is not None and shape is not None and len(shape) != rank:
+        raise ValueError(f"These must have {rank} axes: {_shapes(arrays)}.")
+
+
+def rows_of(table: torch.Tensor, **rows: torch.Tensor | None) -> None:
+    """Raises unless `table` has the shape of every one of `rows`, and one axis more.
+
+    Args:
+        table: [..., N], logits say.
+        **rows: [...], the actions say, by name for the message. None is skipped.
+
+    Raises:
+        ValueError: If the shapes do not fit.
+    """
+    shape = table.shape[:-1]
+    for row in rows.values():
+        if row is not None and row.shape != shape:
+            raise ValueError(
+                f"Next to a table of shape {tuple(table.shape)} these must have "
+                f"shape {tuple(shape)}: {_shapes(rows)}."
+            )
+
+
+def weighted_mean(
+    x: torch.Tensor, weight: torch.Tensor | None = None, mask: torch.Tensor | None = None
+) -> torch.Tensor:
+    """The mean over the rows of a batch, 0-dim.
+
+    Args:
+        x: Of any shape.
+        weight: Multiplies each row, and is not divided by (importance weights of a prioritized
+            buffer). Same shape.
+        mask: False for rows that do not count. Same shape. With no row left the mean is 0.
+    """
+    if weight is not None:
+        same_shape(x=x, weight=weight)
+        x = x * weight
+    if mask is None:
+        return x.mean()
+    same_shape(x=x, mask=mask)
+    return torch.where(mask, x, 0.0).sum() / mask.sum().clamp(min=1)
+
+
+def _shapes(arrays: Mapping[str, np.ndarray | torch.Tensor | None]) -> str:
+    return ", ".join(f"{name} {tuple(a.shape)}" for name, a in arrays.items() if a is not None)

@@ -1,0 +1,141 @@
+"""Distributions as functions on tensors.
+
+They sit in the path from an observation to an action, where building an object of
+`torch.distributions` costs more than the mathematics.
+"""
+
+import math
+
+import torch
+from torch.nn import functional
+
+from guerdon.ops.checks import rows_of, same_shape
+
+_LOG_2PI = math.log(2 * math.pi)
+
+# --- categorical, over the last axis of logits [..., N]
+
+
+def categorical_mask(logit: torch.Tensor, legal: torch.Tensor) -> torch.Tensor:
+    """Logits under which what is not legal has probability 0.
+
+    The smallest finite number stands in for minus infinity, whose entropy would be nan.
+
+    Args:
+        logit: [..., N].
+        legal: Bool, [..., N].
+    """
+    same_shape(logit=logit, legal=legal)
+    return logit.masked_fill(~legal, torch.finfo(logit.dtype).min)
+
+
+def categorical_sample(logit: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Draws from softmax(logit), int64 [...].
+
+    The argmax of logits with Gumbel noise (https://arxiv.org/abs/1411.0030); minus the logarithm of
+    an exponential variable is Gumbel.
+    """
+    noise = torch.empty_like(logit).exponential_(generator=generator).log_()
+    return torch.argmax(logit - noise, -1)
+
+
+def categorical_mode(logit: torch.Tensor) -> torch.Tensor:
+    """The most likely action, int64 [...]."""
+    return torch.argmax(logit, -1)
+
+
+def categorical_log_prob(logit: torch.Tensor, act: torch.Tensor) -> torch.Tensor:
+    """Log-probability of actions [...] under logits [..., N]."""
+    rows_of(logit, act=act)
+    return functional.log_softmax(logit, -1).gather(-1, act.unsqueeze(-1)).squeeze(-1)
+
+
+def categorical_entropy(logit: torch.Tensor) -> torch.Tensor:
+    """Entropy in nats, [...]."""
+    log_prob = functional.log_softmax(logit, -1)
+    return -(log_prob.exp() * log_prob).sum(-1)
+
+
+def categorical_log_prob_entropy(
+    logit: torch.Tensor, act: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probability and entropy at once, for losses that need both."""
+    rows_of(logit, act=act)
+    log_prob = functional.log_softmax(logit, -1)
+    entropy = -(log_prob.exp() * log_prob).sum(-1)
+    return log_prob.gather(-1, act.unsqueeze(-1)).squeeze(-1), entropy
+
+
+def categorical_kl(logit_p: torch.Tensor, logit_q: torch.Tensor) -> torch.Tensor:
+    """KL(p || q) in nats, [...]."""
+    same_shape(logit_p=logit_p, logit_q=logit_q)
+    log_p = functional.log_softmax(logit_p, -1)
+    return (log_p.exp() * (log_p - functional.log_softmax(logit_q, -1))).sum(-1)
+
+
+# --- diagonal Gaussian; mu is [..., D], log_std the same, or [D] for all rows
+
+
+def gaussian_sample(
+    mu: torch.Tensor, log_std: torch.Tensor, generator: torch.Generator
+) -> torch.Tensor:
+    """Draws actions [..., D]; gradients pass to both arguments."""
+    _check_gaussian(mu, log_std)
+    return torch.addcmul(mu, log_std.exp(), torch.empty_like(mu).normal_(generator=generator))
+
+
+def gaussian_log_prob(mu: torch.Tensor, log_std: torch.Tensor, act: torch.Tensor) -> torch.Tensor:
+    """Log-density of actions [..., D], summed over D: [...]."""
+    _check_gaussian(mu, log_std)
+    same_shape(mu=mu, act=act)
+    return _log_density((act - mu) * torch.exp(-log_std), log_std)
+
+
+def gaussian_entropy(log_std: torch.Tensor) -> torch.Tensor:
+    """Entropy in nats: [...], and 0-dim when all rows share log_std."""
+    return log_std.sum(-1) + 0.5 * (1 + _LOG_2PI) * log_std.shape[-1]
+
+
+# --- Gaussian squashed by tanh into (-1, 1): https://arxiv.org/abs/1801.01290, appendix C
+
+
+def squashed_gaussian_sample(
+    mu: torch.Tensor, log_std: torch.Tensor, generator: torch.Generator
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Draws actions [..., D] and their log-density [...]; gradients pass to both arguments."""
+    _check_gaussian(mu, log_std)
+    noise = torch.empty_like(mu).normal_(generator=generator)
+    raw = torch.addcmul(mu, log_std.exp(), noise)
+    return torch.tanh(raw), _log_density(noise, log_std) - _log_slope(raw).sum(-1)
+
+
+def squashed_gaussian_log_prob(
+    mu: torch.Tensor, log_std: torch.Tensor, act: torch.Tensor
+) -> torch.Tensor:
+    """Log-density of given actions [..., D] in [-1, 1]: [...].
+
+    An action at the bound, where rounding can put it, counts as the nearest one inside.
+    """
+    _check_gaussian(mu, log_std)
+    same_shape(mu=mu, act=act)
+    bound = 1 - torch.finfo(act.dtype).eps
+    raw = torch.atanh(act.clamp(-bound, bound))
+    return _log_density((raw - mu) * torch.exp(-log_std), log_std) - _log_slope(raw).sum(-1)
+
+
+def _log_density(standard: torch.Tensor, log_std: torch.Tensor) -> torch.Tensor:
+    scale = -0.5 * _LOG_2PI * standard.shape[-1] - log_std.sum(-1)
+    return torch.sub(scale, (standard * standard).sum(-1), alpha=0.5)
+
+
+def _log_slope(raw: torch.Tensor) -> torch.Tensor:
+    """log(1 - tanh(raw)^2), written so that it does not become log(0)."""
+    return 2 * (math.log(2) - raw - functional.softplus(-2 * raw))
+
+
+def _check_gaussian(mu: torch.Tensor, log_std: torch.Tensor) -> None:
+    if log_std.shape != mu.shape and log_std.shape != mu.shape[-1:]:
+        raise ValueError(
+            f"log_std must have the shape of mu {tuple(mu.shape)} or of its last axis, "
+            f"and has {tuple(log_std.shape)}."
+        )

@@ -1,0 +1,23 @@
+"""Policies: one file an algorithm."""
+
+from guerdon.policy.a2c import A2C
+from guerdon.policy.base import POLICIES, Policy, PolicyConfig, create_policy, register_policy
+from guerdon.policy.ddpg import DDPG
+from guerdon.policy.dqn import DQN
+from guerdon.policy.ppo import PPO
+from guerdon.policy.sac import SAC
+from guerdon.policy.td3 import TD3
+
+__all__ = [
+    "A2C",
+    "DDPG",
+    "DQN",
+    "POLICIES",
+    "PPO",
+    "SAC",
+    "TD3",
+    "Policy",
+    "PolicyConfig",
+    "create_policy",
+    "register_policy",
+]

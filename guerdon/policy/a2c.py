@@ -1,0 +1,93 @@
+"""Advantage actor-critic: https://arxiv.org/abs/1602.01783, in step and without threads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import Field
+
+from guerdon import ops
+from guerdon.nn import ActorCritic
+from guerdon.nn.optimizer import Optimizer
+from guerdon.policy.actions import make_actions
+from guerdon.policy.advantages import with_advantages
+from guerdon.policy.base import Metrics, Policy, PolicyConfig, register_policy
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from guerdon.data import Batch
+
+
+class A2CConfig(PolicyConfig):
+    """Options of `a2c`."""
+
+    learning_rate: float = Field(default=7e-4, gt=0)
+    """Step size of Adam; 3e-4 to 2e-3."""
+    max_grad_norm: float | None = Field(default=0.5, gt=0)
+    """Larger gradients are scaled down to this norm."""
+    gae_lambda: float = Field(default=1.0, ge=0, le=1)
+    """How far rewards reach into advantages: 0 is one step, 1 all that was collected."""
+    value_coefficient: float = Field(default=0.5, ge=0)
+    """Weight of the critic's loss; matters with a shared encoder only, and for clipping."""
+    entropy_coefficient: float = Field(default=0.0, ge=0)
+    """Weight of a bonus for randomness; 0 to 0.02."""
+    normalize_advantage: bool = False
+    """Whether advantages have mean 0 and variance 1 in every rollout."""
+
+
+@register_policy("a2c")
+class A2C(Policy):
+    """Advantage actor-critic: one step of the policy gradient for every short rollout."""
+
+    Config = A2CConfig
+    on_policy = True
+    defaults: ClassVar[dict[str, dict[str, Any]]] = {
+        "collect": {"n_step": 64},
+        "learn": {"batch_size": 64},
+    }
+    target_name = "GAE"
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.actions = make_actions(self.action_space, "a2c")
+        self.fields = ("obs", *self.actions.fields, "rew", "terminated")  # type: ignore[misc]
+        self.model = self.create_model(ActorCritic)
+        self.optimizers["model"] = Optimizer(
+            self.model.parameters(),
+            self.config.learning_rate,
+            max_grad_norm=self.config.max_grad_norm,
+            eps=1e-5,
+        )
+
+    def forward(self, batch: Batch, state: Any = None) -> Batch:  # noqa: ARG002 - no memory
+        """Draws actions while collecting, and takes the most likely ones while testing."""
+        output = self.model.actor(self.observation(batch.obs))
+        return self.actions.act(output, self.generator if self.explores else None)
+
+    def process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> Batch:
+        """The real rows, with advantages and returns."""
+        return with_advantages(self, self.model, self.actions, batch, buffer, indices)
+
+    def learn(self, batch: Batch, **_: Any) -> Metrics:
+        """One step with all rows."""
+        config, obs = self.config, batch.obs
+        output = self.model(obs.to_dict() if hasattr(obs, "to_dict") else obs)
+        log_prob, entropy = self.actions.log_prob_entropy(output, batch.act)
+        advantage = batch.advantage
+        if config.normalize_advantage and len(advantage) > 1:
+            advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+        policy = ops.a2c_policy_loss(log_prob, advantage)
+        value = ops.a2c_value_loss(output["value"], batch.returns)
+        mean_entropy = entropy.mean()
+        # Coefficients are given for the squared error, as everywhere; the operation has half of it.
+        loss = policy + 2 * config.value_coefficient * value
+        self.optimizers["model"].step(loss - config.entropy_coefficient * mean_entropy)
+        self.update_normalizer(self.model, obs)
+        return {
+            "train/policy_gradient_loss": policy.detach(),
+            "train/value_loss": value.detach(),
+            "train/entropy_loss": -mean_entropy.detach(),
+            "train/explained_variance": ops.explained_variance(batch.value, batch.returns),
+            "train/learning_rate": self.optimizers["model"].learning_rate,
+        }

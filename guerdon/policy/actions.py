@@ -1,0 +1,104 @@
+"""From an actor's output to actions and back, the same for Discrete and Box spaces."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from gymnasium import Space, spaces
+from torch import Tensor
+
+from guerdon import ops
+from guerdon.data.batch import Batch
+
+Output = dict[str, Tensor]
+
+
+class Actions(Protocol):
+    """A family of distributions over one action space."""
+
+    fields: tuple[str, ...]
+    """What has to be read from a buffer for `taken`."""
+
+    def act(self, output: Output, generator: torch.Generator | None) -> Batch:
+        """Draws actions, or without a generator the most likely ones, as `Policy.forward` does."""
+
+    def taken(self, batch: Batch) -> Any:
+        """The actions of stored transitions, as `log_prob_entropy` takes them."""
+
+    def log_prob_entropy(self, output: Output, act: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probabilities of actions, and the distributions' entropies."""
+
+
+class CategoricalActions:
+    """For Discrete spaces; the actor computes ``logit``."""
+
+    fields: tuple[str, ...] = ("act",)
+
+    def __init__(self, space: spaces.Discrete) -> None:
+        self.start = int(space.start)
+
+    def act(self, output: Output, generator: torch.Generator | None) -> Batch:
+        """Draws actions."""
+        logit = output["logit"]
+        if generator is None:
+            act = ops.categorical_mode(logit)
+        else:
+            act = ops.categorical_sample(logit, generator)
+        numbers = act.numpy(force=True)
+        return Batch(act=numbers + self.start if self.start else numbers)
+
+    def taken(self, batch: Batch) -> Any:
+        """The actions counted from zero."""
+        return batch.act - self.start if self.start else batch.act
+
+    def log_prob_entropy(self, output: Output, act: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probabilities and entropies."""
+        return ops.categorical_log_prob_entropy(output["logit"], act)
+
+
+class GaussianActions:
+    """For Box spaces; the actor computes ``mu`` and ``log_std``.
+
+    The environment gets the action clipped to its bounds, and that is what is stored as ``act``;
+    the action as it was drawn, whose density is known, is stored as ``policy.raw``.
+    """
+
+    fields: tuple[str, ...] = ("act", "policy")
+
+    def __init__(self, space: spaces.Box) -> None:
+        self.low, self.high, self.dtype = space.low, space.high, space.dtype
+
+    def act(self, output: Output, generator: torch.Generator | None) -> Batch:
+        """Draws actions."""
+        if generator is None:
+            raw = output["mu"]
+        else:
+            raw = ops.gaussian_sample(output["mu"], output["log_std"], generator)
+        numbers = raw.numpy(force=True)
+        act = np.clip(numbers, self.low, self.high).astype(self.dtype, copy=False)
+        return Batch(act=act, policy=Batch(raw=numbers))
+
+    def taken(self, batch: Batch) -> Any:
+        """The actions as they were drawn."""
+        return batch.policy.raw
+
+    def log_prob_entropy(self, output: Output, act: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probabilities and entropies."""
+        mu, log_std = output["mu"], output["log_std"]
+        return ops.gaussian_log_prob(mu, log_std, act), ops.gaussian_entropy(log_std)
+
+
+def make_actions(space: Space[Any], policy: str) -> Actions:
+    """The distributions for a space.
+
+    Args:
+        space: Of one environment.
+        policy: Who asks, for the error.
+    """
+    if isinstance(space, spaces.Discrete):
+        return CategoricalActions(space)
+    if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
+        return GaussianActions(space)
+    raise ValueError(f"{policy} acts in Discrete and Box spaces of real numbers, not in {space}")

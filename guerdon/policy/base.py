@@ -1,0 +1,286 @@
+"""What a policy is: it acts, and it learns from what is read from a buffer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+from guerdon.config.registry import Registry
+from guerdon.data import ListReplayBuffer, ReplayBuffer
+from guerdon.data.batch import Batch
+from guerdon.nn import create_model, seeded
+from guerdon.nn.config import ModelConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from guerdon.nn.optimizer import Optimizer
+
+Metrics = dict[str, Any]
+"""Numbers, or tensors of one number: nobody waits for a device before they are logged."""
+
+
+class Resolver(Protocol):
+    """What a policy needs of a reward: `guerdon.reward.Reward` is one."""
+
+    @property
+    def fields(self) -> Sequence[str]:
+        """The fields that `resolve` needs."""
+
+    def resolve(self, batch: Batch) -> Batch:
+        """Sets the reward that the learner shall believe."""
+
+    def view(self, buffer: Any) -> Any:
+        """A buffer with rewards resolved as they are read."""
+
+
+class PolicyConfig(BaseModel):
+    """What every policy can be told."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    type: str = ""
+    """The registered name."""
+    gamma: float = Field(default=0.99, ge=0, le=1)
+    """Discount of future rewards; 0.9 to 0.999."""
+    learning_rate: float = Field(default=3e-4, gt=0)
+    """Step size of Adam; 1e-4 to 3e-3."""
+    anneal: bool = False
+    """Whether the learning rate falls to zero over the run, in a straight line."""
+    max_grad_norm: float | None = Field(default=None, gt=0)
+    """Larger gradients are scaled down to this norm; 0.5 to 10."""
+    model: ModelConfig = ModelConfig()
+    """The networks."""
+
+
+class Policy(nn.Module):
+    """Acts on observations and learns from transitions.
+
+    It is in one of three states: *collecting* (``training``, not ``updating``), *updating* (both)
+    and *testing* (neither). Exploration belongs to collecting.
+
+    Args:
+        config: An instance of its `Config`, or a dictionary for one.
+        observation_space: Of one environment.
+        action_space: Of one environment.
+        seed: Of its weights and of everything it draws.
+        device: Where it computes.
+        model: A network to use instead of its own: a class or an instance.
+    """
+
+    Config: ClassVar[type[PolicyConfig]] = PolicyConfig
+    on_policy: ClassVar[bool] = False
+    """Whether it learns from whole rollouts of its newest self, and never from older data."""
+    defaults: ClassVar[dict[str, dict[str, Any]]] = {}
+    """Its values for other sections (``collect``, ``learn``, ``env``), where nobody says."""
+    fields: ClassVar[tuple[str, ...]] = ("obs", "act", "rew", "terminated", "obs_next")
+    """The fields of a transition that it learns from."""
+
+    def __init__(
+        self,
+        config: PolicyConfig | Mapping[str, Any],
+        observation_space: Any,
+        action_space: Any,
+        *,
+        seed: int = 0,
+        device: str | torch.device = "cpu",
+        model: Any = None,
+    ) -> None:
+        super().__init__()
+        self.config: Any = config if isinstance(config, PolicyConfig) else self.Config(**config)
+        self.observation_space = observation_space
+        self.action_space = action_space
+        self.device = torch.device(device)
+        self.seed = seed
+        self.custom_model = model
+        self.updating = False
+        self.updates = 0
+        """How often `update` was called."""
+        self.generator = torch.Generator(self.device).manual_seed(seed)
+        self.optimizers: dict[str, Optimizer] = {}
+        self._fields_read: dict[int, tuple[str, ...]] = {}
+
+    # --- acting
+
+    def forward(self, batch: Batch, state: Any = None) -> Batch:
+        """Acts.
+
+        Args:
+            batch: ``obs``, with a row for each environment.
+            state: What it returned as ``state`` in the step before, if it did.
+
+        Returns:
+            ``act`` as the environment takes it, a NumPy array; ``state`` if it is recurrent; and
+            ``policy``, whatever should be stored with the transition.
+        """
+        raise NotImplementedError
+
+    @property
+    def explores(self) -> bool:
+        """Whether it is collecting."""
+        return self.training and not self.updating
+
+    def tensor(self, value: Any, dtype: torch.dtype | None = None) -> Tensor:
+        """An array as a tensor on this policy's device."""
+        if isinstance(value, np.ndarray):
+            # Torch warns of read-only arrays, which is what stacked frames are.
+            value = torch.from_numpy(value if value.flags.writeable else value.copy())
+        return value.to(device=self.device, dtype=dtype)  # type: ignore[no-any-return]
+
+    def observation(self, obs: Any) -> Any:
+        """Observations as the networks take them: a tensor, or a dictionary of tensors."""
+        if isinstance(obs, Batch):
+            return {key: self.observation(value) for key, value in obs.items()}
+        tensor = self.tensor(obs)
+        return tensor.float() if tensor.dtype == torch.float64 else tensor
+
+    def create_model(self, default: Any) -> Any:
+        """Makes the network: the user's where there is one, else the default; from this seed."""
+        with seeded(self.seed):
+            return create_model(
+                default, self.observation_space, self.action_space, self.config.model,
+                custom=self.custom_model,
+            ).to(self.device)  # fmt: skip
+
+    def create_part(self, kind: Any, **options: Any) -> Any:
+        """Makes a further network, such as a critic, which is never the user's own."""
+        with seeded(self.seed + 1):  # not the weights of the first network again
+            return kind(self.observation_space, self.action_space, self.config.model, **options).to(
+                self.device
+            )
+
+    # --- learning
+
+    def make_buffer(self, size: int, n_envs: int, seed: int) -> ReplayBuffer:
+        """The buffer it learns from.
+
+        Args:
+            size: Transitions held at most; 0 is without end.
+            n_envs: Environments that write.
+            seed: Of the generator that samples.
+        """
+        if not size:
+            return ListReplayBuffer(n_envs=n_envs, seed=seed)
+        return ReplayBuffer(size, n_envs=n_envs, seed=seed)
+
+    def update(
+        self, batch_size: int, buffer: ReplayBuffer, reward: Resolver | None = None, **options: Any
+    ) -> Metrics:
+        """Reads a batch, resolves its reward, and learns from it.
+
+        Args:
+            batch_size: Transitions to sample; on-policy, the size of minibatches.
+            buffer: Where to read from.
+            reward: Says what transitions are worth; the environment's word by default.
+            **options: For `learn`.
+        """
+        self.updating = True
+        try:
+            batch, indices = self.read(batch_size, buffer, self._reads(reward))
+            view: Any = buffer
+            if reward is None:
+                batch.rew_env = batch.rew
+            else:
+                batch = reward.resolve(batch)
+                view = reward.view(buffer)
+            batch = self.process_fn(batch, view, indices)
+            metrics = self.learn(batch, batch_size=batch_size, **options)
+            self.post_process_fn(batch, buffer, indices)
+        finally:
+            self.updating = False
+        self.updates += 1
+        return metrics
+
+    def _reads(self, reward: Resolver | None) -> tuple[str, ...]:
+        if reward is None:
+            return self.fields
+        if id(reward) not in self._fields_read:
+            self._fields_read = {id(reward): tuple(dict.fromkeys((*self.fields, *reward.fields)))}
+        return self._fields_read[id(reward)]
+
+    def read(
+        self, batch_size: int, buffer: ReplayBuffer, fields: tuple[str, ...]
+    ) -> tuple[Batch, np.ndarray]:
+        """What `update` learns from: the batch, and its rows' numbers."""
+        if self.on_policy:
+            return buffer.rollout(fields)
+        return buffer.sample(batch_size, fields=fields)
+
+    def process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> Batch:  # noqa: ARG002
+        """Computes what depends on time, such as returns and advantages.
+
+        Args:
+            batch: What was read, with the reward resolved.
+            buffer: The buffer, with rewards resolved as they are read.
+            indices: The rows of the batch.
+        """
+        return batch
+
+    def learn(self, batch: Batch, **options: Any) -> Metrics:
+        """Improves the policy with a batch."""
+        raise NotImplementedError
+
+    def post_process_fn(self, batch: Batch, buffer: ReplayBuffer, indices: np.ndarray) -> None:
+        """Changes the buffer after learning: new priorities, where it has any."""
+
+    def update_normalizer(self, model: Any, obs: Any) -> None:
+        """Lets a model's normaliser of observations see new ones, if it has one."""
+        normalizer = getattr(model, "normalizer", None)
+        if normalizer is not None:
+            normalizer.update(obs)
+
+    def advance(self, env_steps: int, progress: float) -> None:  # noqa: ARG002 - for subclasses
+        """Is told how far the run has come, before each round of collecting.
+
+        Args:
+            env_steps: Transitions collected so far.
+            progress: The share of the run that is done, 0 to 1.
+        """
+        if self.config.anneal:
+            for optimizer in self.optimizers.values():
+                optimizer.learning_rate = self.config.learning_rate * max(1.0 - progress, 0.0)
+
+    # --- files
+
+    def training_state(self) -> dict[str, Any]:
+        """Everything that is needed to go on exactly: weights, optimizers, generator, counters."""
+        return {
+            "module": self.state_dict(),
+            "optimizers": {name: o.state_dict() for name, o in self.optimizers.items()},
+            "generator": self.generator.get_state(),
+            "updates": self.updates,
+        }
+
+    def load_training_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on where `training_state` was taken."""
+        self.load_state_dict(state["module"])
+        for name, optimizer in self.optimizers.items():
+            optimizer.load_state_dict(state["optimizers"][name])
+        self.generator.set_state(state["generator"])
+        self.updates = state["updates"]
+
+
+POLICIES: Registry[type[Policy]] = Registry("policy", "guerdon.policy")
+
+
+register_policy = POLICIES.register
+"""Makes a policy known by a name: as a decorator, or as a call with the class."""
+
+
+def create_policy(
+    cfg: Mapping[str, Any], observation_space: Any = None, action_space: Any = None, **options: Any
+) -> Policy:
+    """Makes the policy that ``cfg["type"]`` names.
+
+    Args:
+        cfg: The config's section ``policy``.
+        observation_space: Of one environment.
+        action_space: Of one environment.
+        **options: ``seed``, ``device`` and ``model``.
+    """
+    policy = POLICIES.get(cfg["type"])
+    return policy(dict(cfg), observation_space, action_space, **options)

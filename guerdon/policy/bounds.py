@@ -1,0 +1,39 @@
+"""Actions of a Box in the units of the environment, and between -1 and 1 for the networks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import Space, spaces
+from torch import Tensor
+
+
+class Bounds:
+    """Maps actions between a Box and [-1, 1].
+
+    Args:
+        space: The action space of one environment.
+        policy: Who asks, for the error.
+        device: Where networks compute.
+    """
+
+    def __init__(self, space: Space[Any], policy: str, device: torch.device) -> None:
+        if not isinstance(space, spaces.Box) or not space.is_bounded():
+            raise ValueError(f"{policy} acts in Box spaces with finite bounds, not in {space}")
+        self._low, self._high, self._dtype = space.low, space.high, space.dtype
+        middle, half = (space.high + space.low) / 2, (space.high - space.low) / 2
+        self._middle, self._half = (x.astype(np.float32) for x in (middle, half))
+        self._to_unit = tuple(torch.from_numpy(x).to(device) for x in (self._middle, self._half))
+
+    def to_env(self, act: Tensor) -> np.ndarray:
+        """Actions in [-1, 1] as the environment takes them."""
+        scaled = act.numpy(force=True) * self._half + self._middle
+        clipped: np.ndarray = np.clip(scaled, self._low, self._high)
+        return clipped.astype(self._dtype, copy=False)
+
+    def to_unit(self, act: Tensor) -> Tensor:
+        """Actions of the environment in [-1, 1]."""
+        middle, half = self._to_unit
+        return (act.float() - middle) / half

@@ -1,0 +1,163 @@
+"""Deep Q-learning: https://doi.org/10.1038/nature14236, and what has been added to it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from gymnasium import spaces
+from pydantic import BaseModel, ConfigDict, Field
+
+from guerdon import ops
+from guerdon.data import PrioritizedReplayBuffer
+from guerdon.data.batch import Batch
+from guerdon.nn import Armor, ModelConfig, QNetwork
+from guerdon.nn.optimizer import Optimizer
+from guerdon.policy.base import Metrics, Policy, PolicyConfig, register_policy
+from guerdon.policy.targets import with_returns
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from guerdon.data import ReplayBuffer
+
+
+class EpsilonConfig(BaseModel):
+    """The chance of a random action while collecting."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    start: float = Field(default=1.0, ge=0, le=1)
+    """At the first step."""
+    end: float = Field(default=0.05, ge=0, le=1)
+    """In the end; 0.01 to 0.1."""
+    decay: int = Field(default=10_000, ge=1)
+    """Steps of the environments until it is there; a tenth of the run is usual."""
+    type: str = Field(default="linear", pattern="^(linear|exp)$")
+    """``linear``, or ``exp`` with the decay as time constant."""
+
+
+class DQNConfig(PolicyConfig):
+    """Options of `dqn`."""
+
+    learning_rate: float = Field(default=1e-3, gt=0)
+    """Step size of Adam; 1e-4 for images, 1e-3 for small vectors."""
+    max_grad_norm: float | None = Field(default=10.0, gt=0)
+    """Larger gradients are scaled down to this norm."""
+    model: ModelConfig = ModelConfig(activation="relu", orthogonal=False)
+    """The network; ``model.dueling`` splits it into value and advantages
+    (https://arxiv.org/abs/1511.06581)."""
+    double: bool = True
+    """Whether the network that learns chooses the next action, and the target only values it
+    (https://arxiv.org/abs/1509.06461)."""
+    n_step: int = Field(default=1, ge=1)
+    """Rewards in a target before the next value; 1 to 5."""
+    target_update_every: int = Field(default=250, ge=1)
+    """Updates between copies to the target network; 10 for small problems, thousands for Atari."""
+    prioritized: bool = False
+    """Whether surprising transitions are read more often (https://arxiv.org/abs/1511.05952)."""
+    alpha: float = Field(default=0.6, ge=0, le=1)
+    """How much more often, if prioritized: 0 is not at all."""
+    beta: float = Field(default=0.4, ge=0, le=1)
+    """How much of the bias weights undo at the start, if prioritized; 1 is reached at the end."""
+    epsilon: EpsilonConfig = EpsilonConfig()
+    """Exploration."""
+
+
+@register_policy("dqn")
+class DQN(Policy):
+    """Deep Q-learning: double, dueling, n-step and prioritized as options."""
+
+    Config = DQNConfig
+    defaults: ClassVar[dict[str, dict[str, Any]]] = {
+        "collect": {"n_step": 8, "warmup_steps": 1_000, "buffer_size": 100_000},
+        "learn": {"batch_size": 64, "updates_per_collect": 2},
+    }
+    target_name = "{n_step}-step TD"
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if not isinstance(self.action_space, spaces.Discrete):
+            raise ValueError(f"dqn acts in Discrete spaces, not in {self.action_space}")
+        config = self.config
+        self.model = self.create_model(QNetwork)
+        self.learner = Armor(self.model)
+        self.learner.add_model(
+            "target", update_type="assign", update_kwargs={"freq": config.target_update_every}
+        )
+        self.learner.add_plugin("target", "grad", enable_grad=False)
+        self.explorer = Armor(self.model)
+        self.explorer.add_plugin("main", "eps_greedy_sample", generator=self.generator)
+        self.tester = Armor(self.model)
+        self.tester.add_plugin("main", "argmax_sample")
+        self.optimizers["model"] = Optimizer(
+            self.model.parameters(), config.learning_rate, max_grad_norm=config.max_grad_norm
+        )
+        schedule = config.epsilon
+        self._schedule = ops.epsilon_greedy(
+            schedule.start, schedule.end, schedule.decay, schedule.type
+        )
+        self.epsilon = schedule.start
+        self._beta = config.beta
+
+    def make_buffer(self, size: int, n_envs: int, seed: int) -> ReplayBuffer:
+        """A prioritized buffer, if that is wanted."""
+        if not self.config.prioritized:
+            return super().make_buffer(size, n_envs, seed)
+        config = self.config
+        return PrioritizedReplayBuffer(size, config.alpha, config.beta, n_envs=n_envs, seed=seed)
+
+    def forward(self, batch: Batch, state: Any = None) -> Batch:  # noqa: ARG002 - no memory
+        """Takes the best actions; while collecting, now and then random ones."""
+        obs = self.observation(batch.obs)
+        if self.explores:
+            output = self.explorer.forward(obs, eps=self.epsilon)
+        else:
+            output = self.tester.forward(obs)
+        return Batch(act=output["action"].numpy(force=True) + self.action_space.start)
+
+    def advance(self, env_steps: int, progress: float) -> None:
+        """Explores less as time goes by, and undoes more of the bias of priorities."""
+        super().advance(env_steps, progress)
+        self.epsilon = self._schedule(env_steps)
+        self._beta = self.config.beta + (1 - self.config.beta) * min(progress, 1.0)
+
+    def read(
+        self, batch_size: int, buffer: ReplayBuffer, fields: tuple[str, ...]
+    ) -> tuple[Batch, np.ndarray]:
+        """Samples transitions, or segments of `n_step` of them."""
+        if isinstance(buffer, PrioritizedReplayBuffer):
+            buffer.set_beta(self._beta)
+        return buffer.sample(batch_size, length=self.config.n_step, fields=fields)
+
+    @torch.no_grad()
+    def process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> Batch:  # noqa: ARG002
+        """Adds ``target``, what the value of the action should have been."""
+        rows = with_returns(self, batch)
+        value = self.learner.target_forward(rows.obs_next)["logit"]
+        if self.config.double:
+            chosen = self.learner.forward(rows.obs_next)["logit"]
+            best = ops.double_q_value(value, chosen)
+        else:
+            best = value.amax(-1)
+        rows.target = torch.addcmul(rows.returns, rows.discount, best)
+        return rows
+
+    def learn(self, batch: Batch, **_: Any) -> Metrics:
+        """One step towards the targets."""
+        q_value = self.learner.forward(batch.obs)["logit"]
+        error = ops.select_action(q_value, batch.act - int(self.action_space.start)) - batch.target
+        loss = ops.huber_loss(error, weight=batch.get("weight"))
+        self.optimizers["model"].step(loss)
+        self.learner.target_update()
+        batch.error = error.detach()
+        return {
+            "train/loss": loss.detach(),
+            "train/epsilon": self.epsilon,
+            "train/learning_rate": self.optimizers["model"].learning_rate,
+        }
+
+    def post_process_fn(self, batch: Batch, buffer: ReplayBuffer, indices: np.ndarray) -> None:
+        """New priorities."""
+        if isinstance(buffer, PrioritizedReplayBuffer):
+            buffer.update_weight(indices, batch.error.abs())

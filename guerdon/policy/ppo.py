@@ -1,0 +1,144 @@
+"""Proximal policy optimisation: https://arxiv.org/abs/1707.06347."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from pydantic import Field
+
+from guerdon import ops
+from guerdon.nn.models import ActorCritic
+from guerdon.nn.optimizer import Optimizer
+from guerdon.policy.actions import make_actions
+from guerdon.policy.advantages import index_rows, minibatches, with_advantages
+from guerdon.policy.base import Metrics, Policy, PolicyConfig, register_policy
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+    from torch import Tensor
+
+    from guerdon.data import Batch
+
+
+class PPOConfig(PolicyConfig):
+    """Options of `ppo`."""
+
+    learning_rate: float = Field(default=3e-4, gt=0)
+    """Step size of Adam; 1e-4 to 1e-3."""
+    max_grad_norm: float | None = Field(default=0.5, gt=0)
+    """Larger gradients are scaled down to this norm."""
+    gae_lambda: float = Field(default=0.95, ge=0, le=1)
+    """How far rewards reach into advantages: 0 is one step, 1 the whole episode; 0.8 to 0.97."""
+    clip_range: float = Field(default=0.2, gt=0)
+    """How far the probability of an action may move in one round; 0.1 to 0.3."""
+    value_clip_range: float | None = Field(default=None, gt=0)
+    """How far a value may move in one round; seldom of use."""
+    value_coefficient: float = Field(default=0.5, ge=0)
+    """Weight of the critic's loss; matters with a shared encoder only, and for clipping."""
+    entropy_coefficient: float = Field(default=0.0, ge=0)
+    """Weight of a bonus for randomness; 0 to 0.02."""
+    normalize_advantage: bool = True
+    """Whether advantages have mean 0 and variance 1 in every minibatch."""
+    target_kl: float | None = Field(default=None, gt=0)
+    """A round of learning ends early when the policy has moved this far; 0.01 to 0.05."""
+
+
+@register_policy("ppo")
+class PPO(Policy):
+    """Proximal policy optimisation, for Discrete and Box actions."""
+
+    Config = PPOConfig
+    on_policy = True
+    defaults: ClassVar[dict[str, dict[str, Any]]] = {
+        "collect": {"n_step": 2048},
+        "learn": {"batch_size": 256, "repeat": 10},
+    }
+    target_name = "GAE"
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.actions = make_actions(self.action_space, "ppo")
+        self.fields = ("obs", *self.actions.fields, "rew", "terminated")  # type: ignore[misc]
+        self.model = self.create_model(ActorCritic)
+        self.optimizers["model"] = Optimizer(
+            self.model.parameters(),
+            self.config.learning_rate,
+            max_grad_norm=self.config.max_grad_norm,
+            eps=1e-5,
+        )
+
+    def forward(self, batch: Batch, state: Any = None) -> Batch:  # noqa: ARG002 - no memory
+        """Draws actions while collecting, and takes the most likely ones while testing."""
+        output = self.model.actor(self.observation(batch.obs))
+        return self.actions.act(output, self.generator if self.explores else None)
+
+    def process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> Batch:
+        """The real rows, with log-probabilities, values, advantages and returns."""
+        return with_advantages(self, self.model, self.actions, batch, buffer, indices)
+
+    def learn(self, batch: Batch, batch_size: int = 64, repeat: int = 1, **_: Any) -> Metrics:
+        """Goes over the rows several times, in minibatches.
+
+        Args:
+            batch: What `process_fn` returned.
+            batch_size: Rows a minibatch.
+            repeat: How many times.
+        """
+        losses: list[Tensor] = []
+        kl, passes = torch.zeros(()), 0
+        for passes in range(1, repeat + 1):  # noqa: B007 - read below
+            for rows in minibatches(batch, batch_size, self.generator):
+                loss, parts = self.loss(rows)
+                self.optimizers["model"].step(loss)
+                losses.append(parts)
+            if self.config.target_kl is not None:
+                kl = self._moved(batch)[0]
+                if kl > self.config.target_kl:
+                    break
+        kl, clipped = self._moved(batch)
+        self.update_normalizer(self.model, batch.obs)
+        policy_loss, value_loss, entropy = torch.stack(losses).mean(0)
+        return {
+            "train/policy_gradient_loss": policy_loss,
+            "train/value_loss": value_loss,
+            "train/entropy_loss": -entropy,
+            "train/approx_kl": kl,
+            "train/clip_fraction": clipped,
+            "train/explained_variance": ops.explained_variance(batch.value, batch.returns),
+            "train/epochs": passes,
+            "train/learning_rate": self.optimizers["model"].learning_rate,
+        }
+
+    def loss(self, rows: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+        """The loss of a minibatch, and its parts: policy, value, entropy."""
+        config = self.config
+        output = self.model(rows["obs"])
+        log_prob, entropy = self.actions.log_prob_entropy(output, rows["act"])
+        advantage = rows["advantage"]
+        if config.normalize_advantage and len(advantage) > 1:
+            std, mean = torch.std_mean(advantage)
+            advantage = (advantage - mean) / (std + 1e-8)
+        policy = ops.ppo_policy_loss(log_prob, rows["log_prob"], advantage, config.clip_range)
+        value = ops.ppo_value_loss(
+            output["value"], rows["returns"], rows["value"], config.value_clip_range
+        )
+        mean_entropy = entropy.mean()
+        # Coefficients are given for the squared error, as everywhere; the operation has half of it.
+        loss = policy + 2 * config.value_coefficient * value
+        if config.entropy_coefficient:
+            loss = loss - config.entropy_coefficient * mean_entropy
+        return loss, torch.stack([policy, value, mean_entropy]).detach()
+
+    @torch.no_grad()
+    def _moved(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """How far it has moved from the policy that acted: KL, and the share that was clipped."""
+        rows = slice(0, 4096)
+        output = self.model.actor(index_rows(batch.obs, rows))
+        log_prob, _ = self.actions.log_prob_entropy(output, batch.act[rows])
+        old = batch.log_prob[rows]
+        return ops.approx_kl(log_prob, old), ops.clip_fraction(
+            log_prob, old, self.config.clip_range
+        )

@@ -1,0 +1,167 @@
+"""Soft actor-critic: https://arxiv.org/abs/1812.05905, and for Discrete actions 1910.07207."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional
+
+from guerdon import ops
+from guerdon.data.batch import Batch
+from guerdon.nn import Armor, GaussianActor, ModelConfig, QCritic, QNetwork
+from guerdon.nn.optimizer import Optimizer
+from guerdon.policy.base import Metrics, Policy, PolicyConfig, register_policy
+from guerdon.policy.bounds import Bounds
+from guerdon.policy.targets import with_returns
+
+if TYPE_CHECKING:
+    from guerdon.data import ReplayBuffer
+
+
+class SACConfig(PolicyConfig):
+    """Options of `sac`."""
+
+    learning_rate: float = Field(default=3e-4, gt=0)
+    """Step size of Adam, for actor, critics and temperature; 3e-4 to 1e-3."""
+    model: ModelConfig = ModelConfig(hidden=[256, 256], activation="relu", orthogonal=False)
+    """Actor and critics, which do not share layers."""
+    tau: float = Field(default=0.005, gt=0, le=1)
+    """How much of the way target critics go at each update."""
+    n_step: int = Field(default=1, ge=1)
+    """Rewards in a target before the next value."""
+    temperature: float | Literal["auto"] = "auto"
+    """Weight of the entropy; ``auto`` tunes it towards `target_entropy`."""
+    target_entropy: float | None = None
+    """Minus the number of action dimensions by default; for Discrete actions a share of the
+    largest entropy, see `target_entropy_share`."""
+    target_entropy_share: float = Field(default=0.5, gt=0, lt=1)
+    """For Discrete actions: this share of log(number of actions); 0.3 to 0.98."""
+
+
+@register_policy("sac")
+class SAC(Policy):
+    """Soft actor-critic, for Box and Discrete actions."""
+
+    Config = SACConfig
+    defaults: ClassVar[dict[str, dict[str, Any]]] = {
+        "env": {"n_envs": 1},
+        "collect": {"n_step": 1, "warmup_steps": 1_000, "buffer_size": 1_000_000},
+        "learn": {"batch_size": 256},
+    }
+    target_name = "{n_step}-step soft TD"
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        config = self.config
+        self.discrete = isinstance(self.action_space, spaces.Discrete)
+        self.bounds = None if self.discrete else Bounds(self.action_space, "sac", self.device)
+        self.actor = self.create_model(QNetwork if self.discrete else GaussianActor)
+        self.critic = self.create_part(QCritic)
+        self.learner = Armor(self.critic)
+        self.learner.add_model(
+            "target", update_type="momentum", update_kwargs={"theta": config.tau}
+        )
+        for name in ("actor", "critic"):
+            self.optimizers[name] = Optimizer(
+                getattr(self, name).parameters(),
+                config.learning_rate,
+                max_grad_norm=config.max_grad_norm,
+            )
+        start = 1.0 if config.temperature == "auto" else config.temperature
+        self.log_temperature = nn.Parameter(torch.tensor(math.log(start), device=self.device))
+        if config.temperature == "auto":
+            self.optimizers["temperature"] = Optimizer([self.log_temperature], config.learning_rate)
+        self.target_entropy = self._target_entropy()
+
+    def _target_entropy(self) -> float:
+        config = self.config
+        if config.target_entropy is not None:
+            return float(config.target_entropy)
+        if self.discrete:
+            return float(config.target_entropy_share * math.log(self.action_space.n))
+        return -float(np.prod(self.action_space.shape))
+
+    def forward(self, batch: Batch, state: Any = None) -> Batch:  # noqa: ARG002 - no memory
+        """Draws actions while collecting, and takes the most likely ones while testing."""
+        output = self.actor(self.observation(batch.obs))
+        if self.bounds is None:
+            logit = output["logit"]
+            act = (
+                ops.categorical_sample(logit, self.generator)
+                if self.explores
+                else ops.categorical_mode(logit)
+            )
+            return Batch(act=act.numpy(force=True) + self.action_space.start)
+        if self.explores:
+            act, _ = ops.squashed_gaussian_sample(output["mu"], output["log_std"], self.generator)
+        else:
+            act = torch.tanh(output["mu"])
+        return Batch(act=self.bounds.to_env(act))
+
+    def read(
+        self, batch_size: int, buffer: ReplayBuffer, fields: tuple[str, ...]
+    ) -> tuple[Batch, np.ndarray]:
+        """Samples transitions, or segments of `n_step` of them."""
+        return buffer.sample(batch_size, length=self.config.n_step, fields=fields)
+
+    @torch.no_grad()
+    def process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> Batch:  # noqa: ARG002
+        """Adds ``target``: the reward, and the soft value of what the policy would do next."""
+        rows = with_returns(self, batch)
+        temperature = self.log_temperature.exp()
+        if self.bounds is None:
+            rows.act = rows.act - int(self.action_space.start)
+            q_value = self.learner.target_forward(rows.obs_next)["q_value"].amin(0)
+            log_prob = functional.log_softmax(self.actor(rows.obs_next)["logit"], -1)
+            value = (log_prob.exp() * (q_value - temperature * log_prob)).sum(-1)
+        else:
+            rows.act = self.bounds.to_unit(rows.act)
+            act, log_prob = self._sample(rows.obs_next)
+            q_value = self.learner.target_forward(rows.obs_next, act=act)["q_value"].amin(0)
+            value = q_value - temperature * log_prob
+        rows.target = torch.addcmul(rows.returns, rows.discount, value)
+        return rows
+
+    def _sample(self, obs: Any) -> tuple[Tensor, Tensor]:
+        output = self.actor(obs)
+        return ops.squashed_gaussian_sample(output["mu"], output["log_std"], self.generator)
+
+    def learn(self, batch: Batch, **_: Any) -> Metrics:
+        """One step of the critics, the actor and the temperature."""
+        if self.bounds is None:
+            q_value = ops.select_action(self.critic(batch.obs)["q_value"], batch.act.expand(2, -1))
+        else:
+            q_value = self.critic(batch.obs, batch.act)["q_value"]
+        critic_loss = 0.5 * (q_value - batch.target).square().sum(0).mean()
+        self.optimizers["critic"].step(critic_loss)
+        actor_loss, entropy = self._actor_loss(batch.obs)
+        self.optimizers["actor"].step(actor_loss)
+        if "temperature" in self.optimizers:
+            gap = entropy - self.target_entropy
+            self.optimizers["temperature"].step(self.log_temperature * gap)
+        self.learner.target_update()
+        return {
+            "train/critic_loss": critic_loss.detach(),
+            "train/actor_loss": actor_loss.detach(),
+            "train/entropy": entropy,
+            "train/ent_coef": self.log_temperature.detach().exp(),
+        }
+
+    def _actor_loss(self, obs: Any) -> tuple[Tensor, Tensor]:
+        """How far actions are from the best soft value; and the policy's entropy."""
+        temperature = self.log_temperature.detach().exp()
+        if self.bounds is None:
+            log_prob = functional.log_softmax(self.actor(obs)["logit"], -1)
+            with torch.no_grad():
+                q_value = self.critic(obs)["q_value"].amin(0)
+            loss = (log_prob.exp() * (temperature * log_prob - q_value)).sum(-1).mean()
+            return loss, -(log_prob.detach().exp() * log_prob.detach()).sum(-1).mean()
+        act, log_prob = self._sample(obs)
+        q_value = self.critic(obs, act)["q_value"].amin(0)
+        return (temperature * log_prob - q_value).mean(), -log_prob.detach().mean()

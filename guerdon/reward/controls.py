@@ -1,0 +1,84 @@
+"""The reward models that nothing is learned in: `env`, `constant` and `function`."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from guerdon.reward.base import RewardConfig, RewardModel, as_rewards, register_reward_model
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from guerdon.data import Batch
+
+
+@register_reward_model("env")
+class EnvReward(RewardModel):
+    """What the environment paid."""
+
+    def estimate(self, data: Batch) -> Batch:
+        """The transitions as they are."""
+        return data
+
+
+class ConstantConfig(RewardConfig):
+    """Options of `constant`."""
+
+    value: float = 1.0
+    """What every transition is worth."""
+
+
+@register_reward_model("constant")
+class ConstantReward(RewardModel):
+    """The same for every transition: the control that imitation has to beat."""
+
+    Config = ConstantConfig
+
+    def estimate(self, data: Batch) -> Batch:
+        """Every reward is the constant."""
+        return data.replace(rew=as_rewards(self.config.value, data.rew))
+
+
+class FunctionConfig(RewardConfig):
+    """Options of `function`."""
+
+    target: str | Callable[[Any], Any]
+    """The user's rule: ``package.module:name``, or the function itself."""
+    fields: tuple[str, ...] = ("obs", "act", "obs_next", "terminated")
+    """The fields of a transition that the rule reads."""
+
+
+@register_reward_model("function")
+class FunctionReward(RewardModel):
+    """A user's own rule: a function from a batch of transitions to their rewards."""
+
+    Config = FunctionConfig
+
+    def __init__(self, config: Any, device: str = "cpu", tb_logger: Any = None) -> None:
+        super().__init__(config, device, tb_logger)
+        target = self.config.target
+        self._function = load_function(target) if isinstance(target, str) else target
+        self.fields = self.config.fields  # type: ignore[misc] # this model's are an option
+
+    def estimate(self, data: Batch) -> Batch:
+        """Every reward is what the rule says."""
+        rew = self._function(data)
+        if tuple(rew.shape) != tuple(data.rew.shape):
+            raise ValueError(
+                f"the reward function {self.config.target} gave shape {tuple(rew.shape)} "
+                f"for transitions of shape {tuple(data.rew.shape)}: one number each is needed"
+            )
+        return data.replace(rew=as_rewards(rew, data.rew))
+
+
+def load_function(target: str) -> Callable[[Any], Any]:
+    """The function that ``package.module:name`` names."""
+    module, colon, name = target.partition(":")
+    if not colon:
+        raise ValueError(f"a function is named as 'package.module:name', but got {target!r}")
+    try:
+        found: Callable[[Any], Any] = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"there is no function {target!r}: {error}") from error
+    return found

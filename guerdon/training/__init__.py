@@ -1,0 +1,1 @@
+"""The loops, evaluation, checkpoints, and what a run leaves behind."""

@@ -1,0 +1,223 @@
+"""What happens beside the loop: counting, stopping, logging, evaluating, saving."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from guerdon.training.evaluation import evaluation_metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from guerdon.collect import Collected
+
+_RECENT = 100  # episodes that the mean return is over
+
+
+@dataclass
+class Progress:
+    """How far a run has come."""
+
+    env_steps: int = 0
+    """Transitions collected."""
+    episodes: int = 0
+    """Episodes that ended."""
+    updates: int = 0
+    """Calls of `Policy.update`."""
+    seconds: float = 0.0
+    """On the clock, less evaluations and saving; over all starts of the run."""
+
+
+@dataclass
+class Budget:
+    """When a run stops; None is never."""
+
+    max_steps: int | None = None
+    max_updates: int | None = None
+    max_seconds: float | None = None
+    target_return: float | None = None
+    """Mean return of an evaluation."""
+
+
+class Monitor:
+    """Counts, and does what is due after an iteration.
+
+    Args:
+        budget: When to stop.
+        evaluate: Plays evaluation episodes; called with the number of steps.
+        eval_every: Steps between evaluations.
+        log: Called with the number of steps and metrics.
+        log_every: Steps between logs.
+        save: Saves a checkpoint; called with whether the policy is the best so far.
+        save_every: Steps between checkpoints, beside one at every evaluation.
+        interrupted: Says whether someone has asked the run to stop.
+    """
+
+    def __init__(
+        self,
+        budget: Budget,
+        *,
+        evaluate: Callable[[int], Collected] | None = None,
+        eval_every: int = 10_000,
+        log: Callable[[int, Mapping[str, Any]], None] | None = None,
+        log_every: int = 2_000,
+        save: Callable[[bool], None] | None = None,
+        save_every: int = 10_000,
+        interrupted: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.budget = budget
+        self.progress = Progress()
+        self.evaluation: Collected | None = None
+        """The newest."""
+        self.best: float | None = None
+        """The best mean return of an evaluation."""
+        self._evaluate, self._log, self._save = evaluate, log, save
+        self._every = {"eval": eval_every, "log": log_every, "save": save_every}
+        self._due = dict(self._every)
+        self._interrupted = interrupted
+        self._returns: deque[float] = deque(maxlen=_RECENT)
+        self._lengths: deque[int] = deque(maxlen=_RECENT)
+        self._successes: deque[bool] = deque(maxlen=_RECENT)
+        self._since = time.perf_counter()
+        self._logged = (0, 0.0)
+        self._evaluated_at = -1
+
+    # --- stopping
+
+    @property
+    def fraction(self) -> float:
+        """The share of the steps that is done."""
+        return self.progress.env_steps / self.budget.max_steps if self.budget.max_steps else 0.0
+
+    def stop_reason(self) -> str | None:
+        """Why the run has to stop now, or None."""
+        budget, progress = self.budget, self.progress
+        if self._interrupted():
+            return "interrupted"
+        if (
+            self.evaluation is not None
+            and budget.target_return is not None
+            and np.mean(self.evaluation.returns) >= budget.target_return
+        ):
+            return "target_return"
+        for name, used in (
+            ("max_steps", progress.env_steps),
+            ("max_updates", progress.updates),
+            ("max_seconds", progress.seconds),
+        ):
+            limit = getattr(budget, name)
+            if limit is not None and used >= limit:
+                return name
+        return None
+
+    # --- after an iteration
+
+    def iteration(self, collected: Collected, updates: int, metrics: Mapping[str, Any]) -> None:
+        """Counts an iteration, and does what is due.
+
+        Args:
+            collected: What it collected.
+            updates: How often the policy was updated in it.
+            metrics: What the last of these updates returned.
+        """
+        progress = self.progress
+        progress.env_steps += collected.n_step
+        progress.episodes += collected.n_episode
+        progress.updates += updates
+        now = time.perf_counter()
+        progress.seconds += now - self._since
+        self._since = now
+        self._returns.extend(collected.returns)
+        self._lengths.extend(collected.lengths)
+        self._successes.extend(collected.successes)
+        due = [name for name, step in self._due.items() if progress.env_steps >= step]
+        if due:
+            self._do(due, metrics)
+
+    def _do(self, due: list[str], metrics: Mapping[str, Any]) -> None:
+        steps = self.progress.env_steps
+        for name in due:
+            self._due[name] = (steps // self._every[name] + 1) * self._every[name]
+        lines = {**self._rollout_metrics(), **metrics} if "log" in due else {}
+        improved = False
+        if "eval" in due and self._evaluate is not None:
+            evaluation, improved = self._evaluated()
+            lines |= evaluation
+        if lines and self._log is not None:
+            self._log(steps, lines)
+        if self._save is not None and ("save" in due or ("eval" in due and self._evaluate)):
+            self._save(improved)
+        self._since = time.perf_counter()
+
+    def finish(self) -> None:
+        """Evaluates and saves the final policy, if that was not just done."""
+        steps = self.progress.env_steps
+        if steps == self._evaluated_at:
+            return
+        improved = False
+        if self._evaluate is not None:
+            metrics, improved = self._evaluated()
+            if self._log is not None:
+                self._log(steps, metrics)
+        if self._save is not None:
+            self._save(improved)
+
+    def _evaluated(self) -> tuple[dict[str, Any], bool]:
+        """Evaluates; the metrics, and whether the policy is better than ever."""
+        assert self._evaluate is not None
+        self.evaluation = self._evaluate(self.progress.env_steps)
+        self._evaluated_at = self.progress.env_steps
+        metrics: dict[str, Any] = evaluation_metrics(self.evaluation)
+        mean = metrics["eval/mean_reward"]
+        improved = self.best is None or mean > self.best
+        if improved:
+            self.best = mean
+        return metrics | {"eval/best_mean_reward": self.best}, improved
+
+    def _rollout_metrics(self) -> dict[str, Any]:
+        progress = self.progress
+        steps, seconds = self._logged
+        self._logged = (progress.env_steps, progress.seconds)
+        metrics: dict[str, Any] = {
+            "time/fps": (progress.env_steps - steps) / max(progress.seconds - seconds, 1e-9),
+            "time/time_elapsed": progress.seconds,
+            "train/n_updates": progress.updates,
+            "rollout/episodes": progress.episodes,
+        }
+        if self._returns:
+            metrics["rollout/ep_rew_mean"] = float(np.mean(self._returns))
+            metrics["rollout/ep_len_mean"] = float(np.mean(self._lengths))
+        if self._successes:
+            metrics["rollout/success_rate"] = float(np.mean(self._successes))
+        return metrics
+
+    # --- files
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that is needed to go on."""
+        return {
+            "progress": asdict(self.progress),
+            "best": self.best,
+            "returns": list(self._returns),
+            "lengths": list(self._lengths),
+            "successes": list(self._successes),
+            "logged": list(self._logged),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on where `state_dict` was taken."""
+        self.progress = Progress(**state["progress"])
+        self.best = state["best"]
+        self._returns.extend(state["returns"])
+        self._lengths.extend(state["lengths"])
+        self._successes.extend(state["successes"])
+        self._logged = tuple(state["logged"])
+        steps = self.progress.env_steps
+        self._due = {name: (steps // every + 1) * every for name, every in self._every.items()}
+        self._evaluated_at = -1
+        self._since = time.perf_counter()

@@ -1,0 +1,169 @@
+"""From a config to the parts of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from guerdon.collect import Collector
+from guerdon.envs import make_vec
+from guerdon.policy import create_policy
+from guerdon.reward import make_reward
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from guerdon.config import GuerdonConfig
+    from guerdon.config.schema import EnvConfig
+    from guerdon.data import ReplayBuffer
+    from guerdon.envs import VectorEnv
+    from guerdon.policy import Policy
+    from guerdon.reward import Reward
+
+EnvSetting = tuple["Callable[..., Any]", "Sequence[Any]", "Sequence[Any]"]
+"""What makes an environment, its settings for collecting, and those for evaluating."""
+
+
+@dataclass
+class Seeds:
+    """One seed for each part, all from the seed of the run."""
+
+    policy: int
+    collect: int
+    buffer: int
+    evaluate: int
+
+    @classmethod
+    def of(cls, seed: int) -> Seeds:
+        """Draws them."""
+        return cls(*(int(x) for x in np.random.SeedSequence(seed).generate_state(4)))
+
+
+@dataclass
+class Parts:
+    """What a run is made of."""
+
+    env: VectorEnv
+    eval_env: VectorEnv
+    policy: Policy
+    reward: Reward
+    collector: Collector
+    seeds: Seeds
+
+    @property
+    def buffer(self) -> ReplayBuffer:
+        """The collector's buffer."""
+        assert self.collector.buffer is not None
+        return self.collector.buffer
+
+    def clean_point(self) -> None:
+        """Breaks off all episodes, so that a run saved here goes on exactly like this one."""
+        self.collector.break_off()
+        self.reward.break_off()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that is needed to go on from a clean point."""
+        state = {
+            "policy": self.policy.training_state(),
+            "reward": self.reward.state_dict(),
+            "collector": self.collector.state_dict(),
+        }
+        return state if self.policy.on_policy else state | {"buffer": self.buffer.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on where `state_dict` was taken."""
+        self.policy.load_training_state(state["policy"])
+        self.reward.load_state_dict(state["reward"])
+        self.collector.load_state_dict(state["collector"])
+        if "buffer" in state:
+            self.buffer.load_state_dict(state["buffer"])
+
+    def close(self) -> None:
+        """Ends all environments."""
+        self.env.close()
+        self.eval_env.close()
+
+
+def make_env(
+    config: EnvConfig, settings: tuple[Callable[..., Any], Sequence[Any]] | None = None, **more: Any
+) -> VectorEnv:
+    """The environments of a config's section.
+
+    Args:
+        config: The section.
+        settings: A function that makes one environment, and what to call it with; instead of
+            the section's ``id`` and ``settings``.
+        **more: Further arguments of `make_vec`.
+    """
+    options = config.model_dump(exclude={"id", "eval"})
+    if settings is None:
+        return make_vec(config.id, **options, **more)
+    options |= {"n_envs": len(settings[1]), "settings": list(settings[1])}
+    return make_vec(settings[0], **options, **more)
+
+
+def make_parts(
+    config: GuerdonConfig,
+    *,
+    env_setting: EnvSetting | None = None,
+    model: Any = None,
+    policy_fn: Callable[..., Policy] | None = None,
+) -> Parts:
+    """Makes the parts of a run.
+
+    Args:
+        config: What was asked for.
+        env_setting: Environments, instead of those that the config names.
+        model: A network for the policy, instead of its own.
+        policy_fn: A policy class, instead of the one that the config names.
+    """
+    seeds = Seeds.of(config.seed)
+    collecting, testing = config.env, config.env.for_evaluation(config.eval.n_envs)
+    if env_setting is None:
+        env, eval_env = make_env(collecting), make_env(testing)
+    else:
+        make, *settings = env_setting
+        env, eval_env = (
+            make_env(section, (make, each))
+            for section, each in zip((collecting, testing), settings, strict=True)
+        )
+    spaces = (env.observation_space, env.action_space)
+    options = {"seed": seeds.policy, "device": find_device(config.run.device), "model": model}
+    if policy_fn is None:
+        policy = create_policy(config.policy, *spaces, **options)
+    else:
+        policy = policy_fn(config.policy, *spaces, **options)
+    reward = make_reward(
+        config.reward.model_dump(), gamma=config.policy.get("gamma", 0.99), device=options["device"]
+    )
+    if policy.on_policy:
+        size = rollout_slots(config, env) * env.n_envs
+    else:
+        size = config.collect.buffer_size or 0
+    buffer = policy.make_buffer(size, env.n_envs, seeds.buffer)
+    collector = Collector(
+        policy, env, buffer, seed=seeds.collect, store_info="info" in reward.fields
+    )
+    return Parts(env, eval_env, policy, reward, collector, seeds)
+
+
+def rollout_slots(config: GuerdonConfig, env: VectorEnv) -> int:
+    """Rows an environment that hold one on-policy iteration, whatever happens in it."""
+    if config.collect.n_step is None:
+        return 0
+    if not env.synchronous:
+        return config.collect.n_step  # one environment may be ready much more often than others
+    # Every transition may be the last of its episode, and be followed by a row for the reset.
+    return 2 * -(-config.collect.n_step // env.n_envs) + 1
+
+
+def find_device(name: str) -> str:
+    """The device that a name means; ``auto`` is the best there is."""
+    if name != "auto":
+        return name
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"

@@ -1,0 +1,197 @@
+"""`train`: from a config to a finished run folder, and on from where one stopped."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from guerdon.config import GuerdonConfig, compose, to_yaml
+from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint, save_checkpoint
+from guerdon.training.display import Mode, make_display
+from guerdon.training.evaluation import evaluate
+from guerdon.training.monitor import Budget, Monitor
+from guerdon.training.parts import EnvSetting, Parts, make_parts
+from guerdon.training.recorder import Recorder
+from guerdon.training.run_folder import RunFolder, default_path
+from guerdon.training.trainers import offpolicy_trainer, onpolicy_trainer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from guerdon.policy import Policy
+
+Summary = dict[str, Any]
+
+
+def train(
+    source: str | Path | Mapping[str, Any] | GuerdonConfig | None = None,
+    *overrides: str,
+    seed: int | None = None,
+    resume: str | Path | None = None,
+    display: Mode = "auto",
+    env_setting: EnvSetting | None = None,
+    model: Any = None,
+    policy_fn: Callable[..., Policy] | None = None,
+) -> Summary:
+    """Trains a policy, and leaves a run folder.
+
+    Args:
+        source: A preset, the path of a config file, sections as a dictionary, or a config.
+        *overrides: Dotted keys with values, as on the command line: ``"policy.gamma=0.9"``.
+        seed: Of everything random; the config's own by default.
+        resume: The folder of a run to go on with; its config is used, with the overrides.
+        display: What to show: ``auto``, ``live``, ``lines`` or ``none``.
+        env_setting: A function that makes an environment, with settings for the collecting and
+            for the evaluating ones; instead of what the config names.
+        model: A network for the policy, instead of its own.
+        policy_fn: A policy class, instead of the one that the config names.
+
+    Returns:
+        What ``summary.json`` holds, and ``run_dir``.
+    """
+    if resume is not None:
+        if source is not None:
+            raise ValueError("a run is resumed with its own config: leave the preset or file out")
+        source = RunFolder(resume).config
+        if not source.is_file():
+            raise FileNotFoundError(f"{resume} holds no run to resume: it has no config.yaml")
+    if isinstance(source, GuerdonConfig):
+        config = source
+    else:
+        config = compose(source, [*overrides, *([] if seed is None else [f"seed={seed}"])])
+    if config.run.threads is not None:
+        torch.set_num_threads(config.run.threads)
+    with ExitStack() as stack:
+        # Before the folder: a config that cannot be built leaves nothing behind.
+        parts = make_parts(config, env_setting=env_setting, model=model, policy_fn=policy_fn)
+        stack.callback(parts.close)
+        if resume is None:
+            path = Path(config.run.dir or default_path(config.run.name, config.seed))
+            folder = RunFolder.create(path, to_yaml(config))
+        else:
+            folder = RunFolder.reopen(resume)
+        stack.enter_context(folder)
+        return _run(config, parts, folder, display, resumed=resume is not None)
+
+
+def _run(
+    config: GuerdonConfig, parts: Parts, folder: RunFolder, display: Mode, resumed: bool
+) -> Summary:
+    state, step = None, 0 if resumed else None
+    if resumed and checkpoint_steps(folder.checkpoints):  # it may have been killed before the first
+        state, step = load_checkpoint(folder.checkpoints)
+    shown = make_display(
+        config.run.max_steps, sys.stdout, display,
+        title=f"{config.run.name} · {config.env.id} · {config.policy['type']} · seed {config.seed}",
+    )  # fmt: skip
+    with Recorder(folder, shown, resume_step=step) as recorder, interrupts() as interrupted:
+        monitor = _monitor(config, parts, folder, recorder, interrupted)
+        if state is not None:
+            parts.load_state_dict(state)
+            monitor.load_state_dict(state["monitor"])
+        recorder.text(f"{'resumed at step' if resumed else 'started at step'} {step or 0}")
+        collect, learn = config.collect, config.learn
+        common: dict[str, Any] = {
+            "reward": parts.reward,
+            "n_step": collect.n_step,
+            "n_episode": collect.n_episode,
+            "batch_size": learn.batch_size,
+            "monitor": monitor,
+        }
+        if parts.policy.on_policy:
+            onpolicy_trainer(parts.policy, parts.collector, repeat=learn.repeat, **common)
+        else:
+            offpolicy_trainer(
+                parts.policy,
+                parts.collector,
+                updates_per_collect=learn.updates_per_collect,
+                warmup_steps=collect.warmup_steps,
+                **common,
+            )
+        summary = _summary(config, monitor)
+        folder.write_summary(summary)
+        recorder.text(f"stopped: {summary['stop_reason']}")
+    return {**summary, "run_dir": str(folder.path)}
+
+
+def _monitor(
+    config: GuerdonConfig,
+    parts: Parts,
+    folder: RunFolder,
+    recorder: Recorder,
+    interrupted: Callable[[], bool],
+) -> Monitor:
+    def play(steps: int) -> Any:
+        # By the number of steps, not of evaluations: a resumed run plays the same episodes.
+        seed = np.random.SeedSequence([parts.seeds.evaluate, steps]).generate_state(1)[0]
+        return evaluate(
+            parts.policy, parts.eval_env, config.eval.episodes,
+            seed=int(seed), deterministic=config.eval.deterministic,
+        )  # fmt: skip
+
+    def save(is_best: bool) -> None:
+        parts.clean_point()
+        state = parts.state_dict() | {"monitor": monitor.state_dict()}
+        steps = monitor.progress.env_steps
+        save_checkpoint(folder.checkpoints, steps, state, keep=config.run.keep, is_best=is_best)
+
+    run = config.run
+    monitor = Monitor(
+        Budget(run.max_steps, run.max_updates, run.max_seconds, config.eval.target_return),
+        evaluate=play,
+        eval_every=config.eval.every,
+        log=recorder.log,
+        log_every=run.log_every,
+        save=save,
+        save_every=run.checkpoint_every,
+        interrupted=interrupted,
+    )
+    return monitor
+
+
+def _summary(config: GuerdonConfig, monitor: Monitor) -> Summary:
+    progress, evaluation = monitor.progress, monitor.evaluation
+    returns = evaluation.returns if evaluation is not None else [np.nan]
+    return {
+        "env_steps": progress.env_steps,
+        "updates": progress.updates,
+        "wall_seconds": progress.seconds,
+        "fps": progress.env_steps / max(progress.seconds, 1e-9),
+        "eval_return_mean": float(np.mean(returns)),
+        "eval_return_std": float(np.std(returns)),
+        "best_eval_return_mean": monitor.best,
+        "stop_reason": monitor.stop_reason(),
+        "seed": config.seed,
+        "episodes": progress.episodes,
+    }
+
+
+@contextmanager
+def interrupts() -> Iterator[Callable[[], bool]]:
+    """Makes the first Ctrl-C (or polite kill) a request to stop; the second is Python's own."""
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked.is_set
+        return
+
+    def ask(number: int, _: Any) -> None:
+        asked.set()
+        signal.signal(number, before[number])
+
+    before: dict[int, Any] = {
+        number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    for number in before:
+        signal.signal(number, ask)
+    try:
+        yield asked.is_set
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

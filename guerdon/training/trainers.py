@@ -1,0 +1,115 @@
+"""The loops. Each is a function to read from top to bottom, and to copy where it does not fit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from guerdon.training.monitor import Budget, Monitor
+
+if TYPE_CHECKING:
+    from guerdon.collect import Collector
+    from guerdon.policy import Policy
+    from guerdon.reward import Reward
+
+
+def onpolicy_trainer(
+    policy: Policy,
+    collector: Collector,
+    *,
+    reward: Reward | None = None,
+    n_step: int | None = None,
+    n_episode: int | None = None,
+    batch_size: int = 64,
+    repeat: int = 1,
+    max_steps: int | None = None,
+    monitor: Monitor | None = None,
+) -> Monitor:
+    """Collects with the newest policy, learns from that, and forgets it.
+
+    Args:
+        policy: Who acts and learns.
+        collector: Where it acts; its buffer has to hold one iteration.
+        reward: What transitions are worth; the environment's word by default.
+        n_step: Transitions an iteration, or
+        n_episode: episodes an iteration.
+        batch_size: Transitions a minibatch.
+        repeat: Passes over what was collected.
+        max_steps: Transitions after which to stop, where there is no monitor that says it.
+        monitor: Stops, logs, evaluates and saves.
+
+    Returns:
+        The monitor, which knows how far the run has come.
+    """
+    monitor = monitor or Monitor(Budget(max_steps=max_steps))
+    buffer = _buffer_of(collector)
+    while monitor.stop_reason() is None:
+        policy.advance(monitor.progress.env_steps, monitor.fraction)
+        collected = collector.collect(n_step=n_step, n_episode=n_episode)
+        _train_reward(reward, collector, monitor)
+        metrics = policy.update(batch_size, buffer, reward, repeat=repeat)
+        buffer.reset()
+        monitor.iteration(collected, 1, metrics)
+    monitor.finish()
+    return monitor
+
+
+def offpolicy_trainer(
+    policy: Policy,
+    collector: Collector,
+    *,
+    reward: Reward | None = None,
+    n_step: int | None = None,
+    n_episode: int | None = None,
+    batch_size: int = 64,
+    updates_per_collect: int = 1,
+    warmup_steps: int = 0,
+    max_steps: int | None = None,
+    monitor: Monitor | None = None,
+) -> Monitor:
+    """Collects into a buffer, and learns from samples of all that is in it.
+
+    Args:
+        policy: Who acts and learns.
+        collector: Where it acts.
+        reward: What transitions are worth; the environment's word by default.
+        n_step: Transitions an iteration, or
+        n_episode: episodes an iteration.
+        batch_size: Transitions a sample.
+        updates_per_collect: Samples an iteration.
+        warmup_steps: Transitions with random actions before learning starts.
+        max_steps: Transitions after which to stop, where there is no monitor that says it.
+        monitor: Stops, logs, evaluates and saves.
+
+    Returns:
+        The monitor, which knows how far the run has come.
+    """
+    monitor = monitor or Monitor(Budget(max_steps=max_steps))
+    buffer = _buffer_of(collector)
+    while monitor.stop_reason() is None:
+        warming_up = monitor.progress.env_steps < warmup_steps
+        policy.advance(monitor.progress.env_steps, monitor.fraction)
+        collected = collector.collect(n_step=n_step, n_episode=n_episode, random=warming_up)
+        _train_reward(reward, collector, monitor)
+        metrics: dict[str, Any] = {}
+        updates = 0 if warming_up else updates_per_collect
+        for _ in range(updates):
+            metrics = policy.update(batch_size, buffer, reward)
+        monitor.iteration(collected, updates, metrics)
+    monitor.finish()
+    return monitor
+
+
+def _buffer_of(collector: Collector) -> Any:
+    if collector.buffer is None:
+        raise ValueError("this collector has no buffer, so there is nothing to learn from")
+    return collector.buffer
+
+
+def _train_reward(reward: Reward | None, collector: Collector, monitor: Monitor) -> None:
+    """Shows the reward what is new, and lets it learn."""
+    if reward is None or not reward.learns:
+        return
+    fields = dict.fromkeys(("obs", "act", "rew", "terminated", *reward.fields))
+    reward.collect_data(collector.fresh(tuple(fields)))
+    reward.train()
+    reward.clear_data(monitor.progress.updates)

@@ -1,0 +1,46 @@
+"""Time limits and frame stacks."""
+
+import gymnasium
+import numpy as np
+
+from guerdon.envs import Counting, make_vec
+from guerdon.envs.wrappers import frame_stack, time_limit
+
+
+def test_a_time_limit_truncates():
+    env = time_limit(Counting(lengths=[9]), 2)
+    env.reset()
+    assert [env.step(0)[2:4] for _ in range(2)] == [(False, False), (False, True)]
+
+
+def test_frames_are_stacked_oldest_first_from_zeros():
+    env = frame_stack(Counting(number=7), 3)
+    obs, _ = env.reset()
+    assert obs.tolist() == [[0, 0, 0], [0, 0, 0], [7, 0, 0]]
+    assert env.step(0)[0].tolist() == [[0, 0, 0], [7, 0, 0], [7, 0, 1]]
+    assert env.observation_space.shape == (3, 3)
+
+
+def test_stacks_begin_anew_with_an_episode_and_end_truly():
+    for backend in ("base", "subprocess"):
+        with make_vec(
+            "guerdon/Counting-v0", 1, backend=backend, frame_stack=2, kwargs={"lengths": [2]}
+        ) as env:
+            env.reset(0)
+            env.step(np.array([0]))
+            step = env.step(np.array([0]))
+        assert step.obs_next[0].tolist() == [[0, 0, 1], [0, 0, 2]]
+        assert step.obs[0].tolist() == [[0, 0, 0], [0, 1, 0]]
+
+
+def test_wrappers_are_applied_from_the_inside_out():
+    env = make_vec(
+        "Pendulum-v1",
+        1,
+        wrappers=[
+            lambda env: gymnasium.wrappers.TransformReward(env, lambda _: 3.0),
+            lambda env: gymnasium.wrappers.TransformReward(env, lambda reward: reward + 1),
+        ],
+    )
+    env.reset(0)
+    assert env.step(np.zeros((1, 1), np.float32)).rew.tolist() == [4.0]

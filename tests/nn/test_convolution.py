@@ -1,0 +1,81 @@
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from guerdon.nn import ModelConfig, make_encoder, make_image_encoder
+
+
+def images(*shape, dtype=np.uint8):
+    return spaces.Box(0, 255 if dtype == np.uint8 else 1, shape, dtype)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "size"),
+    [
+        ("nature", (4, 84, 84), 512),
+        ("nature", (36, 40, 3), 512),
+        ("impala", (7, 7, 3), 256),
+        ("resnet10", (3, 32, 48), 256),
+        ("auto", (4, 84, 84), 512),
+        ("auto", (16, 16, 3), 256),
+    ],
+)
+@pytest.mark.parametrize("lead", [(2,), (2, 1), ()])
+def test_features_of_images(name, shape, size, lead):
+    encoder = make_encoder(images(*shape), ModelConfig(encoder=name))
+    features = encoder(torch.zeros(*lead, *shape, dtype=torch.uint8))
+    assert features.shape == (*lead, size)
+
+
+def test_images_are_scaled_only_if_they_are_bytes():
+    encoder = make_encoder(images(3, 8, 8), ModelConfig())
+    values = torch.randint(0, 256, (2, 3, 8, 8), dtype=torch.uint8)
+    torch.testing.assert_close(encoder.to_images(values), values / 255)
+    assert torch.equal(encoder.to_images(values.float()), values.float())
+
+
+def test_channels_last_are_moved_to_the_front():
+    encoder = make_encoder(images(8, 9, 3), ModelConfig())
+    values = torch.randint(0, 256, (2, 8, 9, 3), dtype=torch.uint8)
+    torch.testing.assert_close(encoder.to_images(values)[1, 2], values[1, :, :, 2] / 255)
+
+
+def test_the_frames_of_a_stack_become_channels():
+    encoder = make_encoder(images(2, 8, 9, 3), ModelConfig())
+    values = torch.randint(0, 256, (1, 2, 8, 9, 3), dtype=torch.uint8)
+    moved = encoder.to_images(values)
+    assert moved.shape == (1, 6, 8, 9)
+    torch.testing.assert_close(moved[0, 3 + 2], values[0, 1, :, :, 2] / 255)
+
+
+def test_nature_says_which_images_are_too_small():
+    with pytest.raises(ValueError, match="at least 36x36, but these are 16x20: use encoder=impala"):
+        make_encoder(images(3, 16, 20), ModelConfig(encoder="nature"))
+
+
+def test_the_width_of_a_resnet_is_that_of_its_first_stage():
+    encoder = make_image_encoder(
+        images(3, 32, 32), ModelConfig(encoder="resnet10"), width=8, size=7
+    )
+    assert encoder.dense.in_features == 8 * 8
+    assert encoder(torch.zeros(2, 3, 32, 32, dtype=torch.uint8)).shape == (2, 7)
+
+
+def test_a_resnet_gives_each_image_the_same_features_in_any_batch():
+    encoder = make_image_encoder(images(3, 32, 32), ModelConfig(encoder="resnet10"), width=8)
+    values = torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8)
+    torch.testing.assert_close(encoder(values)[2:3], encoder(values[2:3]))
+
+
+@pytest.mark.parametrize("name", ["nature", "impala", "resnet10"])
+def test_every_layer_gets_a_gradient(name):
+    encoder = make_encoder(images(40, 40, 3), ModelConfig(encoder=name))
+    encoder(torch.randint(0, 256, (2, 40, 40, 3), dtype=torch.uint8)).sum().backward()
+    assert all(parameter.grad.abs().sum() > 0 for parameter in encoder.parameters())
+
+
+def test_weights_are_plain_in_memory_so_that_they_can_be_saved():
+    encoder = make_encoder(images(40, 40, 3), ModelConfig())
+    encoder(torch.zeros(2, 40, 40, 3, dtype=torch.uint8))
+    assert all(parameter.is_contiguous() for parameter in encoder.parameters())

@@ -1,0 +1,310 @@
+import time
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from guerdon.ops.returns import (
+    discounted_sum,
+    generalized_advantage,
+    lambda_return,
+    multistep_return,
+)
+from tests.ops.gradients import gradient_is_right
+
+KINDS = {
+    "numpy": np.asarray,
+    "torch": torch.as_tensor,  # the compiled loop, on the tensor's memory
+    # Autograd has to follow: the doubling that a device gets.
+    "doubling": lambda x: torch.as_tensor(x).requires_grad_(np.asarray(x).dtype.kind == "f"),
+}
+if torch.cuda.is_available():
+    KINDS["cuda"] = lambda x: torch.as_tensor(x).cuda()
+
+
+@pytest.fixture(params=KINDS)
+def kind(request):
+    return KINDS[request.param]
+
+
+def column(*values, dtype=np.float32):
+    return np.array(values, dtype)[:, None]
+
+
+def flat(x):
+    return x.tolist() if isinstance(x, np.ndarray) else x.detach().cpu().numpy().tolist()
+
+
+def approx(*values):
+    return pytest.approx(list(values), rel=1e-5)
+
+
+def advantage(kind, value_next=(1, 1.5, 2), discount=(0.9, 0.9, 0.9), cut=(0, 0, 0), mask=None):
+    result = generalized_advantage(
+        kind(column(1, 2, 3)),
+        kind(column(0.5, 1, 1.5)),
+        kind(column(*value_next)),
+        kind(column(*discount)),
+        kind(column(*cut, dtype=np.bool_)),
+        0.5,
+        None if mask is None else kind(column(*mask, dtype=np.bool_)),
+    )
+    return flat(result[:, 0])
+
+
+# --- generalized advantage
+
+
+def test_advantages_of_an_open_episode(kind):
+    # deltas: 1 + 0.9 * 1 - 0.5 = 1.4;  2 + 0.9 * 1.5 - 1 = 2.35;  3 + 0.9 * 2 - 1.5 = 3.3
+    # traces: 2.35 + 0.45 * 3.3 = 3.835;  1.4 + 0.45 * 3.835 = 3.12575
+    assert advantage(kind) == approx(3.12575, 3.835, 3.3)
+
+
+def test_a_terminated_episode_has_no_value_after_it(kind):
+    # row 1: 2 - 1 = 1;  row 0: 1.4 + 0.45 * 1 = 1.85
+    assert advantage(kind, discount=(0.9, 0, 0.9), cut=(0, 1, 0)) == approx(1.85, 1, 3.3)
+
+
+def test_a_truncated_episode_bootstraps_from_its_last_observation(kind):
+    # row 1: 2 + 0.9 * 4 - 1 = 4.6;  row 0: 1.4 + 0.45 * 4.6 = 3.47
+    assert advantage(kind, value_next=(1, 4, 2), cut=(0, 1, 0)) == approx(3.47, 4.6, 3.3)
+
+
+def test_rows_that_are_no_data_get_zero_and_cut_the_trace(kind):
+    assert advantage(kind, mask=(1, 0, 1)) == approx(1.4, 0, 3.3)
+
+
+def test_what_stands_in_rows_that_are_no_data_does_not_matter(kind):
+    assert advantage(kind, value_next=(1, np.nan, 2), mask=(1, 0, 1)) == approx(1.4, 0, 3.3)
+
+
+def test_lambda_zero_gives_one_step_errors_and_lambda_one_the_discounted_sum(kind):
+    rew, value, value_next, discount, cut, _ = rollout(3, 9, 4)
+    arguments = [kind(x) for x in (rew, value, value_next, discount, cut)]
+    one_step = generalized_advantage(*arguments, 0.0)
+    np.testing.assert_allclose(flat(one_step), rew + discount * value_next - value, atol=1e-5)
+    # With lambda = 1 and values that follow each other, values in between cancel out.
+    value_next = np.concatenate((value[1:], value_next[-1:]))
+    none = np.zeros_like(cut)
+    arguments = [kind(x) for x in (rew, value, value_next, discount, none)]
+    total = discounted_sum(kind(rew), kind(discount), kind(value_next[-1]))
+    np.testing.assert_allclose(
+        flat(generalized_advantage(*arguments, 1.0)), np.array(flat(total)) - value, atol=1e-4
+    )
+
+
+def rollout(seed, length, width, dtype=np.float32):
+    rng = np.random.default_rng(seed)
+    rew, value, value_next = rng.normal(size=(3, length, width)).astype(dtype)
+    terminated = rng.random((length, width)) < 0.1
+    discount = (0.99 * ~terminated).astype(dtype)
+    cut = terminated | (rng.random((length, width)) < 0.1)
+    return rew, value, value_next, discount, cut, rng.random((length, width)) < 0.8
+
+
+def plain_advantage(rew, value, value_next, discount, cut, gae_lambda, mask):
+    result = np.zeros(rew.shape)
+    for b in range(rew.shape[1]):
+        later = 0.0
+        for t in reversed(range(len(rew))):
+            delta = rew[t, b] + discount[t, b] * value_next[t, b] - value[t, b]
+            trace = 0.0 if cut[t, b] else gae_lambda * discount[t, b]
+            later = delta + trace * later if mask[t, b] else 0.0
+            result[t, b] = later
+    return result
+
+
+sizes = st.tuples(st.integers(0, 1000), st.integers(1, 40), st.integers(1, 4))
+
+
+@settings(deadline=None, max_examples=40)
+@given(size=sizes, gae_lambda=st.floats(0, 1))
+def test_all_kinds_give_the_advantages_of_a_plain_loop(size, gae_lambda):
+    *data, mask = rollout(*size, dtype=np.float64)
+    expected = plain_advantage(*data, gae_lambda, mask)
+    for kind in KINDS.values():
+        result = generalized_advantage(*map(kind, data), gae_lambda, kind(mask))
+        np.testing.assert_allclose(flat(result), expected, rtol=1e-9, atol=1e-9)
+
+
+@settings(deadline=None, max_examples=40)
+@given(size=sizes, trace_lambda=st.floats(0, 1))
+def test_all_kinds_give_the_same_lambda_return_and_sum(size, trace_lambda):
+    rew, _, value_next, discount, cut, mask = rollout(*size, dtype=np.float64)
+    expected = lambda_return(rew, value_next, discount, cut, trace_lambda, mask)
+    total = discounted_sum(rew, discount, value_next[0])
+    for kind in KINDS.values():
+        result = lambda_return(
+            *map(kind, (rew, value_next, discount, cut)), trace_lambda, kind(mask)
+        )
+        np.testing.assert_allclose(flat(result), expected, rtol=1e-9, atol=1e-9)
+        result = discounted_sum(*map(kind, (rew, discount, value_next[0])))
+        np.testing.assert_allclose(flat(result), total, rtol=1e-9, atol=1e-9)
+
+
+@settings(deadline=None, max_examples=40)
+@given(size=sizes, masked=st.booleans())
+def test_all_kinds_give_the_same_multistep_return(size, masked):
+    rew, _, _, discount, _, mask = rollout(*size, dtype=np.float64)
+    mask = mask if masked else None
+    expected = multistep_return(rew, discount, mask)
+    for kind in KINDS.values():
+        result = multistep_return(kind(rew), kind(discount), None if mask is None else kind(mask))
+        for x, y in zip(result, expected, strict=True):
+            np.testing.assert_allclose(flat(x), y, rtol=1e-9, atol=1e-12)
+
+
+def test_layout_and_dtype_do_not_change_the_advantage():
+    data = rollout(0, 12, 5)
+    expected = generalized_advantage(*data[:5], 0.95, data[5])
+    strided = [np.asfortranarray(x) for x in data]
+    np.testing.assert_array_equal(generalized_advantage(*strided[:5], 0.95, strided[5]), expected)
+    assert expected.dtype == np.float32
+    frozen = [x.copy() for x in data]
+    for x in frozen:
+        x.setflags(write=False)
+    np.testing.assert_array_equal(generalized_advantage(*frozen[:5], 0.95, frozen[5]), expected)
+
+
+def test_a_rollout_without_rows_has_no_advantages(kind):
+    *data, mask = map(kind, rollout(0, 0, 3))
+    assert generalized_advantage(*data, 0.9, mask).shape == (0, 3)
+
+
+def test_half_precision_tensors_take_the_path_that_can_read_them():
+    rew, value, value_next, discount, cut, _ = map(torch.as_tensor, rollout(0, 6, 2))
+    exact = generalized_advantage(rew, value, value_next, discount, cut, 0.95)
+    rough = generalized_advantage(
+        rew.bfloat16(), value.bfloat16(), value_next.bfloat16(), discount.bfloat16(), cut, 0.95
+    )
+    assert rough.dtype == torch.bfloat16
+    torch.testing.assert_close(rough.float(), exact, rtol=0.05, atol=0.1)
+
+
+def test_the_gradients_of_returns_are_right():
+    rew, value, value_next, discount, cut, mask = map(torch.as_tensor, rollout(1, 5, 2))
+    assert gradient_is_right(
+        lambda *x: generalized_advantage(*x, cut, 0.9, mask), rew, value, value_next, discount
+    )
+    assert gradient_is_right(
+        lambda *x: lambda_return(*x, cut, 0.9, mask), rew, value_next, discount
+    )
+    assert gradient_is_right(
+        lambda *x: multistep_return(*x, mask)[:2], rew, discount.clamp(min=0.5)
+    )
+
+
+def test_arguments_are_not_changed(kind):
+    data = rollout(0, 6, 3)
+    copies = [x.copy() for x in data]
+    generalized_advantage(*map(kind, data[:5]), 0.9, kind(data[5]))
+    lambda_return(*(kind(data[i]) for i in (0, 2, 3, 4)), 0.9, kind(data[5]))
+    multistep_return(kind(data[0]), kind(data[3]), kind(data[5]))
+    for x, y in zip(data, copies, strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+def test_advantages_of_128_steps_of_8_environments_cost_under_150_microseconds():
+    *data, mask = rollout(0, 128, 8)
+    tensors = [torch.as_tensor(x) for x in data]
+    for arguments, rows in ((data, mask), (tensors, torch.as_tensor(mask))):
+        generalized_advantage(*arguments, 0.95, rows)  # compiles
+        best = np.inf
+        for _ in range(300):
+            start = time.perf_counter()
+            generalized_advantage(*arguments, 0.95, rows)
+            best = min(best, time.perf_counter() - start)
+        assert best < 150e-6
+
+
+# --- the lambda-return and the sum
+
+
+def test_lambda_returns_mix_the_value_and_what_happened(kind):
+    rew, value_next = kind(column(1, 2)), kind(column(3, 4))
+    discount = kind(column(0.5, 0.5))
+
+    def returns(cut, mask=None):
+        mask = None if mask is None else kind(column(*mask, dtype=np.bool_))
+        cut = kind(column(*cut, dtype=np.bool_))
+        return flat(lambda_return(rew, value_next, discount, cut, 0.5, mask)[:, 0])
+
+    # row 1: 2 + 0.5 * 4 = 4;  row 0: 1 + 0.5 * (0.5 * 3 + 0.5 * 4) = 2.75
+    assert returns((0, 0)) == approx(2.75, 4)
+    assert returns((1, 0)) == approx(2.5, 4)  # row 0: 1 + 0.5 * 3
+    assert returns((0, 0), mask=(1, 0)) == approx(2.5, 0)
+    assert returns((0, 0), mask=(0, 1)) == approx(0, 4)
+
+
+def test_advantage_and_value_make_the_lambda_return(kind):
+    rew, value, value_next, discount, _, _ = rollout(2, 15, 3)
+    value_next = np.concatenate((value[1:], value_next[-1:]))
+    cut = np.zeros(rew.shape, np.bool_)
+    gain = generalized_advantage(*map(kind, (rew, value, value_next, discount, cut)), 0.8)
+    returns = lambda_return(*map(kind, (rew, value_next, discount, cut)), 0.8)
+    np.testing.assert_allclose(flat(returns), np.array(flat(gain)) + value, atol=1e-5)
+
+
+def test_discounted_sums(kind):
+    rew, discount = kind(column(1, 2, 3)), kind(column(0.5, 0.5, 0.5))
+    # 3;  2 + 0.5 * 3 = 3.5;  1 + 0.5 * 3.5 = 2.75
+    assert flat(discounted_sum(rew, discount)[:, 0]) == approx(2.75, 3.5, 3)
+    # 3 + 0.5 * 8 = 7;  2 + 0.5 * 7 = 5.5;  1 + 0.5 * 5.5 = 3.75
+    bootstrap = kind(np.array([8], np.float32))
+    assert flat(discounted_sum(rew, discount, bootstrap)[:, 0]) == approx(3.75, 5.5, 7)
+
+
+# --- n steps
+
+
+def multistep(kind, discount=(0.9, 0.9, 0.9), mask=None):
+    mask = None if mask is None else kind(column(*mask, dtype=np.bool_))
+    result = multistep_return(kind(column(1, 2, 3)), kind(column(*discount)), mask)
+    assert result[2].dtype in (np.int64, torch.int64)
+    return [flat(x)[0] for x in result]
+
+
+def test_three_steps_without_an_end(kind):
+    # 1 + 0.9 * 2 + 0.81 * 3 = 5.23, and 0.9^3 = 0.729
+    assert multistep(kind) == approx(5.23, 0.729, 2)
+
+
+def test_nothing_counts_after_the_episode_terminated(kind):
+    assert multistep(kind, discount=(0.9, 0, 0.9)) == approx(2.8, 0, 2)
+
+
+def test_a_truncated_window_bootstraps_from_its_last_real_row(kind):
+    assert multistep(kind, mask=(1, 1, 0)) == approx(2.8, 0.81, 1)
+
+
+def test_a_window_ends_before_its_first_row_that_is_no_data(kind):
+    assert multistep(kind, mask=(1, 0, 1)) == approx(1, 0.9, 0)
+    assert multistep(kind, mask=(0, 1, 1)) == approx(0, 0, 0)
+
+
+# --- shapes
+
+
+@pytest.mark.parametrize("position", range(6))
+def test_a_shape_that_would_broadcast_is_refused(kind, position):
+    rew, value, value_next, discount, cut, mask = map(kind, rollout(0, 4, 3))
+    data = [rew, value, value_next, discount, cut, mask]
+    data[position] = data[position][:, :1]
+    with pytest.raises(ValueError, match="same shape"):
+        generalized_advantage(*data[:5], 0.9, data[5])
+    if position != 1:
+        with pytest.raises(ValueError, match="same shape"):
+            lambda_return(data[0], *data[2:5], 0.9, data[5])
+
+
+def test_flat_rows_are_refused(kind):
+    rew, _, _, discount, _, mask = map(kind, rollout(0, 4, 3))
+    with pytest.raises(ValueError, match="2 axes"):
+        multistep_return(rew[0], discount[0])
+    with pytest.raises(ValueError, match="same shape"):
+        multistep_return(rew, discount, mask[:1])
+    with pytest.raises(ValueError, match="same shape"):
+        discounted_sum(rew, discount, rew[0][:, None])

@@ -1,0 +1,255 @@
+"""The display on a terminal and in a pipe."""
+
+import io
+import os
+import pty
+import re
+import select
+import sys
+import time
+
+import pytest
+
+from guerdon.training import display
+from guerdon.training.display import Display, LineDisplay, LiveDisplay, make_display
+
+HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
+METRICS = {
+    "rollout/ep_rew_mean": 143.21,
+    "eval/mean_reward": 201.0,
+    "eval/std_reward": 12.14,
+    "time/fps": 8400.0,
+    "train/loss": 0.012345,
+    "train/approx_kl": 0.0071,
+    "reward/accuracy": 0.93,
+}
+
+
+def written(total_steps, *calls):
+    stream = io.StringIO()
+    shown = make_display(total_steps, stream)
+    for step, metrics in calls:
+        shown.log(step, metrics)
+    shown.close()
+    return stream.getvalue().splitlines()
+
+
+# --- lines
+
+
+def test_a_pipe_gets_one_line_for_each_call():
+    lines = written(364_800, (12_000, METRICS), (16_200, {"rollout/ep_rew_mean": 150}))
+    assert lines == [
+        "steps 12,000  return 143.2  eval 201.0±12.1  fps 8,400  left 0:42",
+        "steps 16,200  return 150.0  eval 201.0±12.1  fps 8,400  left 0:42",
+    ]
+
+
+def test_what_is_not_known_is_left_out():
+    assert written(None, (5, {})) == ["steps 5"]
+    assert written(None, (5, {"time/fps": 10})) == ["steps 5  fps 10"]
+    assert written(100, (5, {"time/fps": 0.0})) == ["steps 5  fps 0"]
+    assert written(100, (5, {"eval/std_reward": 1.0})) == ["steps 5"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "left"), [(10, "0:10"), (3_599, "59:59"), (3_600, "1:00:00"), (90_061, "25:01:01")]
+)
+def test_the_time_left_is_what_the_speed_says(steps, left):
+    assert written(steps, (0, {"time/fps": 1.0}))[0].endswith(f"left {left}")
+
+
+def test_small_returns_have_more_digits_and_no_number_is_shown_as_such():
+    metrics = {"rollout/ep_rew_mean": 0.93712, "eval/mean_reward": 9.5, "eval/std_reward": 11.25}
+    assert written(None, (1, metrics)) == ["steps 1  return 0.937  eval 9.500±11.250"]
+    assert written(None, (1, {"rollout/ep_rew_mean": float("nan")})) == ["steps 1  return nan"]
+
+
+def test_a_resumed_run_measures_its_speed_from_where_it_goes_on(monkeypatch):
+    clock = iter([100.0, 100.0, 102.0, 102.0, 102.0, 102.0])
+    monkeypatch.setattr(display.time, "monotonic", lambda: next(clock))
+    lines = written(2_000, (1_000, {}), (1_200, {}))
+    assert lines[-1] == "steps 1,200  fps 100  left 0:08"
+
+
+def test_a_stream_without_the_sign_gets_another():
+    raw = io.BytesIO()
+    shown = make_display(None, io.TextIOWrapper(raw, encoding="ascii"), "lines")
+    shown.log(1, {"eval/mean_reward": 20, "eval/std_reward": 1})
+    shown.text("naïve")
+    assert raw.getvalue() == b"steps 1  eval 20.0+-1.0\nna?ve\n"
+
+
+def test_the_run_goes_on_when_the_reader_of_the_pipe_leaves():
+    reading, writing = os.pipe()
+    os.close(reading)
+    stream = os.fdopen(writing, "w")
+    shown = make_display(None, stream)
+    shown.log(1, {})
+    shown.log(2, {})
+    with pytest.raises(BrokenPipeError):
+        stream.close()
+
+
+# --- choosing
+
+
+def test_the_mode_fits_the_stream(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setenv("TERM", "xterm")
+    live = make_display(10, Terminal())
+    live.close()
+    assert isinstance(live, LiveDisplay)
+    assert isinstance(make_display(10, io.StringIO()), LineDisplay)
+    assert isinstance(make_display(10, Terminal(), "lines"), LineDisplay)
+    monkeypatch.setenv("TERM", "dumb")
+    assert isinstance(make_display(10, Terminal()), LineDisplay)
+    with pytest.raises(ValueError, match="'auto', 'live', 'lines' or 'none', not 'loud'"):
+        make_display(10, io.StringIO(), "loud")
+
+
+def test_none_shows_nothing():
+    stream = io.StringIO()
+    shown = make_display(10, stream, "none")
+    assert type(shown) is Display
+    shown.log(1, METRICS)
+    shown.progress(2)
+    shown.text("x")
+    shown.close()
+    assert stream.getvalue() == ""
+
+
+# --- the panel
+
+
+def plain(text):
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+
+
+@pytest.fixture
+def live(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("LINES", "40")
+    stream = io.StringIO()
+    shown = make_display(48_000, stream, "live", title="cartpole_ppo · CartPole-v1 · ppo")
+    yield shown, stream
+    shown.close()
+
+
+def test_the_panel_shows_title_progress_returns_rewards_and_losses(live):
+    shown, stream = live
+    shown.log(6_000, {"eval/mean_reward": 300.0})
+    shown.log(12_000, METRICS)
+    shown.close()
+    last = plain(stream.getvalue()).rpartition("╭")[2]
+    assert "cartpole_ppo · CartPole-v1 · ppo" in last
+    assert "steps 12,000 / 48,000" in last
+    assert re.search(r"return 143\.2 +eval 201\.0±12\.1 +best 300\.0 +fps 8,400 +left 0:04", last)
+    assert re.search(r"reward\s.*\n.*accuracy +0\.93", last)
+    assert re.search(r"loss +0\.01235 +approx_kl +0\.0071", last)
+    assert "time/fps" not in last
+
+
+def test_the_panel_is_drawn_at_most_four_times_a_second(live, monkeypatch):
+    shown, stream = live
+    now = [1000.0]
+    monkeypatch.setattr(display.time, "monotonic", lambda: now[0])
+    before = stream.getvalue().count("╭")
+    for step in range(100):
+        now[0] += 0.01
+        shown.log(step, METRICS)
+        shown.progress(step)
+    assert stream.getvalue().count("╭") - before == 4
+    shown.close()
+    assert "steps 99 / 48,000" in plain(stream.getvalue()).rpartition("╭")[2]
+
+
+def test_messages_stand_above_the_panel_as_they_are(live):
+    shown, stream = live
+    shown.log(1, METRICS)
+    shown.text("saved [red]step_1[/red]")
+    shown.close()
+    text = plain(stream.getvalue())
+    assert text.index("saved [red]step_1[/red]") < text.rindex("╭")
+
+
+def test_the_best_is_kept_and_what_is_no_number_is_never_best(live):
+    shown, stream = live
+    for result in (float("nan"), 5.0, 7.0, float("nan"), 6.0):
+        shown.log(1, {"eval/mean_reward": result})
+    shown.close()
+    assert re.search(r"eval 6\.000 +best 7\.000", plain(stream.getvalue()))
+
+
+def test_without_a_number_of_steps_the_panel_counts_only():
+    stream = io.StringIO()
+    shown = make_display(None, stream, "live")
+    shown.log(1_234, {})
+    shown.close()
+    assert re.search(r"steps 1,234 +│", plain(stream.getvalue()))
+
+
+# --- real terminals
+
+
+RUN = """
+import sys, time
+from guerdon.training.display import make_display
+shown = make_display(1000, sys.stdout, title="a run")
+{start}
+    for step in range(10, 1_000_000, 10):
+        shown.log(step, {{"rollout/ep_rew_mean": 20.0, "train/loss": 1.0}})
+        time.sleep(0.01)
+        {middle}
+{end}
+"""
+
+
+def on_terminal(start, middle, end, interrupt=False):
+    """What a script writes to a terminal of its own, and how it ended."""
+    script = RUN.format(start=start, middle=middle, end=end)
+    process, terminal = pty.fork()
+    if process == 0:
+        os.environ |= {"TERM": "xterm-256color", "COLUMNS": "80", "LINES": "30"}
+        os.execv(sys.executable, [sys.executable, "-c", script])
+    data, deadline = b"", time.monotonic() + 30
+    while time.monotonic() < deadline:
+        if not select.select([terminal], [], [], 1)[0]:
+            continue
+        try:
+            data += os.read(terminal, 1 << 16)
+        except OSError:  # how Linux says that the other end is closed
+            break
+        if interrupt and b"return" in data:
+            os.write(terminal, b"\x03")
+            interrupt = False
+    os.close(terminal)
+    return data.decode(), os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+
+def test_a_terminal_gets_the_panel_and_its_cursor_back():
+    text, code = on_terminal(
+        "if True:", "if step == 100: print('from outside'); break", "shown.close()"
+    )
+    assert code == 0
+    assert "a run" in plain(text)
+    assert "steps 100 / 1,000" in plain(text)
+    assert re.search(r"\rfrom outside\r\n╭", plain(text))
+    assert text.count(HIDE) == text.count(SHOW) == 1
+    assert text.index(HIDE) < text.index(SHOW)
+
+
+def test_the_cursor_comes_back_after_ctrl_c():
+    text, code = on_terminal("try:", "pass", "finally:\n    shown.close()", interrupt=True)
+    assert code != 0
+    assert "KeyboardInterrupt" in text.partition(SHOW)[2]
+
+
+def test_the_cursor_comes_back_after_an_error_even_if_nobody_closes():
+    text, code = on_terminal("if True:", "if step == 100: raise ValueError('lost')", "")
+    assert code == 1
+    assert "lost" in text
+    assert SHOW in text.partition(HIDE)[2]
