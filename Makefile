@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint format bench clean
+.PHONY: help demo test test-slow lint format bench results clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -32,6 +32,10 @@ format: $(VENV)/.dev ## format the code and fix what can be fixed
 
 bench: $(BENCH_VENV)/.peers ## guerdon beside its peers, in an environment of its own
 	$(BENCH_VENV)/bin/python benchmarks/buffers.py --markdown docs/benchmarks.md
+	$(BENCH_VENV)/bin/python benchmarks/training.py
+
+results: $(VENV)/.dev ## train what docs/results.md has no result of yet, and write that page
+	$(BIN)/python benchmarks/learning.py
 
 clean: ## remove what the other targets made
 	rm -rf $(VENV) $(BENCH_VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -89,7 +89,7 @@ def _names(allowed: tuple[str, ...]) -> Any:
 def _describe(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """Name, versions and usage of each learner that can be imported."""
     described = {}
-    for name in options.only:
+    for name in filter(options.only.__contains__, learners.NAMES):
         answer = _child(options, name)
         if "error" in answer:
             _say(f"{name} is left out: {answer['error']}")

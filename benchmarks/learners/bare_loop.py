@@ -6,6 +6,8 @@ step after an end; that row is no data, and is left out of the GAE, the statisti
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import gymnasium
 import numba
 import numpy as np
@@ -81,9 +83,10 @@ def train(s: PPOSetting, seed: int, watch: Watch) -> None:
 
 class _BareLoop(Learner):
     name = "bare loop"
-    usage = {"ppo": "see benchmarks/learners/bare_loop.py: a loop for this one task, no library"}  # noqa: RUF012
+    usage: ClassVar = {"ppo": "benchmarks/learners/bare_loop.py, a loop for this one task"}
 
     def ppo(self, setting: PPOSetting, seed: int, watch: Watch) -> None:
+        """See `Learner`."""
         train(setting, seed, watch)
 
 

@@ -267,7 +267,7 @@ class _Tianshou(Learner):
             on_step,
             buffer_size=20_000,
             warmup_steps=640,
-            random=True,
+            random=False,
             batch_size=64,
             collect=10,
         )

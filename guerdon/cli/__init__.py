@@ -1,13 +1,31 @@
 """The command line: one file per verb."""
 
+from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from guerdon import __version__
-from guerdon.cli import demo
+from guerdon.cli import demo, errors, explain, plot, train
+from guerdon.cli.eval import evaluate
+from guerdon.cli.list import list_options
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(
+    cls=errors.Group,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+class Mode(StrEnum):
+    """What ``-m`` can ask for."""
+
+    SERIAL = "serial"
+    PARALLEL = "parallel"
+    EVAL = "eval"
 
 
 def _show_version(wanted: bool) -> None:
@@ -18,7 +36,19 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
-    version: Annotated[
+    context: typer.Context,
+    mode: Annotated[
+        Mode | None,
+        typer.Option("--mode", "-m", help="Without a command: train, or evaluate."),
+    ] = None,
+    config: Annotated[
+        str | None,
+        typer.Option("--config", "-c", metavar="FILE", help="With -m: a config file, or a run."),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", "-s", min=0, help="With -m: of everything random.")
+    ] = None,
+    _version: Annotated[
         bool,
         typer.Option(
             "--version", "-v", callback=_show_version, is_eager=True, help="Show the version."
@@ -26,11 +56,55 @@ def _options(
     ] = False,
 ) -> None:
     """Reinforcement learning for people whose reward has to be learned."""
+    asked = [value for value in (mode, config, seed) if value is not None]
+    if context.invoked_subcommand is not None:
+        if asked:
+            raise ValueError(
+                f"-m, -c and -s stand alone: leave them out, or `{context.invoked_subcommand}`"
+            )
+    elif asked:
+        _run_mode(mode or Mode.SERIAL, config, seed)
+    else:
+        typer.echo(context.get_help())
 
 
+def _run_mode(mode: Mode, config: str | None, seed: int | None) -> None:
+    """``guerdon -m serial -c FILE -s SEED``: the same as a verb."""
+    if mode is Mode.PARALLEL:
+        raise ValueError("-m parallel is not there yet: use -m serial")
+    if config is None:
+        raise ValueError(f"-m {mode} needs a config: add -c FILE")
+    if mode is Mode.SERIAL:
+        train.run(config, seed=seed)
+    else:
+        evaluate(_run_of(config), seed=seed or 0)
+
+
+def _run_of(config: str) -> Path:
+    """The run that a config file belongs to: the folder it lies in, or its ``run.dir``."""
+    from guerdon.config import compose
+
+    path = Path(config)
+    folder = path if path.is_dir() else path.parent
+    if (folder / "checkpoints").is_dir():
+        return folder
+    named = compose(config).run.dir
+    if named is None:
+        raise ValueError(
+            f"{config} belongs to no run that could be evaluated: give a run's folder, as in "
+            f"-m eval -c RUN"
+        )
+    return Path(named)
+
+
+app.command("train")(train.train)
+app.command("eval")(evaluate)
+app.command("list")(list_options)
+app.command("plot")(plot.plot)
+app.command("explain")(explain.explain)
 app.command("demo")(demo.demo)
 
 
 def main() -> None:
     """The entry point of the command ``guerdon``."""
-    app()
+    app(prog_name="guerdon")

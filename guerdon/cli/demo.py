@@ -1,61 +1,44 @@
-"""``guerdon demo``: the data layer at work on a real environment."""
+"""``guerdon demo``: a policy before and after some seconds of training."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 
 def demo(
-    steps: Annotated[int, typer.Option(min=1, help="Steps of all environments.")] = 2_000,
-    n_envs: Annotated[int, typer.Option(min=1, help="Environments side by side.")] = 8,
-    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long to train.")] = 15.0,
+    seed: Annotated[int, typer.Option(min=0, help="Of everything random.")] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The run's folder; a temporary one where left out.", show_default=False),
+    ] = None,
 ) -> None:
-    """Steps CartPole-v1 with random actions into a buffer, and shows what can be read from it."""
-    # Here, not above: they take seconds to import, which `guerdon --help` should not.
-    import time
+    """Trains cartpole_ppo for some seconds, and shows what that is good for."""
+    import shlex
+    import tempfile
 
-    import gymnasium as gym
-    import numpy as np
-    from rich.console import Console
-    from rich.progress import track
+    from guerdon.config import compose
+    from guerdon.training.evaluation import evaluate
+    from guerdon.training.parts import make_parts
+    from guerdon.training.replay import evaluate_run, evaluation
+    from guerdon.training.run import train
 
-    from guerdon.data import ReplayBuffer
-
-    console = Console()
-    env = gym.make_vec("CartPole-v1", num_envs=n_envs)
-    env.action_space.seed(seed)
-    buffer = ReplayBuffer(size=steps * n_envs, n_envs=n_envs, seed=seed)
-    returns: list[float] = []
-    obs, _ = env.reset(seed=seed)
-    # After an end, Gymnasium spends a step on the reset; that row is no transition.
-    resets = np.zeros(n_envs, bool)
-    start = time.perf_counter()
-    for _ in track(range(steps), "random actions on CartPole-v1", console=console):
-        act = env.action_space.sample()
-        obs_next, rew, terminated, truncated, _ = env.step(act)
-        finished = buffer.add(
-            env_ids=range(n_envs),
-            obs=obs,
-            act=act,
-            rew=rew,
-            terminated=terminated,
-            truncated=truncated,
-            obs_next=obs_next,
-            dummy=resets if resets.any() else None,
-        )
-        returns.extend(finished.returns.tolist())
-        obs, resets = obs_next, terminated | truncated
-    seconds = time.perf_counter() - start
-    env.close()
-
-    console.print(
-        f"{len(buffer):,} transitions of {len(returns):,} episodes in {seconds:.1f} s, "
-        f"{buffer.nbytes / len(buffer):.0f} bytes each; mean return {np.mean(returns or [0]):.1f}"
-    )
-    batch, indices = buffer.sample(3)
-    console.print(f"\nthree of them, rows {indices.tolist()}:\n{batch}", highlight=False)
-    segments, _ = buffer.sample(4, length=8)
-    console.print(
-        f"\nfour segments of eight steps: obs {segments.obs.shape}, of which "
-        f"{int(segments.mask.sum())} steps are real and the rest padding"
+    folder = out or Path(tempfile.mkdtemp(prefix="guerdon_demo_")) / "cartpole_ppo"
+    config = compose("cartpole_ppo", [f"seed={seed}", f"run.max_seconds={seconds}"])
+    config = config.model_copy(update={"run": config.run.model_copy(update={"dir": str(folder)})})
+    parts = make_parts(config)
+    before = evaluation(evaluate(parts.policy, parts.eval_env, config.eval.episodes))
+    parts.close()
+    summary = train(config)
+    after = evaluate_run(folder, episodes=config.eval.episodes)
+    run = shlex.quote(str(folder))
+    typer.echo(
+        f"\nbefore training  return {before['return_mean']:6.1f} ± {before['return_std']:.1f}\n"
+        f"after training   return {after['return_mean']:6.1f} ± {after['return_std']:.1f}, of "
+        f"500.0 at most; {summary['env_steps']:,} steps in {summary['wall_seconds']:.0f} s\n\n"
+        f"The run is in {run}. Try next:\n"
+        f"  guerdon eval {run} --video\n"
+        f"  guerdon train pendulum_sac\n"
+        f"  guerdon list presets"
     )

@@ -4,12 +4,14 @@ from typing import Annotated
 
 import typer
 
+from guerdon.cli.train import split
+
 
 def explain(
     arguments: Annotated[
         list[str],
         typer.Argument(
-            metavar="[PRESET|FILE] [KEY=VALUE]...",
+            metavar="PRESET|FILE|KEY=VALUE",
             help="What to run, and changes to it, as for `guerdon train`.",
             show_default=False,
         ),
@@ -19,8 +21,7 @@ def explain(
     """Shows the resolved reward pipeline in one line."""
     from guerdon import config
 
-    source = None if "=" in arguments[0] else arguments[0]
-    resolved = config.compose(source, arguments[source is not None :])
+    resolved = config.compose(*split(arguments))
     typer.echo(config.explain(resolved))
     if full:
         typer.echo(f"\n{config.to_yaml(resolved)}", nl=False)

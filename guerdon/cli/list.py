@@ -53,7 +53,7 @@ def _registered(kind: str) -> list[Row]:
 
 
 def _description(cls: Any) -> str:
-    """The first sentence of a docstring, its first line if it has none."""
+    """The first paragraph of a docstring, in one line."""
     text = inspect.getdoc(cls) or ""
     return text.partition("\n\n")[0].replace("\n", " ").rstrip(".")
 

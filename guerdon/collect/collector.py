@@ -148,7 +148,10 @@ class Collector:
         if random:
             output = Batch(act=self._random_actions())
         else:
-            output = self.policy(from_leaves({"obs": self._obs}), self._state_of(self._env_ids))
+            batch = {"obs": self._obs}
+            if self._env_ids is not None:
+                batch["env_ids"] = self._env_ids
+            output = self.policy(from_leaves(batch), self._state_of(self._env_ids))
         rows = {"obs": self._obs, "act": output.act}
         if "policy" in output:
             rows["policy"] = output.policy
@@ -158,8 +161,7 @@ class Collector:
         if not self.env.synchronous:
             rows = self._recall(step.env_ids)
         self._record(step, rows, collected, quota)
-        if "state" in output:
-            self._keep_state(output.state, step)
+        self._keep_state(output.get("state"), step)
         self._obs, self._env_ids = step.obs, step.env_ids
 
     def _random_actions(self) -> np.ndarray:
@@ -172,24 +174,28 @@ class Collector:
     ) -> None:
         """Counts and stores the rows of a step that are transitions."""
         ids = self._everyone if step.env_ids is None else step.env_ids
-        dummy, n_rows = step.dummy, len(ids)
+        dummy, n_rows, rew = step.dummy, len(ids), step.rew
+        done = step.terminated | step.truncated
         if step.broken is not None:
             self._drop_episodes(step.broken)
         if quota is not None:
             idle = quota[ids] <= 0
             dummy = idle if dummy is None else dummy | idle
-        rew, done = step.rew, step.terminated | step.truncated
         if dummy is not None:
             n_rows -= int(dummy.sum())
             rew, done = np.where(dummy, 0.0, rew), done & ~dummy
         collected.n_step += n_rows
-        self._returns[ids] += rew
-        self._lengths[ids] += 1 if dummy is None else ~dummy
+        if step.env_ids is None and dummy is None:  # by far the most frequent
+            self._returns += rew
+            self._lengths += 1
+        else:
+            self._returns[ids] += rew
+            self._lengths[ids] += 1 if dummy is None else ~dummy
         if self.buffer is not None and n_rows:
             if self.store_info:
                 rows["info"] = step.info
             self.buffer.add(
-                env_ids=ids,
+                env_ids=None if step.env_ids is None and len(ids) > 1 else ids,
                 dummy=dummy,
                 rew=step.rew,
                 terminated=step.terminated,
@@ -209,19 +215,20 @@ class Collector:
         collected.lengths.extend(self._lengths[ended].tolist())
         self._returns[ended] = 0.0
         self._lengths[ended] = 0
-        key = next((name for name in _SUCCESS if name in info), None)
-        if key is not None:
-            collected.successes.extend(np.asarray(info[key])[done].astype(bool).tolist())
+        for key in _SUCCESS:
+            if key in info:  # but maybe not of all of them
+                told = done & info.get(f"_{key}", True)
+                done = done & ~told
+                collected.successes.extend(np.asarray(info[key])[told].astype(bool).tolist())
 
     def _drop_episodes(self, env_ids: np.ndarray) -> None:
         """Forgets the open episodes of environments that were restarted."""
+        begun = env_ids[self._lengths[env_ids] > 0]
         self._returns[env_ids] = 0.0
         self._lengths[env_ids] = 0
         if self.buffer is None:
             return
-        for row in self.buffer.newest(env_ids):
-            if row not in self.buffer.unfinished_index():
-                continue
+        for row in self.buffer.newest(begun):
             episode = [row]
             while (before := self.buffer.prev(episode[-1])) != episode[-1]:
                 episode.append(before)
@@ -246,11 +253,12 @@ class Collector:
         return self._state if env_ids is None or self._state is None else self._state[env_ids]
 
     def _keep_state(self, state: Any, step: Step) -> None:
-        asked = self._everyone if self._env_ids is None else self._env_ids
+        if state is not None:
+            if self._state is None:
+                self._state = state.new_zeros((self.env.n_envs, *state.shape[1:]))
+            self._state[self._everyone if self._env_ids is None else self._env_ids] = state
         if self._state is None:
-            self._state = state.clone()
-        else:
-            self._state[asked] = state
+            return
         answered = self._everyone if step.env_ids is None else step.env_ids
         over = step.terminated | step.truncated
         if step.dummy is not None:

@@ -263,8 +263,8 @@ def _settle(composed: Values, values: Values, changes: Sequence[Override]) -> No
         if amounts:
             collect.update({key: None for key in pair if key not in amounts})
             break
-    if "eval.episodes" in given and "eval.n_envs" not in given and "n_envs" in evaluate:
-        evaluate.pop("n_envs")
+    if "eval.episodes" in given and "eval.n_envs" not in given:
+        evaluate.pop("n_envs", None)
 
 
 def _section(values: Values, name: str) -> Values:

@@ -32,6 +32,8 @@ class EnvConfig(Section):
     """Changes of ``kwargs`` for each environment, where they shall differ."""
     imports: list[str] = []
     """Modules to import first, which register environments."""
+    wrappers: list[str] = []
+    """Gymnasium wrappers for every environment, the first innermost: ``package.module:Class``."""
     max_episode_steps: int | None = Field(default=None, ge=1)
     """Truncates episodes at this length, instead of the environment's own limit."""
     frame_stack: int = Field(default=1, ge=1)

@@ -1,7 +1,7 @@
 """Where a configuration starts from: a preset, a file, a run's folder or a mapping."""
 
 import runpy
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -111,19 +111,9 @@ def plain(values: Any) -> Any:
         return [plain(value) for value in values]
     if isinstance(values, Path):
         return str(values)
-    attributes = None if isinstance(values, type) or callable(values) else vars_of(values)
-    return values if attributes is None else plain(attributes)
-
-
-def vars_of(values: Any) -> dict[str, Any] | None:
-    """The public attributes of a simple namespace-like object; None for anything else.
-
-    Args:
-        values: Any object.
-    """
-    if isinstance(values, PLAIN) or not hasattr(values, "__dict__"):
-        return None
-    return {key: value for key, value in vars(values).items() if not key.startswith("_")}
+    if isinstance(values, PLAIN) or callable(values) or not hasattr(values, "__dict__"):
+        return values
+    return plain({key: value for key, value in vars(values).items() if not key.startswith("_")})
 
 
 def line(error: BaseException) -> str:
@@ -132,8 +122,5 @@ def line(error: BaseException) -> str:
     Args:
         error: The error.
     """
-    return "; ".join(_lines(str(error))) or type(error).__name__
-
-
-def _lines(text: str) -> Iterator[str]:
-    return (part.strip() for part in text.splitlines() if part.strip())
+    lines = [part.strip() for part in str(error).splitlines() if part.strip()]
+    return "; ".join(lines) or type(error).__name__

@@ -75,11 +75,11 @@ def resolve(env_id: str, imports: Iterable[str] = ()) -> EnvSpec | Callable[...,
 
 def _not_there(env_id: str) -> str:
     nearest = _nearest(env_id)
-    guess = f"; did you mean {' or '.join(map(repr, nearest))}?" if nearest else ""
+    guess = f"; did you mean {' or '.join(map(repr, nearest))}?" if nearest else "."
     return (
         f"there is no environment {env_id!r}{guess} An environment of your own is written "
         f"'package.module:Class', or registered by a module named in env.imports."
-    ).replace("' An", "'. An")
+    )
 
 
 def _nearest(env_id: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
@@ -37,6 +37,7 @@ def make_vec(
     imports: Sequence[str] = (),
     timeout: float = 60.0,
     max_restarts: int = 10,
+    wait_num: int = 1,
     render_mode: str | None = None,
 ) -> VectorEnv:
     """Makes a vector of environments.
@@ -61,6 +62,7 @@ def make_vec(
         imports: Modules to import first, for the ids they register.
         timeout: Seconds after which a process that does not answer is restarted.
         max_restarts: Restarts, over all environments, before the run is given up.
+        wait_num: With ``async_subprocess``: how many environments a step waits for.
         render_mode: Of Gymnasium; ``"rgb_array"`` makes `VectorEnv.render` give frames.
     """
     if n_envs < 1:
@@ -89,6 +91,7 @@ def make_vec(
             synchronous=backend == "subprocess",
             timeout=timeout,
             max_restarts=max_restarts,
+            wait_num=wait_num,
         )
     makers = {"native": make_native, "base": LocalVectorEnv, "envpool": EnvPoolVectorEnv}
     if backend not in makers:
@@ -115,5 +118,4 @@ def _source(
 def _wrapper(wrapper: str | Callable[[AnyEnv], AnyEnv]) -> Callable[[AnyEnv], AnyEnv]:
     if not isinstance(wrapper, str):
         return wrapper
-    found: Any = load_env_creator(wrapper)
-    return found  # type: ignore[no-any-return]
+    return cast("Callable[[AnyEnv], AnyEnv]", load_env_creator(wrapper))

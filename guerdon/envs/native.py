@@ -94,7 +94,6 @@ class EnvPoolVectorEnv(VectorEnv):
         if recipe.settings or recipe.wrappers or (recipe.frame_stack > 1 and not recipe.atari):
             raise ValueError("EnvPool takes no settings, wrappers or frame_stack: use 'subprocess'")
         self._name, self._arguments = _pool_arguments(recipe)
-        self._seeded = False
         super().__init__(_make_pool(self._name, n_envs, self._arguments), recipe.name)
 
     def reset(self, seed: int | None = None) -> Any:
@@ -102,8 +101,7 @@ class EnvPoolVectorEnv(VectorEnv):
         if seed is not None:
             *seeds, of_actions = spawn_seeds(seed, self.n_envs + 1)
             self.env.close()
-            pool = _make_pool(self._name, self.n_envs, {**self._arguments, "seed": seeds})
-            super().__init__(pool, self.spec_id)
+            self.env = _make_pool(self._name, self.n_envs, {**self._arguments, "seed": seeds})
             self.action_space.seed(of_actions)
         return super().reset()
 

@@ -87,15 +87,16 @@ class SubprocessVectorEnv(VectorEnv):
     # --- processes
 
     def _start_all(self) -> None:
-        for i in range(self.n_envs):
-            self._start(i)
         spaces: dict[int, Any] = {}
         try:
+            for i in range(self.n_envs):
+                self._start(i)
             while self._pending:
                 for i in self._wait():
                     spaces[i] = self._workers[i].receive()[1].fn
                     del self._pending[i]
-                self._check_start()
+                if self._overdue():
+                    raise WorkerDiedError(f"it took longer than {_START_SECONDS:.0f} s")
             check_spaces([spaces[i] for i in range(self.n_envs)])
         except WorkerDiedError as error:
             self.close()
@@ -108,10 +109,6 @@ class SubprocessVectorEnv(VectorEnv):
             self._memory.append(SharedRows(self.observation_space, self.n_envs))
             for one in self._workers.values():
                 one.send("memory", self._memory[0].name)
-
-    def _check_start(self) -> None:
-        if self._overdue():
-            raise WorkerDiedError(f"it took longer than {_START_SECONDS:.0f} s")
 
     def _start(self, i: int) -> None:
         self._workers[i] = one = Worker((self._recipe, i, self.n_envs))
@@ -139,8 +136,6 @@ class SubprocessVectorEnv(VectorEnv):
     # --- answers
 
     def _send(self, i: int, command: str, argument: Any) -> None:
-        if not self._finalizer.alive:
-            raise RuntimeError(f"the environments of {self.spec_id!r} are closed: make new ones")
         self._workers[i].send(command, argument)
         self._pending[i] = time.monotonic() + self._timeout
 
@@ -162,6 +157,7 @@ class SubprocessVectorEnv(VectorEnv):
                 try:
                     kind, content = self._workers[i].receive()
                 except WorkerDiedError as error:
+                    rows.pop(i, None)  # it may have died right after a good answer
                     self._restart(i, str(error))
                     continue
                 if kind != "spaces":  # those of a restarted one are known
@@ -178,8 +174,13 @@ class SubprocessVectorEnv(VectorEnv):
 
     # --- the interface
 
+    def _check_open(self) -> None:
+        if not self._finalizer.alive:
+            raise RuntimeError(f"the environments of {self.spec_id!r} are closed: make new ones")
+
     def reset(self, seed: int | None = None) -> Any:
         """Starts a new episode in every environment."""
+        self._check_open()
         while self._pending:  # steps that nobody will ask for any more
             self._gather(1)
         seeds: list[int | None] = [None] * self.n_envs
@@ -201,6 +202,7 @@ class SubprocessVectorEnv(VectorEnv):
             act: An action for each of `env_ids`.
             env_ids: None is those of the last `Step`, or all of them after `reset`.
         """
+        self._check_open()
         ids = self._ready if env_ids is None else [int(i) for i in env_ids]
         if self.synchronous and env_ids is not None:
             check_all(env_ids, self.n_envs)

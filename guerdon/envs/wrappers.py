@@ -29,7 +29,7 @@ def atari_frames(env: AnyEnv) -> AnyEnv:
     """Frames of 84 x 84 grey pixels, every fourth of them, after up to 30 no-ops.
 
     Rewards stay as they are, and a lost life ends nothing. The environment itself must not skip
-    frames (``frameskip=1``).
+    frames (``frameskip=1``). Unlike ale-py's vector environment, FIRE is not pressed to begin.
     """
     require("cv2", "atari")
     return wrappers.AtariPreprocessing(env, frame_skip=ATARI_FRAME_SKIP)

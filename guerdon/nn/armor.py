@@ -93,6 +93,10 @@ class Armor(nn.Module):
         if side == "main" or self.target_model is not None:
             self._chain(side)
 
+    def plugins(self) -> list[Plugin]:
+        """All of them, the model's first, the innermost first."""
+        return [*self._plugins["main"], *self._plugins["target"]]
+
     def _chain(self, side: Side) -> None:
         model: Any = self.model if side == "main" else self.target_model
         call = _callable(model)

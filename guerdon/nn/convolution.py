@@ -174,7 +174,7 @@ def make_image_encoder(
             f"but these are {height}x{image_width}: use encoder=impala"
         )
     if name == "resnet10":
-        body: nn.Module = resnet10(channels, width)
-    else:
-        body = nature(channels) if name == "nature" else impala(channels)
+        # Its norms undo any scale of the weights, and to make 5 million orthogonal takes seconds.
+        return ImageEncoder(space, resnet10(channels, width), size or 256, orthogonal=False)
+    body = nature(channels) if name == "nature" else impala(channels)
     return ImageEncoder(space, body, size or (512 if name == "nature" else 256), config.orthogonal)

@@ -59,9 +59,9 @@ class EnsembleMLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Results [n_members, B, n_out] of rows [B, n_in]."""
-        # Measured on a CPU (256x256, batch 256, both passes): 3% faster than separate layers.
-        x = x.expand(self.n_members, *x.shape)
+        # On a CPU (256x256, batch 256) as fast as separate layers; elsewhere half the launches.
         parameters: list[Any] = list(self._parameters.values())
+        x = x.to(parameters[0].dtype).expand(self.n_members, *x.shape)
         layers = zip(parameters[::2], parameters[1::2], strict=True)
         for index, (weight, bias) in enumerate(layers):
             if index:

@@ -54,7 +54,7 @@ class LSTMCore(nn.Module):
         if start is None:
             return self._run(features, state)
         # One call of the LSTM for each stretch in which no episode begins.
-        cuts = [step for step in range(1, n_steps) if bool(start[step].any())]
+        cuts = (start[1:].any(-1).nonzero().flatten() + 1).tolist()
         outputs = []
         for first, last in zip([0, *cuts], [*cuts, n_steps], strict=True):
             state = state * ~start[first].unsqueeze(-1)

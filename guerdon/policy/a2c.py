@@ -10,7 +10,7 @@ from guerdon import ops
 from guerdon.nn import ActorCritic
 from guerdon.nn.optimizer import Optimizer
 from guerdon.policy.actions import make_actions
-from guerdon.policy.advantages import with_advantages
+from guerdon.policy.advantages import half, with_advantages
 from guerdon.policy.base import Metrics, Policy, PolicyConfig, register_policy
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class A2C(Policy):
 
     def forward(self, batch: Batch, state: Any = None) -> Batch:  # noqa: ARG002 - no memory
         """Draws actions while collecting, and takes the most likely ones while testing."""
-        output = self.model.actor(self.observation(batch.obs))
+        output = half(self.model, "actor")(self.observation(batch.obs))
         return self.actions.act(output, self.generator if self.explores else None)
 
     def process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> Batch:

@@ -69,6 +69,7 @@ class GaussianActions:
 
     def __init__(self, space: spaces.Box) -> None:
         self.low, self.high, self.dtype = space.low, space.high, space.dtype
+        self.n_dims = len(space.shape)
 
     def act(self, output: Output, generator: torch.Generator | None) -> Batch:
         """Draws actions."""
@@ -86,7 +87,7 @@ class GaussianActions:
 
     def log_prob_entropy(self, output: Output, act: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probabilities and entropies."""
-        mu, log_std = output["mu"], output["log_std"]
+        mu, log_std, act = (x.flatten(-self.n_dims) for x in (output["mu"], output["log_std"], act))
         return ops.gaussian_log_prob(mu, log_std, act), ops.gaussian_entropy(log_std)
 
 
@@ -99,6 +100,6 @@ def make_actions(space: Space[Any], policy: str) -> Actions:
     """
     if isinstance(space, spaces.Discrete):
         return CategoricalActions(space)
-    if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
+    if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating) and space.shape:
         return GaussianActions(space)
     raise ValueError(f"{policy} acts in Discrete and Box spaces of real numbers, not in {space}")

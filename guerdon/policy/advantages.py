@@ -29,19 +29,23 @@ def with_advantages(
 
     Log-probabilities and values are those of the policy as it is. Values of next observations are
     those of the following rows; only where none follows, and the episode did not terminate, the
-    next observation itself is looked at.
+    next observation itself is looked at. Rows that are no data are never looked at.
 
     Args:
         policy: Whose options and device are used.
-        model: Computes both halves when called, and one half as ``critic``.
+        model: Computes both halves when called, and may compute one half as ``critic``.
         actions: What the model's output means.
         batch: A rollout [T, B, ...], with the reward resolved.
         buffer: Where it comes from.
         indices: Its rows there, [T, B].
     """
-    shape = batch.rew.shape
+    mask, cut, terminated = (np.asarray(x) for x in (batch.mask, batch.cut, batch.terminated))
     obs = flat_rows(policy.observation(batch.obs))
     act = policy.tensor(actions.taken(batch)).flatten(0, 1)
+    real = None
+    if not mask.all():
+        real = torch.from_numpy(np.flatnonzero(mask)).to(policy.device)
+        obs, act = index_rows(obs, real), act[real]
     log_probs, values = [], []
     for start in range(0, len(act), _CHUNK):
         part = slice(start, start + _CHUNK)
@@ -50,28 +54,28 @@ def with_advantages(
         values.append(output["value"])
     log_prob, value = (x[0] if len(x) == 1 else torch.cat(x) for x in (log_probs, values))
 
-    mask, cut, terminated = (np.asarray(x) for x in (batch.mask, batch.cut, batch.terminated))
-    value_next = torch.cat([value[shape[1] :], torch.zeros_like(value[: shape[1]])])
-    bootstraps = np.flatnonzero(cut & ~terminated & mask)
-    if len(bootstraps):
-        ends = policy.observation(buffer.get(indices.reshape(-1)[bootstraps], "obs_next"))
-        value_next[torch.from_numpy(bootstraps)] = model.critic(ends)["value"]
+    values_now = np.zeros(mask.shape, np.float32)
+    values_now[mask] = _numbers(value)
+    values_next = np.zeros_like(values_now)
+    values_next[:-1] = values_now[1:]
+    bootstraps = cut & ~terminated & mask
+    if bootstraps.any():
+        ends = policy.observation(buffer.get(indices[bootstraps], "obs_next"))
+        values_next[bootstraps] = _numbers(half(model, "critic")(ends)["value"])
     advantage = ops.generalized_advantage(
         rew=_numbers(batch.rew),
-        value=_numbers(value.view(shape)),
-        value_next=_numbers(value_next.view(shape)),
+        value=values_now,
+        value_next=values_next,
         discount=np.where(terminated, np.float32(0), np.float32(policy.config.gamma)),
         cut=cut,
         gae_lambda=policy.config.gae_lambda,
         mask=mask,
     )
     flat = policy.tensor(advantage).flatten()
+    if real is not None:
+        flat = flat[real]
     rows = {"log_prob": log_prob, "value": value, "advantage": flat, "returns": flat + value}
-    rows |= {"obs": obs, "act": act}
-    if not mask.all():
-        real = torch.from_numpy(np.flatnonzero(mask)).to(policy.device)
-        rows = {key: index_rows(leaf, real) for key, leaf in rows.items()}
-    return from_leaves(rows)
+    return from_leaves(rows | {"obs": obs, "act": act})
 
 
 def minibatches(
@@ -90,6 +94,11 @@ def minibatches(
         yield {key: index_rows(leaf, slice(start, end)) for key, leaf in shuffled.items()}
 
 
+def half(model: Any, name: str) -> Any:
+    """What computes one half of an actor-critic: the model itself, where it has no such method."""
+    return getattr(model, name, model)
+
+
 def flat_rows(obs: Any) -> Any:
     """Observations [T, B, ...] as [T * B, ...]."""
     if isinstance(obs, dict):
@@ -98,10 +107,11 @@ def flat_rows(obs: Any) -> Any:
 
 
 def index_rows(obs: Any, rows: Any) -> Any:
-    """Some rows of observations."""
+    """Some rows of observations: a slice, or row numbers."""
     if isinstance(obs, dict | Batch):
         return {key: index_rows(value, rows) for key, value in obs.items()}
-    return obs[rows]
+    # Several times as fast as obs[rows] for row numbers.
+    return obs[rows] if isinstance(rows, slice) else obs.index_select(0, rows)
 
 
 def _numbers(values: Any) -> np.ndarray:

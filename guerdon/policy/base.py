@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from torch import Tensor, nn
 
 from guerdon.config.registry import Registry
@@ -56,6 +56,15 @@ class PolicyConfig(BaseModel):
     model: ModelConfig = ModelConfig()
     """The networks."""
 
+    @field_validator("model", mode="before")
+    @classmethod
+    def _over_its_defaults(cls, given: Any) -> Any:
+        # What is not said is this policy's default, and not that of all networks.
+        if not isinstance(given, dict):
+            return given
+        default: ModelConfig = cls.model_fields["model"].default
+        return default.model_dump() | given
+
 
 class Policy(nn.Module):
     """Acts on observations and learns from transitions.
@@ -102,7 +111,7 @@ class Policy(nn.Module):
         """How often `update` was called."""
         self.generator = torch.Generator(self.device).manual_seed(seed)
         self.optimizers: dict[str, Optimizer] = {}
-        self._fields_read: dict[int, tuple[str, ...]] = {}
+        self._read_for: tuple[Resolver, tuple[str, ...]] | None = None
 
     # --- acting
 
@@ -110,7 +119,8 @@ class Policy(nn.Module):
         """Acts.
 
         Args:
-            batch: ``obs``, with a row for each environment.
+            batch: ``obs``, with a row for each environment; and their numbers, ``env_ids``, where
+                these are not all.
             state: What it returned as ``state`` in the step before, if it did.
 
         Returns:
@@ -133,7 +143,7 @@ class Policy(nn.Module):
 
     def observation(self, obs: Any) -> Any:
         """Observations as the networks take them: a tensor, or a dictionary of tensors."""
-        if isinstance(obs, Batch):
+        if isinstance(obs, Batch | dict):
             return {key: self.observation(value) for key, value in obs.items()}
         tensor = self.tensor(obs)
         return tensor.float() if tensor.dtype == torch.float64 else tensor
@@ -198,9 +208,9 @@ class Policy(nn.Module):
     def _reads(self, reward: Resolver | None) -> tuple[str, ...]:
         if reward is None:
             return self.fields
-        if id(reward) not in self._fields_read:
-            self._fields_read = {id(reward): tuple(dict.fromkeys((*self.fields, *reward.fields)))}
-        return self._fields_read[id(reward)]
+        if self._read_for is None or self._read_for[0] is not reward:
+            self._read_for = reward, tuple(dict.fromkeys((*self.fields, *reward.fields)))
+        return self._read_for[1]
 
     def read(
         self, batch_size: int, buffer: ReplayBuffer, fields: tuple[str, ...]
@@ -247,9 +257,9 @@ class Policy(nn.Module):
     # --- files
 
     def training_state(self) -> dict[str, Any]:
-        """Everything that is needed to go on exactly: weights, optimizers, generator, counters."""
+        """Copies of all it takes to go on exactly: weights, optimizers, generator, counters."""
         return {
-            "module": self.state_dict(),
+            "module": {name: value.clone() for name, value in self.state_dict().items()},
             "optimizers": {name: o.state_dict() for name, o in self.optimizers.items()},
             "generator": self.generator.get_state(),
             "updates": self.updates,

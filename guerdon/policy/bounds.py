@@ -20,12 +20,21 @@ class Bounds:
     """
 
     def __init__(self, space: Space[Any], policy: str, device: torch.device) -> None:
-        if not isinstance(space, spaces.Box) or not space.is_bounded():
-            raise ValueError(f"{policy} acts in Box spaces with finite bounds, not in {space}")
+        if (
+            not isinstance(space, spaces.Box)
+            or not np.issubdtype(space.dtype, np.floating)
+            or not space.is_bounded()
+            or not space.shape
+        ):
+            raise ValueError(
+                f"{policy} acts in Box spaces of real numbers with finite bounds, not in {space}"
+            )
         self._low, self._high, self._dtype = space.low, space.high, space.dtype
         middle, half = (space.high + space.low) / 2, (space.high - space.low) / 2
         self._middle, self._half = (x.astype(np.float32) for x in (middle, half))
-        self._to_unit = tuple(torch.from_numpy(x).to(device) for x in (self._middle, self._half))
+        # Where there is but one action, it is 0 for the networks.
+        scale = np.where(self._half == 0, np.float32(1), self._half)
+        self._to_unit = tuple(torch.from_numpy(x).to(device) for x in (self._middle, scale))
 
     def to_env(self, act: Tensor) -> np.ndarray:
         """Actions in [-1, 1] as the environment takes them."""

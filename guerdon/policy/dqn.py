@@ -17,6 +17,8 @@ from guerdon.policy.base import Metrics, Policy, PolicyConfig, register_policy
 from guerdon.policy.targets import with_returns
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import numpy as np
 
     from guerdon.data import ReplayBuffer
@@ -54,6 +56,8 @@ class DQNConfig(PolicyConfig):
     """Rewards in a target before the next value; 1 to 5."""
     target_update_every: int = Field(default=250, ge=1)
     """Updates between copies to the target network; 10 for small problems, thousands for Atari."""
+    tau: float | None = Field(default=None, gt=0, le=1)
+    """Instead of such copies: how much of the way the target network goes at each update."""
     prioritized: bool = False
     """Whether surprising transitions are read more often (https://arxiv.org/abs/1511.05952)."""
     alpha: float = Field(default=0.6, ge=0, le=1)
@@ -82,9 +86,10 @@ class DQN(Policy):
         config = self.config
         self.model = self.create_model(QNetwork)
         self.learner = Armor(self.model)
-        self.learner.add_model(
-            "target", update_type="assign", update_kwargs={"freq": config.target_update_every}
-        )
+        if config.tau is None:
+            self.learner.add_model("target", "assign", {"freq": config.target_update_every})
+        else:
+            self.learner.add_model("target", "momentum", {"theta": config.tau})
         self.learner.add_plugin("target", "grad", enable_grad=False)
         self.explorer = Armor(self.model)
         self.explorer.add_plugin("main", "eps_greedy_sample", generator=self.generator)
@@ -149,6 +154,7 @@ class DQN(Policy):
         error = ops.select_action(q_value, batch.act - int(self.action_space.start)) - batch.target
         loss = ops.huber_loss(error, weight=batch.get("weight"))
         self.optimizers["model"].step(loss)
+        self.update_normalizer(self.model, batch.obs)
         self.learner.target_update()
         batch.error = error.detach()
         return {
@@ -161,3 +167,12 @@ class DQN(Policy):
         """New priorities."""
         if isinstance(buffer, PrioritizedReplayBuffer):
             buffer.update_weight(indices, batch.error.abs())
+
+    def training_state(self) -> dict[str, Any]:
+        """See `Policy`; and how far its schedules have come."""
+        return super().training_state() | {"epsilon": self.epsilon, "beta": self._beta}
+
+    def load_training_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on where `training_state` was taken."""
+        super().load_training_state(state)
+        self.epsilon, self._beta = state["epsilon"], state["beta"]

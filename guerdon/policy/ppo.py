@@ -11,7 +11,7 @@ from guerdon import ops
 from guerdon.nn.models import ActorCritic
 from guerdon.nn.optimizer import Optimizer
 from guerdon.policy.actions import make_actions
-from guerdon.policy.advantages import index_rows, minibatches, with_advantages
+from guerdon.policy.advantages import half, minibatches, with_advantages
 from guerdon.policy.base import Metrics, Policy, PolicyConfig, register_policy
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class PPO(Policy):
 
     def forward(self, batch: Batch, state: Any = None) -> Batch:  # noqa: ARG002 - no memory
         """Draws actions while collecting, and takes the most likely ones while testing."""
-        output = self.model.actor(self.observation(batch.obs))
+        output = half(self.model, "actor")(self.observation(batch.obs))
         return self.actions.act(output, self.generator if self.explores else None)
 
     def process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> Batch:
@@ -88,32 +88,35 @@ class PPO(Policy):
             repeat: How many times.
         """
         losses: list[Tensor] = []
-        kl, passes = torch.zeros(()), 0
-        for passes in range(1, repeat + 1):  # noqa: B007 - read below
+        moved = torch.zeros(2)
+        passes = 0
+        for passes in range(1, repeat + 1):
+            seen: list[Tensor] = []
             for rows in minibatches(batch, batch_size, self.generator):
-                loss, parts = self.loss(rows)
+                loss, parts, log_prob = self.loss(rows)
                 self.optimizers["model"].step(loss)
                 losses.append(parts)
-            if self.config.target_kl is not None:
-                kl = self._moved(batch)[0]
-                if kl > self.config.target_kl:
-                    break
-        kl, clipped = self._moved(batch)
+                if passes == repeat or self.config.target_kl is not None:
+                    seen.append(self._moved(log_prob, rows["log_prob"]))
+            if seen:
+                moved = torch.stack(seen).mean(0)
+            if self.config.target_kl is not None and moved[0] > self.config.target_kl:
+                break
         self.update_normalizer(self.model, batch.obs)
         policy_loss, value_loss, entropy = torch.stack(losses).mean(0)
         return {
             "train/policy_gradient_loss": policy_loss,
             "train/value_loss": value_loss,
             "train/entropy_loss": -entropy,
-            "train/approx_kl": kl,
-            "train/clip_fraction": clipped,
+            "train/approx_kl": moved[0],
+            "train/clip_fraction": moved[1],
             "train/explained_variance": ops.explained_variance(batch.value, batch.returns),
             "train/epochs": passes,
             "train/learning_rate": self.optimizers["model"].learning_rate,
         }
 
-    def loss(self, rows: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
-        """The loss of a minibatch, and its parts: policy, value, entropy."""
+    def loss(self, rows: Mapping[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
+        """The loss of a minibatch; its parts (policy, value, entropy); the log-probabilities."""
         config = self.config
         output = self.model(rows["obs"])
         log_prob, entropy = self.actions.log_prob_entropy(output, rows["act"])
@@ -130,15 +133,9 @@ class PPO(Policy):
         loss = policy + 2 * config.value_coefficient * value
         if config.entropy_coefficient:
             loss = loss - config.entropy_coefficient * mean_entropy
-        return loss, torch.stack([policy, value, mean_entropy]).detach()
+        return loss, torch.stack([policy, value, mean_entropy]).detach(), log_prob.detach()
 
-    @torch.no_grad()
-    def _moved(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def _moved(self, log_prob: Tensor, old: Tensor) -> Tensor:
         """How far it has moved from the policy that acted: KL, and the share that was clipped."""
-        rows = slice(0, 4096)
-        output = self.model.actor(index_rows(batch.obs, rows))
-        log_prob, _ = self.actions.log_prob_entropy(output, batch.act[rows])
-        old = batch.log_prob[rows]
-        return ops.approx_kl(log_prob, old), ops.clip_fraction(
-            log_prob, old, self.config.clip_range
-        )
+        clipped = ops.clip_fraction(log_prob, old, self.config.clip_range)
+        return torch.stack([ops.approx_kl(log_prob, old), clipped])

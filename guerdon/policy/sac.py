@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -35,7 +35,7 @@ class SACConfig(PolicyConfig):
     """How much of the way target critics go at each update."""
     n_step: int = Field(default=1, ge=1)
     """Rewards in a target before the next value."""
-    temperature: float | Literal["auto"] = "auto"
+    temperature: Annotated[float, Field(gt=0)] | Literal["auto"] = "auto"
     """Weight of the entropy; ``auto`` tunes it towards `target_entropy`."""
     target_entropy: float | None = None
     """Minus the number of action dimensions by default; for Discrete actions a share of the
@@ -130,7 +130,11 @@ class SAC(Policy):
 
     def _sample(self, obs: Any) -> tuple[Tensor, Tensor]:
         output = self.actor(obs)
-        return ops.squashed_gaussian_sample(output["mu"], output["log_std"], self.generator)
+        mu, log_std = output["mu"], output["log_std"]
+        act, log_prob = ops.squashed_gaussian_sample(
+            mu.flatten(1), log_std.flatten(1), self.generator
+        )
+        return act.view_as(mu), log_prob
 
     def learn(self, batch: Batch, **_: Any) -> Metrics:
         """One step of the critics, the actor and the temperature."""
@@ -146,6 +150,8 @@ class SAC(Policy):
             gap = entropy - self.target_entropy
             self.optimizers["temperature"].step(self.log_temperature * gap)
         self.learner.target_update()
+        for model in (self.actor, self.critic):
+            self.update_normalizer(model, batch.obs)
         return {
             "train/critic_loss": critic_loss.detach(),
             "train/actor_loss": actor_loss.detach(),

@@ -117,4 +117,6 @@ class TD3(Policy):
             self.actor_learner.target_update()
             self.critic_learner.target_update()
             metrics["train/actor_loss"] = actor_loss.detach()
+        for model in (self.actor, self.critic):
+            self.update_normalizer(model, batch.obs)
         return metrics

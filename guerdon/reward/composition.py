@@ -11,7 +11,7 @@ from guerdon.reward.base import REWARDS, RewardModel, create_reward_model
 from guerdon.reward.scaling import ReturnScaler
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from guerdon.data import ReplayBuffer
 
@@ -85,12 +85,16 @@ class Reward:
         return ResolvedBuffer(buffer, self)
 
     def collect_data(self, data: Batch) -> None:
-        """Takes a fresh rollout [T, B, ...] in time order, with ``mask`` and ``cut``."""
+        """Takes a fresh rollout [T, B, ...] in time order, with ``mask`` and ``cut``.
+
+        Beside `fields` it has to have ``rew``, ``terminated`` and ``truncated``.
+        """
         for term in self.terms.values():
             term.model.collect_data(data)
         if self.scaler:
             terms = {name: term.model.estimate(data).rew for name, term in self.terms.items()}
-            self.scaler.collect(*(np.asarray(x) for x in (self._sum(terms), data.cut, data.mask)))
+            mask = np.asarray(data.mask)
+            self.scaler.collect(np.asarray(self._sum(terms)), _over(data, mask), mask)
 
     def train(self) -> None:
         """Fits every term to what it has collected."""
@@ -125,6 +129,14 @@ class Reward:
             self.scaler.load_state_dict(state["scaler"])
 
 
+def _over(data: Batch, mask: np.ndarray) -> np.ndarray:
+    """Where episodes are over: one that is cut at its newest row goes on in the next rollout."""
+    newest = mask & (np.cumsum(mask[::-1], axis=0)[::-1] == 1)
+    ended = np.asarray(data.terminated) | np.asarray(data.truncated)
+    over: np.ndarray = ended | (np.asarray(data.cut) & ~newest)
+    return over
+
+
 def make_reward(
     section: Mapping[str, Any], *, gamma: float = 0.99, device: str = "cpu", tb_logger: Any = None
 ) -> Reward:
@@ -135,6 +147,8 @@ def make_reward(
     if terms is None:
         name = section.get("type", "env")
         terms = {name: section} | ({"env": {}} if REWARDS.get(name).with_env else {})
+    elif section:
+        raise ValueError(f"a reward with terms takes its options in them, not beside: {section}")
     made = {}
     for name, options in terms.items():
         options = {"type": name, **(options or {})}
@@ -164,6 +178,25 @@ class ResolvedBuffer:
         if key.startswith("rew"):
             return self[index][key]
         return self._buffer.get(index, key, stack_num)
+
+    def sample(
+        self, batch_size: int, length: int = 1, fields: Sequence[str] | None = None
+    ) -> tuple[Batch, np.ndarray]:
+        """As `ReplayBuffer.sample`."""
+        batch, rows = self._buffer.sample(batch_size, length, self._reads(fields))
+        return self._reward.resolve(batch), rows
+
+    def rollout(
+        self, fields: Sequence[str] | None = None, since: np.ndarray | None = None
+    ) -> tuple[Batch, np.ndarray]:
+        """As `ReplayBuffer.rollout`."""
+        batch, rows = self._buffer.rollout(self._reads(fields), since)
+        return self._reward.resolve(batch), rows
+
+    def _reads(self, fields: Sequence[str] | None) -> Sequence[str] | None:
+        if fields is None:
+            return None
+        return tuple(dict.fromkeys((*fields, "rew", *self._reward.fields)))
 
     @property
     def rew(self) -> ResolvedRewards:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable  # where pydantic finds it
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from guerdon.reward.base import RewardConfig, RewardModel, as_rewards, register_reward_model
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from guerdon.data import Batch
 
 
@@ -64,9 +65,9 @@ class FunctionReward(RewardModel):
     def estimate(self, data: Batch) -> Batch:
         """Every reward is what the rule says."""
         rew = self._function(data)
-        if tuple(rew.shape) != tuple(data.rew.shape):
+        if np.shape(rew) != tuple(data.rew.shape):
             raise ValueError(
-                f"the reward function {self.config.target} gave shape {tuple(rew.shape)} "
+                f"the reward function {self.config.target} gave shape {tuple(np.shape(rew))} "
                 f"for transitions of shape {tuple(data.rew.shape)}: one number each is needed"
             )
         return data.replace(rew=as_rewards(rew, data.rew))
@@ -81,4 +82,6 @@ def load_function(target: str) -> Callable[[Any], Any]:
         found: Callable[[Any], Any] = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise ValueError(f"there is no function {target!r}: {error}") from error
+    if not callable(found):
+        raise ValueError(f"{target!r} is no function, but {found!r}")
     return found

@@ -22,11 +22,11 @@ class ReturnScaler:
         self._returns = np.zeros(0)
         self._count, self._mean, self._square = 0.0, 0.0, 0.0
 
-    def collect(self, rew: np.ndarray, cut: np.ndarray, mask: np.ndarray) -> None:
-        """Takes a rollout [T, B]: rewards, where episodes end, and which rows are real."""
+    def collect(self, rew: np.ndarray, over: np.ndarray, mask: np.ndarray) -> None:
+        """Takes a rollout [T, B]: rewards, where episodes are over, and which rows are real."""
         if len(self._returns) != rew.shape[1]:
             self._returns = np.zeros(rew.shape[1])
-        for now, ends, real in zip(rew.astype(np.float64), cut, mask, strict=True):
+        for now, ends, real in zip(rew.astype(np.float64), over, mask, strict=True):
             self._returns = np.where(real, self.gamma * self._returns + now, self._returns)
             self._merge(self._returns[real])
             self._returns[ends & real] = 0.0

@@ -13,7 +13,7 @@ import secrets
 import shutil
 import warnings
 import zlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -85,7 +85,9 @@ def save_checkpoint(
 
 
 def load_checkpoint(
-    path: str | Path, which: Literal["latest", "best"] | int = "latest"
+    path: str | Path,
+    which: Literal["latest", "best"] | int = "latest",
+    parts: Collection[str] | None = None,
 ) -> tuple[dict[str, Any], int]:
     """Reads a checkpoint; tensors come to the CPU.
 
@@ -95,6 +97,7 @@ def load_checkpoint(
         path: The folder of all checkpoints; or one of them, or its file ``latest`` or ``best``,
             and then `which` does not matter.
         which: The one to read: the latest, the best, or that of a step.
+        parts: The keys of the state to read; all by default.
 
     Returns:
         The state, and the step it was saved at.
@@ -112,7 +115,7 @@ def load_checkpoint(
         raise FileNotFoundError(f"there is no step_{which} in {root}, only {_listed(steps)}")
     for step in reversed([step for step in steps if step <= wanted]):
         try:
-            return _read(_folder(root, step))
+            return _read(_folder(root, step), parts)
         except _DamagedError as error:
             warnings.warn(f"{error}; the checkpoint before it is used", stacklevel=2)
     raise ValueError(
@@ -256,15 +259,18 @@ def _write(folder: Path, step: int, state: dict[str, Any]) -> None:
     sync_folder(folder)
 
 
-def _read(folder: Path) -> tuple[dict[str, Any], int]:
+def _read(folder: Path, parts: Collection[str] | None) -> tuple[dict[str, Any], int]:
     try:
         files = _read_manifest(folder)["files"]
-        for name, entry in files.items():
-            _check_file(folder, name, entry)
+        _check_file(folder, _STATE, files[_STATE])
         content = json.loads((folder / _STATE).read_bytes())
         state = {}
         for key, part in content["state"].items():
+            if parts is not None and key not in parts:
+                continue
             name = _part_file(key)
+            if name in files:
+                _check_file(folder, name, files[name])
             state[key] = decode_part(part, folder / name if name in files else None)
         return state, content["step"]
     except OSError as error:

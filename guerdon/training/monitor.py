@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from guerdon.collect import Collected
 from guerdon.training.evaluation import evaluation_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-    from guerdon.collect import Collected
 
 _RECENT = 100  # episodes that the mean return is over
 
@@ -55,6 +54,7 @@ class Monitor:
         log_every: Steps between logs.
         save: Saves a checkpoint; called with whether the policy is the best so far.
         save_every: Steps between checkpoints, beside one at every evaluation.
+        show: Called with the number of steps after every iteration; has to be quick.
         interrupted: Says whether someone has asked the run to stop.
     """
 
@@ -68,6 +68,7 @@ class Monitor:
         log_every: int = 2_000,
         save: Callable[[bool], None] | None = None,
         save_every: int = 10_000,
+        show: Callable[[int], None] | None = None,
         interrupted: Callable[[], bool] = lambda: False,
     ) -> None:
         self.budget = budget
@@ -79,6 +80,7 @@ class Monitor:
         self._evaluate, self._log, self._save = evaluate, log, save
         self._every = {"eval": eval_every, "log": log_every, "save": save_every}
         self._due = dict(self._every)
+        self._show = show
         self._interrupted = interrupted
         self._returns: deque[float] = deque(maxlen=_RECENT)
         self._lengths: deque[int] = deque(maxlen=_RECENT)
@@ -136,8 +138,12 @@ class Monitor:
         self._lengths.extend(collected.lengths)
         self._successes.extend(collected.successes)
         due = [name for name, step in self._due.items() if progress.env_steps >= step]
+        if "eval" not in due and self.stop_reason() is not None:
+            due.append("eval")  # in one go with the rest: whoever is killed now repeats all or none
         if due:
             self._do(due, metrics)
+        if self._show is not None:
+            self._show(progress.env_steps)
 
     def _do(self, due: list[str], metrics: Mapping[str, Any]) -> None:
         steps = self.progress.env_steps
@@ -203,6 +209,8 @@ class Monitor:
         return {
             "progress": asdict(self.progress),
             "best": self.best,
+            "evaluation": self.evaluation and _lists(self.evaluation),
+            "evaluated_at": self._evaluated_at,
             "returns": list(self._returns),
             "lengths": list(self._lengths),
             "successes": list(self._successes),
@@ -213,11 +221,17 @@ class Monitor:
         """Goes on where `state_dict` was taken."""
         self.progress = Progress(**state["progress"])
         self.best = state["best"]
-        self._returns.extend(state["returns"])
-        self._lengths.extend(state["lengths"])
-        self._successes.extend(state["successes"])
+        evaluation = state["evaluation"]
+        self.evaluation = evaluation and Collected(**evaluation)
+        self._evaluated_at = state["evaluated_at"]
+        self._returns = deque(state["returns"], _RECENT)
+        self._lengths = deque(state["lengths"], _RECENT)
+        self._successes = deque(state["successes"], _RECENT)
         self._logged = tuple(state["logged"])
         steps = self.progress.env_steps
         self._due = {name: (steps // every + 1) * every for name, every in self._every.items()}
-        self._evaluated_at = -1
         self._since = time.perf_counter()
+
+
+def _lists(collected: Collected) -> dict[str, Any]:
+    return {name: getattr(collected, name) for name in ("returns", "lengths", "successes")}

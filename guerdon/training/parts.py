@@ -161,9 +161,14 @@ def rollout_slots(config: GuerdonConfig, env: VectorEnv) -> int:
 
 
 def find_device(name: str) -> str:
-    """The device that a name means; ``auto`` is the best there is."""
-    if name != "auto":
-        return name
-    if torch.cuda.is_available():
-        return "cuda"
-    return "mps" if torch.backends.mps.is_available() else "cpu"
+    """The device that a name means, if it is there; ``auto`` is the best there is."""
+    there = {
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+        "cpu": True,
+    }
+    if name == "auto":
+        return next(kind for kind, found in there.items() if found)
+    if not there[name.partition(":")[0]]:
+        raise ValueError(f"run.device is {name!r}, but torch finds no such device: use 'cpu'")
+    return name

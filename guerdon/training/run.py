@@ -76,7 +76,7 @@ def train(
             path = Path(config.run.dir or default_path(config.run.name, config.seed))
             folder = RunFolder.create(path, to_yaml(config))
         else:
-            folder = RunFolder.reopen(resume)
+            folder = RunFolder.reopen(resume, to_yaml(config))
         stack.enter_context(folder)
         return _run(config, parts, folder, display, resumed=resume is not None)
 
@@ -151,6 +151,7 @@ def _monitor(
         log_every=run.log_every,
         save=save,
         save_every=run.checkpoint_every,
+        show=recorder.progress,
         interrupted=interrupted,
     )
     return monitor

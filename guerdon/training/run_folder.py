@@ -93,22 +93,34 @@ class RunFolder:
             folder.metrics.touch()
             folder.log.touch()
             folder._write_info([_start(command)])
-            with atomic_file(folder.config) as file:
-                file.write(config_text.encode())
+            folder._write_config(config_text)
         except BaseException:
             folder.close()
             raise
         return folder
 
     @classmethod
-    def reopen(cls, path: str | Path, command: Sequence[str] | None = None) -> Self:
-        """Goes on with the run in a folder."""
+    def reopen(
+        cls,
+        path: str | Path,
+        config_text: str | None = None,
+        command: Sequence[str] | None = None,
+    ) -> Self:
+        """Goes on with the run in a folder.
+
+        Args:
+            path: The folder.
+            config_text: The config from here on; as it was by default.
+            command: The words of the command that goes on; this process's own by default.
+        """
         folder = cls(path)
         if not folder.config.is_file():
             raise FileNotFoundError(f"{folder.path} holds no run to resume: it has no config.yaml")
         folder._acquire()
         try:
             folder._write_info([*folder.starts(), _start(command)])
+            if config_text is not None:
+                folder._write_config(config_text)
             folder.summary.unlink(missing_ok=True)  # it says how a run ended that now goes on
         except BaseException:
             folder.close()
@@ -151,6 +163,10 @@ class RunFolder:
 
     def _acquire(self) -> None:
         self._lock = _Lock(self.path.resolve() / ".lock")
+
+    def _write_config(self, text: str) -> None:
+        with atomic_file(self.config) as file:
+            file.write(text.encode())
 
     def _write_info(self, starts: list[dict[str, Any]]) -> None:
         _write_json(self.info, {"starts": starts})

@@ -109,7 +109,7 @@ def _train_reward(reward: Reward | None, collector: Collector, monitor: Monitor)
     """Shows the reward what is new, and lets it learn."""
     if reward is None or not reward.learns:
         return
-    fields = dict.fromkeys(("obs", "act", "rew", "terminated", *reward.fields))
+    fields = dict.fromkeys(("obs", "act", "rew", "terminated", "truncated", *reward.fields))
     reward.collect_data(collector.fresh(tuple(fields)))
     reward.train()
     reward.clear_data(monitor.progress.updates)

@@ -9,6 +9,7 @@ import pytest
 import guerdon
 
 ANSWERS = {"--version": f"guerdon {guerdon.__version__}", "--help": "Usage"}
+VERBS = ("train", "eval", "list", "plot", "explain", "demo")
 HEAVY = {"torch", "numpy", "numba", "gymnasium", "ray", "hydra", "pydantic", "tensorboard"}
 
 
@@ -31,11 +32,21 @@ def test_it_answers_in_under_half_a_second(option):
 
 @pytest.mark.parametrize("option", ANSWERS)
 def test_it_imports_nothing_heavy(option):
-    answer = run("-X", "importtime", "-m", "guerdon", option)
+    assert not imported_by(option) & HEAVY
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_help_of_a_verb_imports_nothing_heavy(verb):
+    # But for pydantic, which typer itself uses.
+    assert not imported_by(verb, "--help") & (HEAVY - {"pydantic"})
+
+
+def imported_by(*arguments: str) -> set[str]:
+    answer = run("-X", "importtime", "-m", "guerdon", *arguments)
     lines = [line for line in answer.stderr.splitlines() if line.startswith("import time:")]
     imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in lines}
     assert "guerdon" in imported
-    assert not imported & HEAVY
+    return imported
 
 
 def test_the_package_itself_imports_nothing_heavy():

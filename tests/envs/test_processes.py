@@ -8,16 +8,14 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from multiprocessing.shared_memory import SharedMemory
 
-import gymnasium
 import numpy as np
 import pytest
 
 from guerdon.envs import EnvironmentFailedError, make_vec
-from guerdon.envs.recipe import Recipe
-from guerdon.envs.subprocess import SubprocessVectorEnv
 from tests.envs.looking import Looking, Telling
 from tests.envs.walking import Pattern, check_buffer, made, numbers, walk
 
@@ -188,6 +186,40 @@ def test_a_failure_while_resetting_is_no_broken_episode():
         assert step.obs.tolist() == [[0, 0, 1], [1, 0, 1]]
 
 
+def test_an_answer_of_an_environment_that_died_after_it_is_lost():
+    with made("subprocess", LONG, 2) as env:
+        env.reset(0)
+        slow = env._workers[0].process.pid
+        os.kill(slow, signal.SIGSTOP)  # so that the other one answers, and dies, before
+
+        def kill_other():
+            time.sleep(0.3)
+            os.kill(pids(env)[1], signal.SIGKILL)
+            wait_until(lambda: env.restarts == 1)
+            os.kill(slow, signal.SIGCONT)
+
+        killer = threading.Thread(target=kill_other)
+        killer.start()
+        step = env.step(np.zeros(2, np.int64))
+        killer.join()
+        assert step.broken.tolist() == [1]
+        assert step.obs.tolist() == [[0, 0, 1], [1, 0, 0]]
+        step = env.step(np.zeros(2, np.int64))
+        assert step.broken is None
+        assert step.obs.tolist() == [[0, 0, 2], [1, 0, 1]]
+
+
+def test_an_interrupt_is_not_for_the_environments():
+    with made("subprocess", LONG, 2) as env:
+        env.reset(0)
+        for pid in pids(env):
+            os.kill(pid, signal.SIGINT)
+        for _ in range(3):
+            step = env.step(np.zeros(2, np.int64))
+        assert step.obs[:, 2].tolist() == [3, 3]
+        assert env.restarts == 0
+
+
 def test_reset_forgets_steps_that_are_under_way():
     with made("async_subprocess", Pattern(), 3) as env:
         walk(env, Pattern(), 7)
@@ -220,8 +252,7 @@ def test_an_environment_that_cannot_be_made_says_why(backend):
 
 
 def test_wait_num_is_how_many_have_to_be_ready():
-    recipe = Recipe("counting", gymnasium.spec("guerdon/Counting-v0"))
-    with SubprocessVectorEnv(recipe, 3, synchronous=False, wait_num=3) as env:
+    with make_vec("guerdon/Counting-v0", 3, backend="async_subprocess", wait_num=3) as env:
         env.reset(0)
         for _ in range(5):
             assert env.step(np.zeros(3, np.int64)).env_ids.tolist() == [0, 1, 2]

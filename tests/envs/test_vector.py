@@ -79,6 +79,27 @@ def test_rewards_are_floats_whatever_the_environment_pays_in():
     assert rew.tolist() == [1.0, 1.0]
 
 
+def test_a_reset_into_the_last_observations_leaves_the_final_ones_true():
+    class Resetting(Overwriting):
+        metadata = {"autoreset_mode": AutoresetMode.DISABLED}  # noqa: RUF012
+
+        def reset(self, *, seed=None, options=None):
+            self.obs[options["reset_mask"] if options else slice(None)] = 0
+            return self.obs, {}
+
+        def step(self, actions):
+            self.obs = self.obs + 1
+            done = self.obs[:, 0] == [9, 3]
+            return self.obs, self.rew.copy(), done, np.zeros(2, bool), {}
+
+    env = VectorEnv(Resetting())
+    env.reset()
+    steps = [env.step([0, 0]) for _ in range(10)]
+    assert [int(step.obs_next[1, 0]) for step in steps] == [1, 2, 3, 1, 2, 3, 1, 2, 3, 1]
+    assert [int(step.obs[1, 0]) for step in steps] == [1, 2, 0, 1, 2, 0, 1, 2, 0, 1]
+    assert [int(step.obs_next[0, 0]) for step in steps] == [*range(1, 10), 1]
+
+
 class Nested(gymnasium.Env):
     """Dictionaries, tuples and texts as observations; ends after two steps."""
 

@@ -21,11 +21,11 @@ def images(*shape, dtype=np.uint8):
         ("auto", (16, 16, 3), 256),
     ],
 )
-@pytest.mark.parametrize("lead", [(2,), (2, 1), ()])
-def test_features_of_images(name, shape, size, lead):
-    encoder = make_encoder(images(*shape), ModelConfig(encoder=name))
-    features = encoder(torch.zeros(*lead, *shape, dtype=torch.uint8))
-    assert features.shape == (*lead, size)
+def test_features_of_images(name, shape, size):
+    encoder = make_encoder(images(*shape), ModelConfig(encoder=name, orthogonal=False))
+    for lead in ((2,), (2, 1), ()):
+        features = encoder(torch.zeros(*lead, *shape, dtype=torch.uint8))
+        assert features.shape == (*lead, size)
 
 
 def test_images_are_scaled_only_if_they_are_bytes():

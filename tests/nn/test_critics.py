@@ -51,6 +51,12 @@ def test_time_and_batch_are_valued_as_their_rows_are():
     torch.testing.assert_close(whole[:, 1], part)
 
 
+def test_double_observations_are_valued_too():
+    critic = QCritic(VECTOR, ARM, SMALL)
+    obs, act = torch.randn(4, 3), torch.randn(4, 2)
+    assert torch.equal(critic(obs.double(), act)["q_value"], critic(obs, act)["q_value"])
+
+
 def test_discrete_actions_are_all_valued():
     critic = QCritic(VECTOR, spaces.Discrete(6), SMALL)
     assert critic(torch.randn(4, 3))["q_value"].shape == (2, 4, 6)

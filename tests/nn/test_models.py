@@ -184,6 +184,6 @@ def test_actions_without_a_head_are_an_error_that_names_the_model(kind, action_s
 
 
 def test_images_are_read_by_a_q_network():
-    space = spaces.Box(0, 255, (4, 84, 84), np.uint8)
-    output = QNetwork(space, TWO)(torch.zeros(2, 4, 84, 84, dtype=torch.uint8))
+    space = spaces.Box(0, 255, (4, 40, 40), np.uint8)
+    output = QNetwork(space, TWO)(torch.zeros(2, 4, 40, 40, dtype=torch.uint8))
     assert output["logit"].shape == (2, 2)

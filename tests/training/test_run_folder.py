@@ -85,7 +85,7 @@ def test_a_folder_without_a_run_cannot_be_resumed(tmp_path):
 def test_resuming_adds_a_start_and_takes_the_summary_away(tmp_path):
     with RunFolder.create(tmp_path, "", ["first"]) as run:
         run.write_summary(SUMMARY)
-    with RunFolder.reopen(tmp_path, ["second"]) as run:
+    with RunFolder.reopen(tmp_path, command=["second"]) as run:
         assert [start["command"] for start in run.starts()] == ["first", "second"]
         with pytest.raises(FileNotFoundError, match="the run has not ended"):
             run.read_summary()

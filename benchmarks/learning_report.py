@@ -1,0 +1,116 @@
+"""From the results of `learning.py` to docs/results.md and its curves."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from learning import Row
+
+HEAD = """# Results
+
+Made by `make results` (`benchmarks/learning.py`), which runs what is missing and writes this page
+from the files in [`benchmarks/results/learning`](../benchmarks/results/learning). Every seed that
+was run is here, failed ones too. A return is the mean over 20 episodes of the *final* policy,
+played without exploration, in the environment's own reward.
+"""
+
+
+def write_report(
+    solved: Iterable[Row], above_random: Iterable[Row], results: Path, docs: Path
+) -> None:
+    """Writes the page and its pictures."""
+    (docs / "results").mkdir(exist_ok=True)
+    for env, curves in _by_env((*solved, *above_random), results).items():
+        _draw(docs / "results" / f"{env}.png", env, curves)
+    (docs / "results.md").write_text(page(solved, above_random, results))
+
+
+def page(solved: Iterable[Row], above_random: Iterable[Row], results: Path) -> str:
+    """The page, which says nothing but what is in the files of results."""
+    text = [HEAD, "## Solved problems", _table(solved, results)]
+    text += ["\n## Larger problems, a few minutes each", LARGER, _table(above_random, results)]
+    return "\n".join([*text, "\n## Where it ran\n", *_machines(results)]) + "\n"
+
+
+LARGER = """
+A start, not a finish: the goal is the 97.5 % quantile of what single episodes with random actions
+bring (100 of them), after the stated number of steps. The presets themselves run longer.
+"""
+
+
+def _runs(row: Row, results: Path) -> list[Any]:
+    paths = sorted(results.glob(f"{row.preset}_?.json"))
+    return [json.loads(path.read_text()) for path in paths]
+
+
+def _by_env(rows: Iterable[Row], results: Path) -> dict[str, dict[str, list[Any]]]:
+    """The curves of all runs, by environment and preset."""
+    found: dict[str, dict[str, list[Any]]] = {}
+    for row in rows:
+        if runs := _runs(row, results):
+            curves = [run["curve"] for run in runs]
+            found.setdefault(row.preset.partition("_")[0], {})[row.preset] = curves
+    return found
+
+
+def _table(rows: Iterable[Row], results: Path) -> str:
+    lines = [
+        "",
+        "| preset | steps | goal | seeds at the goal | mean | worst | best | steps/s | time |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        if not (runs := _runs(row, results)):
+            continue
+        env, goal = row.preset.partition("_")[0], row.goal
+        if goal is None:
+            goal = json.loads((results / f"{env}_random.json").read_text())["quantile"]
+        summaries = [run["summary"] for run in runs]
+        final = np.array([summary["eval_return_mean"] for summary in summaries])
+        lines.append(
+            f"| `{row.preset}` | {summaries[0]['env_steps']:,} | {goal:.0f} "
+            f"| {(final >= goal).sum()} of {len(final)} | {final.mean():.1f} | {final.min():.1f} "
+            f"| {final.max():.1f} | {np.median([s['fps'] for s in summaries]):,.0f} "
+            f"| {np.median([s['wall_seconds'] for s in summaries]):.0f} s |"
+        )
+    pictures = [f"![Learning curves of {env}](results/{env}.png)" for env in _by_env(rows, results)]
+    return "\n".join([*lines, "", *pictures])
+
+
+def _draw(path: Path, env: str, curves: dict[str, list[Any]]) -> None:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(6, 3.5), layout="constrained")
+    for preset, runs in curves.items():
+        for i, curve in enumerate(runs):
+            steps, returns = np.array(curve).T
+            colour = axes.lines[-1].get_color() if i else None
+            label = None if i else preset.partition("_")[2]
+            axes.plot(steps, returns, label=label, color=colour, linewidth=1)
+    axes.set(title=f"{env}: every seed", xlabel="environment steps", ylabel="return (evaluation)")
+    axes.legend()
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def _machines(results: Path) -> list[str]:
+    seen: dict[str, list[str]] = {}
+    for path in sorted(results.glob("*_?.json")):
+        machine = json.loads(path.read_text())["machine"]
+        gpus = f", {', '.join(machine['gpus'])}" if machine["gpus"] else ""
+        words = (
+            f"{machine['cpu']} ({machine['cpu_count']} cores){gpus}; Python {machine['python']}, "
+            f"torch {machine['torch']}, NumPy {machine['numpy']}"
+        )
+        seen.setdefault(words, []).append(path.stem)
+    return [f"- {words}: {len(names)} runs" for words, names in seen.items()]

@@ -1,0 +1,89 @@
+"""``guerdon train``: from a preset, a file or overrides to a finished run."""
+
+import re
+import shlex
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+INTERRUPTED = 130  # as a shell has it: 128 and the number of the signal
+_OVERRIDE = re.compile(r"~|[+]{0,2}[\w.]+=")
+
+
+class Shown(StrEnum):
+    """What can be shown while a run goes on."""
+
+    AUTO = "auto"
+    LIVE = "live"
+    LINES = "lines"
+    NONE = "none"
+
+
+def train(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="PRESET|FILE|KEY=VALUE",
+            help="What to run (`guerdon list presets`), and changes to it: cartpole_ppo seed=3",
+            show_default=False,
+        ),
+    ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN", help="Go on with the run in this folder.", show_default=False),
+    ] = None,
+    display: Annotated[
+        Shown, typer.Option(help="auto: live on a terminal, else lines.")
+    ] = Shown.AUTO,
+) -> None:
+    """Trains a policy, and leaves a run folder.
+
+    Ctrl-C saves before it stops; `--resume RUN` goes on from there.
+    """
+    source, overrides = split(arguments or [])
+    if source is None and not overrides and resume is None:
+        raise ValueError(
+            "nothing to train is named: give a preset (`guerdon list presets` shows them), "
+            "a config file, or env=NAME policy=NAME"
+        )
+    run(source, overrides, resume=resume, display=display)
+
+
+def run(source: str | None, overrides: Sequence[str] = (), **options: Any) -> None:
+    """Trains, and says how it went and what to do next.
+
+    Args:
+        source: A preset or a file.
+        overrides: Changes to it.
+        **options: Of `guerdon.train`.
+    """
+    from guerdon.training.run import train
+
+    summary = train(source, *overrides, **options)
+    steps, folder = f"{summary['env_steps']:,}", shlex.quote(summary["run_dir"])
+    if summary["stop_reason"] == "interrupted":
+        typer.echo(f"interrupted at step {steps}; go on with: guerdon train --resume {folder}")
+        raise typer.Exit(INTERRUPTED)
+    typer.echo(
+        f"return {summary['eval_return_mean']:.2f} ± {summary['eval_return_std']:.2f} after "
+        f"{steps} steps, in {folder}; next: guerdon eval {folder}, guerdon plot {folder}"
+    )
+
+
+def split(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The preset or file among arguments, and the overrides.
+
+    Args:
+        arguments: In any order.
+    """
+    sources = [argument for argument in arguments if not _OVERRIDE.match(argument)]
+    if len(sources) > 1:
+        raise ValueError(
+            f"one preset or file is run at a time, not {' and '.join(map(repr, sources))}: "
+            f"write changes as KEY=VALUE"
+        )
+    overrides = [argument for argument in arguments if argument not in sources]
+    return sources[0] if sources else None, overrides

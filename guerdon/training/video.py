@@ -1,0 +1,158 @@
+"""Films of episodes: MP4 files, written while a policy plays."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import numpy as np
+from gymnasium.error import DependencyNotInstalled
+
+from guerdon.envs import make_vec
+from guerdon.envs.wrappers import ATARI_FRAME_SKIP
+from guerdon.extras import MissingExtraError, require
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from guerdon.config.schema import EnvConfig
+    from guerdon.envs import VectorEnv
+    from guerdon.envs.wrappers import AnyEnv
+
+EXTRA = "video"
+_RENDER_MODE = "rgb_array"
+_FRAMES_PER_SECOND = 30.0  # where an environment does not say
+
+
+def make_filmed_env(
+    config: EnvConfig, folder: str | Path, n_films: int = 3
+) -> tuple[VectorEnv, list[Film]]:
+    """Environments of which the first ones film their first episode.
+
+    Args:
+        config: The section ``env``; they are made one by one in this process, whatever it says.
+        folder: Where ``episode_1.mp4`` and so on go; older ones are replaced.
+        n_films: How many environments film.
+
+    Returns:
+        The environments, and their films.
+    """
+    require("imageio_ffmpeg", EXTRA)
+    _prepare_drawing()
+    films: list[Film] = []
+
+    def film(env: AnyEnv) -> AnyEnv:
+        if len(films) == n_films:
+            return env
+        path = Path(folder) / f"episode_{len(films) + 1}.mp4"
+        films.append(Film(env, path, frame_skip=ATARI_FRAME_SKIP if config.atari else 1))
+        return films[-1]
+
+    options = config.model_dump(exclude={"id", "eval"})
+    options |= {"backend": "base", "wrappers": [*config.wrappers, film]}
+    try:
+        return make_vec(config.id, **options, render_mode=_RENDER_MODE), films
+    except TypeError as error:
+        if "render_mode" not in str(error):
+            raise
+        raise ValueError(f"{config.id} cannot be filmed: it takes no render_mode") from error
+
+
+def _prepare_drawing() -> None:
+    """Lets pygame be silent, and it and MuJoCo draw on a machine without a screen."""
+    defaults = {"PYGAME_HIDE_SUPPORT_PROMPT": "1"}  # it would greet on stdout
+    screen = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    if sys.platform == "linux" and not screen:
+        defaults |= {"SDL_VIDEODRIVER": "dummy", "MUJOCO_GL": "egl"}
+    for name, value in defaults.items():
+        os.environ.setdefault(name, value)
+
+
+class Film(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Films the first episode of an environment with the render mode ``rgb_array``.
+
+    Args:
+        env: The environment.
+        path: The file; it is there when the episode has ended.
+        frame_skip: Frames of the environment that go by in a step, of which one is filmed.
+    """
+
+    def __init__(self, env: AnyEnv, path: Path, frame_skip: int = 1) -> None:
+        super().__init__(env)
+        self.path = path
+        self.finished = False
+        """Whether the episode has ended."""
+        self._rate = float(env.metadata.get("render_fps") or _FRAMES_PER_SECOND) / frame_skip
+        self._unfinished = path.with_name(f".{path.name}")
+        self._writer: Generator[None, Any, None] | None = None
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Starts an episode; the film, too, until one is finished."""
+        found = super().reset(seed=seed, options=options)
+        self._drop()
+        if not self.finished:
+            self._start()
+        return found
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Takes a step, and films what is seen then."""
+        step = super().step(action)
+        if self._writer is not None:
+            self._writer.send(self._frame())
+            if step[2] or step[3]:
+                self._finish()
+        return step
+
+    def close(self) -> None:
+        """Ends the environment; a film of half an episode is thrown away."""
+        self._drop()
+        super().close()
+
+    def _start(self) -> None:
+        frame = self._frame()
+        height, width, _ = frame.shape
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._writer = require("imageio_ffmpeg", EXTRA).write_frames(
+            str(self._unfinished),
+            (width, height),
+            fps=self._rate,
+            macro_block_size=2,  # as few as the format allows: odd sizes are scaled
+            ffmpeg_log_level="error",
+        )
+        self._writer.send(None)
+        self._writer.send(frame)
+
+    def _finish(self) -> None:
+        assert self._writer is not None
+        self._writer.close()
+        self._writer = None
+        self._unfinished.replace(self.path)
+        self.finished = True
+
+    def _drop(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+            self._unfinished.unlink(missing_ok=True)
+
+    def _frame(self) -> np.ndarray:
+        name = self.env.spec.id if self.env.spec else type(self.env.unwrapped).__name__
+        try:
+            frame: Any = self.env.render()
+        except DependencyNotInstalled as error:
+            missing = str(error).partition(",")[0]  # what follows is how Gymnasium would bring it
+            raise MissingExtraError(
+                f"{name} cannot be filmed, {missing}: pip install 'guerdon[{EXTRA}]'"
+            ) from error
+        except Exception as error:  # of whatever draws: OpenGL, MuJoCo, a user's own code
+            raise ValueError(
+                f"{name} cannot be filmed, its drawing fails: {type(error).__name__}: {error}"
+            ) from error
+        if not isinstance(frame, np.ndarray) or frame.ndim != 3 or frame.shape[2] != 3:
+            raise ValueError(f"{name} cannot be filmed: it gives no pictures ({_RENDER_MODE})")
+        return np.ascontiguousarray(frame, np.uint8)

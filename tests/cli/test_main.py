@@ -1,0 +1,124 @@
+"""The command as a whole: verbs, the documented flags, and the package in Python."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import guerdon as package
+from tests.cli.tiny import BUDGET, guerdon, train
+
+VERBS = ["train", "eval", "list", "plot", "explain", "demo"]
+
+
+@pytest.mark.parametrize("arguments", [[], ["-h"], ["--help"]])
+def test_help_names_all_verbs(arguments):
+    result = guerdon(*arguments)
+    assert result.exit_code == 0
+    assert [verb for verb in VERBS if f" {verb} " in result.stdout] == VERBS
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help(verb):
+    for option in ("-h", "--help"):
+        result = guerdon(verb, option)
+        assert result.exit_code == 0
+        assert f"guerdon {verb}" in result.stdout or f"root {verb}" in result.stdout
+
+
+@pytest.mark.parametrize("option", ["-v", "--version"])
+def test_the_version_is_shown(option):
+    assert guerdon(option).stdout == f"guerdon {package.__version__}\n"
+
+
+def test_the_module_is_the_command():
+    command = [sys.executable, "-m", "guerdon", "explain", "cartpole_ppo"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == f"env{chr(215)}1 → GAE\n"
+
+
+def test_an_unknown_verb_gets_the_nearest():
+    result = guerdon("trian")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("Error: No such command 'trian'. Did you mean 'train'?")
+
+
+# --- guerdon -m serial|eval -c FILE -s SEED
+
+
+@pytest.fixture
+def config(tmp_path):
+    file = tmp_path / "config.py"
+    sections = {}
+    for override in BUDGET:
+        key, _, value = override.partition("=")
+        section, _, name = key.partition(".")
+        sections.setdefault(section, {})[name] = int(value)
+    sections["env"]["id"] = "CartPole-v1"
+    sections["run"]["dir"] = str(tmp_path / "run")
+    file.write_text(f"main_config = dict({sections!r}, policy='ppo')\n")
+    return file
+
+
+@pytest.mark.parametrize("flags", [("-m", "-c", "-s"), ("--mode", "--config", "--seed")])
+def test_the_documented_flags_train_and_evaluate(flags, config, tmp_path):
+    mode, file, seed = flags
+    result = guerdon(mode, "serial", file, config, seed, 4)
+    assert result.exit_code == 0, result.output
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["seed"] == 4
+    result = guerdon(mode, "eval", file, config, seed, 5)
+    assert result.exit_code == 0, result.output
+    assert result.stdout == guerdon("eval", tmp_path / "run", "--seed", 5).stdout
+
+
+def test_a_config_alone_is_trained(config, tmp_path):
+    assert guerdon("-c", config).exit_code == 0
+    assert (tmp_path / "run" / "summary.json").exists()
+
+
+def test_a_run_or_its_config_can_be_evaluated(tmp_path):
+    folder = tmp_path / "run"
+    train(folder)
+    expected = guerdon("eval", folder).stdout
+    assert expected.startswith("CartPole-v1 · ppo")
+    assert guerdon("-m", "eval", "-c", folder).stdout == expected
+    assert guerdon("-m", "eval", "-c", folder / "config.yaml").stdout == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["-m", "parallel", "-c", "x.py"], "-m parallel is not there yet: use -m serial"),
+        (["-m", "serial"], "-m serial needs a config: add -c FILE"),
+        (["-m", "serial", "-c", "no.py"], "there is no config file 'no.py'"),
+        (["-s", "3", "train", "cartpole_ppo"], "-m, -c and -s stand alone: leave them out, or"),
+        (["-m", "eval", "-c", "cartpole_ppo"], "cartpole_ppo belongs to no run that could be"),
+    ],
+)
+def test_flags_that_do_not_go_together_are_refused(arguments, sentence, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = guerdon(*arguments)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"Error: {sentence}")
+
+
+# --- in Python
+
+
+def test_python_is_the_same(tmp_path):
+    summary = package.train(
+        "cartpole_ppo", *BUDGET, f"run.dir={tmp_path / 'run'}", seed=2, display="none"
+    )
+    assert summary["seed"] == 2
+    result = package.evaluate_run(summary["run_dir"], episodes=3)
+    assert len(result["returns"]) == 3
+    policy, config = package.load_policy(summary["run_dir"])
+    assert type(policy).__name__ == "PPO"
+    assert config.seed == 2
+
+
+def test_the_package_says_what_it_has():
+    assert {"train", "evaluate_run", "load_policy", "__version__"} <= set(dir(package))
+    with pytest.raises(AttributeError, match="module 'guerdon' has no attribute 'trian'"):
+        package.trian  # noqa: B018

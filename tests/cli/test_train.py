@@ -1,0 +1,200 @@
+"""``guerdon train``: real runs, of a second each."""
+
+import json
+import os
+import pty
+import select
+import signal
+import time
+import warnings
+
+import pytest
+from omegaconf import OmegaConf
+
+from guerdon.cli.train import split
+from guerdon.training.checkpoints import checkpoint_steps
+from tests.cli.tiny import BUDGET, damage, guerdon, start, train
+
+HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
+
+
+def summary(folder):
+    return json.loads((folder / "summary.json").read_text())
+
+
+def steps_logged(folder):
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line)["step"] for line in lines]
+
+
+# --- what can be named
+
+
+@pytest.mark.parametrize(
+    ("arguments", "env", "policy"),
+    [
+        (["cartpole_ppo"], "CartPole-v1", "ppo"),
+        (["env=pendulum", "policy=sac", "collect.warmup_steps=64"], "Pendulum-v1", "sac"),
+        (["env.id=Acrobot-v1", "policy=ppo"], "Acrobot-v1", "ppo"),
+    ],
+)
+def test_a_preset_groups_or_any_registered_environment_is_trained(arguments, env, policy, tmp_path):
+    folder = tmp_path / "run"
+    result = guerdon("train", *arguments, *BUDGET, f"run.dir={folder}", "seed=3")
+    assert result.exit_code == 0, result.output
+    config = OmegaConf.load(folder / "config.yaml")
+    assert (config.env.id, config.policy.type) == (env, policy)
+    found = summary(folder)
+    assert found["env_steps"] >= 256
+    assert found["seed"] == 3
+    assert found["stop_reason"] == "max_steps"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("mine.yaml", "env: cartpole\npolicy: a2c\nseed: 7\n"),
+        ("mine.py", "main_config = dict(env='cartpole', policy='a2c', seed=7)\n"),
+    ],
+)
+def test_a_file_is_trained(name, text, tmp_path):
+    file, folder = tmp_path / name, tmp_path / "run"
+    file.write_text(text)
+    train(folder, source=file)
+    assert OmegaConf.load(folder / "config.yaml").policy.type == "a2c"
+    assert summary(folder)["seed"] == 7
+
+
+def test_the_last_line_says_how_it_went_where_it_is_and_what_is_next(tmp_path):
+    folder = tmp_path / "my run"  # which has to be quoted in a command
+    last = train(folder).stdout.splitlines()[-1]
+    found = summary(folder)
+    mean, std = found["eval_return_mean"], found["eval_return_std"]
+    assert last == (
+        f"return {mean:.2f} ± {std:.2f} after {found['env_steps']:,} steps, in '{folder}'; "
+        f"next: guerdon eval '{folder}', guerdon plot '{folder}'"
+    )
+
+
+def test_without_a_display_only_the_last_line_is_left(tmp_path):
+    result = train(tmp_path / "run", "--display", "none")
+    assert len(result.stdout.splitlines()) == 1
+    assert result.stderr == ""
+
+
+def test_in_a_pipe_there_is_a_line_for_each_log(tmp_path):
+    lines = train(tmp_path / "run").stdout.splitlines()
+    logged = [line for line in lines if line.startswith("steps ")]
+    assert [f"steps {step:,}" for step in steps_logged(tmp_path / "run")] == [
+        line.partition("  ")[0] for line in logged
+    ]
+
+
+def test_the_folder_has_a_name_of_its_own_where_none_is_given(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = guerdon("train", "cartpole_ppo", *BUDGET, "seed=5")
+    assert result.exit_code == 0, result.output
+    (folder,) = (tmp_path / "runs" / "cartpole_ppo").iterdir()
+    assert folder.name.endswith("-5")
+    assert f"guerdon eval {folder.relative_to(tmp_path)}" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        ([], (None, [])),
+        (["cartpole_ppo", "seed=3"], ("cartpole_ppo", ["seed=3"])),
+        (["seed=3", "cartpole_ppo"], ("cartpole_ppo", ["seed=3"])),
+        (["~env.kwargs", "+policy.gamma=1"], (None, ["~env.kwargs", "+policy.gamma=1"])),
+        (["runs/a=b/config.yaml", "seed=3"], ("runs/a=b/config.yaml", ["seed=3"])),
+    ],
+)
+def test_the_source_is_what_is_no_override(arguments, found):
+    assert split(arguments) == found
+
+
+# --- going on
+
+
+def test_a_run_is_resumed_with_a_larger_budget(tmp_path):
+    folder = tmp_path / "run"
+    train(folder)
+    before = summary(folder)["env_steps"]
+    result = guerdon("train", "--resume", folder, "run.max_steps=512")
+    assert result.exit_code == 0, result.output
+    assert f"resumed at step {before}" in result.stdout
+    assert 512 <= summary(folder)["env_steps"] < 640
+    logged = steps_logged(folder)
+    assert logged == sorted(logged)
+    assert logged[0] < before < logged[-1]
+
+
+def test_ctrl_c_saves_and_the_run_can_be_resumed(tmp_path):
+    folder = tmp_path / "run"
+    budget = [*BUDGET, "run.max_steps=100_000_000", "eval.every=100_000_000"]
+    with start("train", "cartpole_ppo", *budget, f"run.dir={folder}") as process:
+        for line in process.stdout:
+            if line.startswith("steps "):
+                break
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, output + errors
+    assert errors == ""
+    found = summary(folder)
+    assert found["stop_reason"] == "interrupted"
+    assert checkpoint_steps(folder / "checkpoints")[-1] == found["env_steps"]
+    assert output.splitlines()[-1] == (
+        f"interrupted at step {found['env_steps']:,}; go on with: guerdon train --resume {folder}"
+    )
+    result = guerdon("train", "--resume", folder, f"run.max_steps={found['env_steps'] + 100}")
+    assert result.exit_code == 0, result.output
+    assert f"resumed at step {found['env_steps']}" in result.stdout
+    assert summary(folder)["env_steps"] >= found["env_steps"] + 100
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path):
+    folder = tmp_path / "run"
+    train(folder)
+    *_, before, last = checkpoint_steps(folder / "checkpoints")
+    damage(folder, last)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        result = guerdon("train", "--resume", folder)
+    assert result.exit_code == 0, result.output
+    (warning,) = result.stderr.splitlines()
+    assert warning.startswith(f"Warning: {folder}/checkpoints/step_{last}/policy.safetensors")
+    assert warning.endswith("the checkpoint before it is used")
+    assert f"resumed at step {before}" in result.stdout
+
+
+# --- on a terminal
+
+
+def test_on_a_terminal_there_is_a_live_panel_and_the_cursor_comes_back(tmp_path):
+    ours, theirs = pty.openpty()
+    folder = tmp_path / "run"
+    process = start(
+        "train", "cartpole_ppo", *BUDGET, f"run.dir={folder}", stdout=theirs, stderr=theirs
+    )
+    os.close(theirs)
+    shown = read_until_closed(ours)
+    assert process.wait(timeout=60) == 0, shown
+    assert "cartpole_ppo · CartPole-v1 · ppo · seed 0" in shown
+    assert f"steps {summary(folder)['env_steps']} / 256" in shown
+    assert HIDE in shown
+    assert shown.rindex(SHOW) > shown.rindex(HIDE)
+    assert "next: guerdon eval" in shown[shown.rindex(SHOW) :]
+
+
+def read_until_closed(terminal, seconds=60):
+    parts, end = [], time.monotonic() + seconds
+    while time.monotonic() < end and select.select([terminal], [], [], seconds)[0]:
+        try:
+            part = os.read(terminal, 65536)
+        except OSError:  # how Linux says that the other end is closed
+            break
+        if not part:
+            break
+        parts.append(part)
+    os.close(terminal)
+    return b"".join(parts).decode()

@@ -1,0 +1,50 @@
+"""Runs of the command on budgets of a second, in this process or in one of its own."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from guerdon.cli import app
+
+BUDGET = (
+    "env.n_envs=2",
+    "collect.n_step=64",
+    "learn.batch_size=32",
+    "run.max_steps=256",
+    "run.log_every=64",
+    "eval.every=128",
+    "eval.episodes=2",
+)
+
+
+def guerdon(*arguments):
+    """Runs the command in this process."""
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def train(folder, *arguments, source="cartpole_ppo"):
+    """A tiny run in a folder."""
+    result = guerdon("train", source, *BUDGET, f"run.dir={folder}", *arguments)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def start(*arguments, **options):
+    """Starts the command as a process, with one thing changed: it can always be interrupted."""
+    # A shell lets what it puts into the background ignore Ctrl-C, and so pytest, and so this.
+    return subprocess.Popen(
+        [sys.executable, "-m", "guerdon", *map(str, arguments)],
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", **options.pop("env", {})},
+        **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options},
+    )
+
+
+def damage(folder: Path, step: int) -> None:
+    """Cuts the weights of a checkpoint short."""
+    file = folder / "checkpoints" / f"step_{step}" / "policy.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])

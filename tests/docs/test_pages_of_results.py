@@ -1,0 +1,48 @@
+"""Pages with figures say what the committed results say, and nothing else."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _benchmarks(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+
+
+def test_the_page_of_learning_results_is_made_of_the_files():
+    import learning
+    import learning_report
+
+    made = learning_report.page(learning.SOLVED, learning.ABOVE_RANDOM, learning.RESULTS)
+    assert (ROOT / "docs" / "results.md").read_text() == made
+
+
+def test_every_seed_of_every_row_has_a_result():
+    import learning
+
+    rows = (*learning.SOLVED, *learning.ABOVE_RANDOM)
+    missing = [
+        learning.result_file(row, seed).name
+        for row in rows
+        for seed in range(row.seeds)
+        if not learning.result_file(row, seed).exists()
+    ]
+    assert missing == []
+
+
+def test_the_page_of_speed_is_made_of_its_file():
+    page = ROOT / "docs" / "benchmarks_training.md"
+    before = page.read_bytes()
+    try:
+        subprocess.run(
+            [sys.executable, str(ROOT / "benchmarks" / "training.py"), "--page"],
+            check=True, capture_output=True,
+        )  # fmt: skip
+        assert page.read_bytes() == before
+    finally:
+        page.write_bytes(before)

@@ -1,0 +1,141 @@
+import numpy as np
+import pytest
+import torch
+
+from guerdon.data.batch import Batch
+from guerdon.policy import advantages, create_policy
+from guerdon.policy.advantages import half, index_rows, minibatches, with_advantages
+from tests.policy.cases import CASES, collected, make_policy, spaces_of, warmed_up
+from tests.policy.hand import GAMMA, answer, five_steps
+
+BOTH = {name: spaces_of(CASES[name].env) for name in ("ppo", "ppo_continuous")}
+
+
+def computed(policy, buffer):
+    batch, indices = buffer.rollout(policy.fields)
+    return with_advantages(policy, policy.model, policy.actions, batch, buffer, indices)
+
+
+@pytest.mark.parametrize("where", BOTH.values(), ids=BOTH)
+@pytest.mark.parametrize("type_", ["ppo", "a2c"])
+@pytest.mark.parametrize(
+    ("gae_lambda", "expected"),
+    [
+        # With a value of 10 everywhere, rewards of 1 to 5 and a discount of 0.5, the errors are
+        # 1 + 5 - 10, 2 - 10 (terminated), 3 + 5 - 10, 4 + 5 - 10 (truncated), 5 + 5 - 10 (newest).
+        (0.0, [-4.0, -8.0, -2.0, -1.0, 0.0]),
+        # Half of the discounted error of the next step, where the episode has one.
+        (0.5, [-6.0, -8.0, -2.25, -1.0, 0.0]),
+        (1.0, [-8.0, -8.0, -2.5, -1.0, 0.0]),
+    ],
+)
+def test_terminated_stops_the_bootstrap_and_truncated_does_not(where, type_, gae_lambda, expected):
+    policy = create_policy({"type": type_, "gamma": GAMMA, "gae_lambda": gae_lambda}, *where)
+    answer(policy.model, "value_head.bias", 10.0)
+    rows = computed(policy, five_steps(policy))
+    assert rows.advantage.tolist() == expected
+    assert rows.returns.tolist() == [each + 10.0 for each in expected]
+    assert rows.value.tolist() == [10.0] * 5
+
+
+def test_next_observations_are_looked_at_only_where_no_row_follows():
+    policy = create_policy({"type": "ppo"}, *BOTH["ppo"])
+    asked = []
+    critic = policy.model.critic
+    policy.model.critic = lambda obs: asked.append(obs) or critic(obs)
+    computed(policy, five_steps(policy))
+    assert [obs[:, 0].tolist() for obs in asked] == [[3.5, 5.0]]
+
+
+def test_log_probabilities_are_those_of_the_policy_as_it_is():
+    policy, buffer = warmed_up(CASES["ppo"])
+    rows = computed(policy, buffer)
+    chances = torch.softmax(policy.model(rows.obs)["logit"], -1)
+    chosen = chances[torch.arange(len(rows.act)), rows.act].log()
+    torch.testing.assert_close(rows.log_prob, chosen)
+    assert not rows.log_prob.requires_grad
+
+
+def test_rows_are_those_of_the_buffer_in_time_order():
+    policy = make_policy(CASES["ppo"])
+    buffer = collected(policy, CASES["ppo"])
+    batch, indices = buffer.rollout()
+    rows = computed(policy, buffer)
+    stored = buffer[indices[batch.mask]]
+    np.testing.assert_array_equal(rows.obs, stored.obs)
+    np.testing.assert_array_equal(rows.act, stored.act)
+
+
+@pytest.mark.parametrize("name", ["ppo", "ppo_continuous"])
+def test_many_rows_are_computed_in_pieces(name, monkeypatch):
+    policy, buffer = warmed_up(CASES[name])
+    whole = computed(policy, buffer)
+    monkeypatch.setattr(advantages, "_CHUNK", 7)
+    pieces = computed(policy, buffer)
+    for key in ("log_prob", "value", "advantage", "returns"):
+        torch.testing.assert_close(whole[key], pieces[key], rtol=1e-5, atol=1e-5)
+
+
+def test_a_shared_encoder_gives_the_same_values_both_ways():
+    config = {"type": "ppo", "gamma": GAMMA, "model": {"hidden": [4], "share_encoder": True}}
+    policy = create_policy(config, *BOTH["ppo"])
+    rows = computed(policy, five_steps(policy))
+    obs = torch.tensor([[3.5] * 4, [5.0] * 4])
+    with torch.no_grad():
+        ends = policy.model(obs)["value"]
+    torch.testing.assert_close(rows.advantage[3], 4.0 + GAMMA * ends[0] - rows.value[3])
+    torch.testing.assert_close(rows.advantage[4], 5.0 + GAMMA * ends[1] - rows.value[4])
+
+
+# --- minibatches
+
+
+def batch_of(n_rows):
+    numbers = torch.arange(n_rows)
+    return Batch(advantage=numbers.float(), obs={"a": numbers, "b": numbers})
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "batch_size", "sizes"),
+    [
+        (12, 4, [4, 4, 4]),
+        (13, 4, [4, 5, 4]),  # not 4, 4, 4 and 1
+        (15, 4, [4, 3, 4, 4]),
+        (3, 10, [3]),
+        (1, 1, [1]),
+    ],
+)
+def test_pieces_are_of_about_one_size(n_rows, batch_size, sizes):
+    pieces = list(minibatches(batch_of(n_rows), batch_size, torch.Generator().manual_seed(0)))
+    assert sorted(len(piece["advantage"]) for piece in pieces) == sorted(sizes)
+    rows = torch.cat([piece["advantage"] for piece in pieces])
+    assert sorted(rows.tolist()) == list(range(n_rows))
+
+
+def test_pieces_are_in_random_order_and_keep_rows_together():
+    generator = torch.Generator().manual_seed(0)
+    passes = [list(minibatches(batch_of(20), 5, generator)) for _ in range(2)]
+    orders = [torch.cat([piece["advantage"] for piece in pieces]).tolist() for pieces in passes]
+    assert orders[0] != orders[1]
+    assert orders[0] != sorted(orders[0])
+    for piece in passes[0]:
+        assert piece["obs"]["a"].tolist() == piece["advantage"].tolist()
+        assert piece["obs"]["b"].tolist() == piece["advantage"].tolist()
+
+
+# --- small things
+
+
+def test_rows_of_nested_observations_are_indexed_together():
+    rows = index_rows(Batch(a=torch.arange(3), b={"c": torch.arange(3) * 2}), slice(1, 3))
+    assert rows["a"].tolist() == [1, 2]
+    assert rows["b"]["c"].tolist() == [2, 4]
+
+
+def test_a_model_without_halves_is_called_as_a_whole():
+    class Whole:
+        pass
+
+    whole, policy = Whole(), create_policy({"type": "ppo"}, *BOTH["ppo"])
+    assert half(whole, "critic") is whole
+    assert half(policy.model, "critic") == policy.model.critic

@@ -1,0 +1,113 @@
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+from guerdon.reward import ConstantReward, EnvReward, FunctionReward, create_reward_model
+from guerdon.reward.controls import load_function
+from tests.reward.cases import first_number, transitions
+
+HERE = "tests.reward.cases"
+
+
+def test_env_is_what_the_environment_paid():
+    assert EnvReward({}).estimate(transitions()).rew.tolist() == [1.0, 2.0, 3.0, 4.0]
+
+
+@pytest.mark.parametrize("shape", [(4,), (2, 3), (5, 1)], ids=str)
+def test_constant_is_the_same_for_rows_of_any_shape(shape):
+    data = transitions().replace(rew=np.zeros(shape))
+    rew = ConstantReward({"value": -0.5}).estimate(data).rew
+    assert rew.shape == shape
+    assert (rew == -0.5).all()
+
+
+def test_constant_is_one_by_default():
+    assert ConstantReward({}).estimate(transitions()).rew.tolist() == [1.0] * 4
+
+
+@pytest.mark.parametrize("target", [first_number, f"{HERE}:first_number"], ids=["itself", "named"])
+def test_function_is_what_the_users_rule_says(target):
+    model = create_reward_model({"type": "function", "target": target})
+    assert model.estimate(transitions()).rew.tolist() == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_function_takes_any_callable():
+    class Rule:
+        def __call__(self, data):
+            return data.rew * 2
+
+    for rule in (Rule(), lambda data: data.rew * 2):
+        model = FunctionReward({"target": rule})
+        assert model.estimate(transitions()).rew.tolist() == [2.0, 4.0, 6.0, 8.0]
+
+
+def test_function_may_answer_with_a_tensor_a_list_or_whole_numbers():
+    for answer in (torch.arange(4.0), [0, 1, 2, 3], np.arange(4)):
+        rew = FunctionReward({"target": lambda _, a=answer: a}).estimate(transitions()).rew
+        assert rew.tolist() == [0.0, 1.0, 2.0, 3.0]
+        assert rew.dtype == np.float32
+
+
+def test_function_answers_for_rollouts_too():
+    data = transitions().replace(obs=np.arange(12.0).reshape(2, 3, 2), rew=np.zeros((2, 3)))
+    rew = FunctionReward({"target": first_number}).estimate(data).rew
+    assert rew.tolist() == [[0.0, 2.0, 4.0], [6.0, 8.0, 10.0]]
+
+
+def test_function_says_which_fields_it_reads():
+    assert FunctionReward({"target": first_number}).fields == (
+        "obs",
+        "act",
+        "obs_next",
+        "terminated",
+    )
+    model = FunctionReward({"target": first_number, "fields": ["obs"]})
+    assert model.fields == ("obs",)
+    assert FunctionReward.fields == ()
+
+
+@pytest.mark.parametrize(
+    ("answer", "shape"), [(1.0, r"\(\)"), (np.zeros((4, 1)), r"\(4, 1\)"), ([1.0], r"\(1,\)")]
+)
+def test_an_answer_that_is_not_one_number_each_is_refused(answer, shape):
+    model = FunctionReward({"target": lambda _: answer})
+    with pytest.raises(ValueError, match=rf"gave shape {shape} for transitions of shape \(4,\)"):
+        model.estimate(transitions())
+
+
+@pytest.mark.parametrize("model", ["env", "constant", "function"])
+def test_the_input_stays_as_it_is(model):
+    options = {"target": first_number} if model == "function" else {}
+    data = transitions()
+    before = copy.deepcopy(data)
+    create_reward_model({"type": model, **options}).estimate(data)
+    assert set(data.keys()) == set(before.keys())
+    for key in data.keys():  # noqa: SIM118 - a Batch iterates over rows
+        np.testing.assert_array_equal(data[key], before[key])
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("no_colon", "'package.module:name'"),
+        ("no_such_module:rule", "no function 'no_such_module:rule'"),
+        (f"{HERE}:no_such_rule", "no_such_rule"),
+    ],
+)
+def test_a_function_that_is_not_there_is_an_error(name, message):
+    with pytest.raises(ValueError, match=message):
+        load_function(name)
+    with pytest.raises(ValueError, match=message):
+        FunctionReward({"target": name})
+
+
+def test_a_name_of_something_else_than_a_function_is_an_error():
+    with pytest.raises(ValueError, match="NOT_A_FUNCTION"):
+        load_function(f"{HERE}:NOT_A_FUNCTION")
+
+
+def test_function_needs_its_rule():
+    with pytest.raises(ValueError, match="target"):
+        create_reward_model({"type": "function"})

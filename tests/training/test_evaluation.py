@@ -1,0 +1,133 @@
+"""An evaluation says how good a policy is, and leaves everything as it was."""
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode
+
+from guerdon.collect import Collected, Collector
+from guerdon.envs import make_vec
+from guerdon.policy import create_policy
+from guerdon.training.evaluation import evaluate, evaluation_metrics, in_testing_state
+from tests.collect.acting import Tracing, backend_vector, modes_vector, reported
+from tests.envs.walking import Pattern
+from tests.training.running import leaves, same
+
+POLICIES = {
+    "ppo": "guerdon/Identity-v0",
+    "a2c": "guerdon/Identity-v0",
+    "dqn": "guerdon/Identity-v0",
+    "sac": "guerdon/Target-v0",
+    "td3": "guerdon/Target-v0",
+    "ddpg": "guerdon/Target-v0",
+}
+every_policy = pytest.mark.parametrize("name", POLICIES)
+
+
+def made(name):
+    env = make_vec(POLICIES[name], 2)
+    config = {"type": name, "model": {"hidden": [8], "normalize_obs": True}}
+    policy = create_policy(config, env.observation_space, env.action_space, seed=1)
+    policy.train()
+    return policy, env
+
+
+def state_of(policy, collector):
+    states = [policy.training_state(), collector.state_dict(), collector.buffer.state_dict()]
+    return leaves([states, {name: module.training for name, module in policy.named_modules()}])
+
+
+@every_policy
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_an_evaluation_changes_nothing_that_training_uses(name, deterministic):
+    def run(evaluations):
+        policy, env = made(name)
+        collector = Collector(policy, env, policy.make_buffer(400, 2, 0), seed=5)
+        testing = make_vec(POLICIES[name], 3)
+        seen = []
+        for seed in range(3):
+            collector.collect(n_step=20)
+            policy.update(16, collector.buffer)
+            before = state_of(policy, collector)
+            if evaluations:
+                evaluate(policy, testing, 4, seed=seed, deterministic=deterministic)
+            after = state_of(policy, collector)
+            assert [k for k in before if not same(before[k], after[k])] == []
+            assert policy.training
+            seen.append(after)
+        return seen
+
+    for one, other in zip(run(evaluations=True), run(evaluations=False), strict=True):
+        assert [k for k in one if not same(one[k], other[k])] == []
+
+
+@every_policy
+def test_the_same_seed_gives_the_same_episodes_whatever_was_before(name):
+    policy, env = made(name)
+    one = evaluate(policy, env, 6, seed=3, deterministic=False)
+    Collector(policy, env).collect(n_step=7)
+    two = evaluate(policy, env, 6, seed=3, deterministic=False)
+    other = evaluate(policy, env, 6, seed=4, deterministic=False)
+    assert one.returns == two.returns
+    assert one.lengths == two.lengths
+    assert one.returns != other.returns
+
+
+def test_it_plays_without_exploring_unless_it_shall():
+    policy, env = made("dqn")
+    policy.epsilon = 1.0
+    with torch.no_grad():
+        policy.model.encoder[0].weight.zero_()  # it always takes the same action
+    still = evaluate(policy, env, 40, seed=0)
+    random = evaluate(policy, env, 40, seed=0, deterministic=False)
+    acts = set()
+    collector = Collector(policy, env, policy.make_buffer(1000, 2, 0))
+    with in_testing_state(policy, seed=0):
+        assert not policy.training
+        assert not policy.explores
+        collector.collect(n_step=100)
+        acts |= set(collector.buffer.sample(0)[0].act.tolist())
+    assert len(acts) == 1
+    assert policy.explores
+    assert still.returns != random.returns
+
+
+def test_a_policy_that_was_testing_is_testing_again():
+    policy, env = made("ppo")
+    policy.eval()
+    evaluate(policy, env, 2, deterministic=False)
+    assert not policy.training
+
+
+def test_an_error_leaves_the_policy_as_it_was():
+    policy, _ = made("ppo")
+    state = policy.generator.get_state()
+    with pytest.raises(RuntimeError, match="oops"), in_testing_state(policy, seed=1):
+        torch.rand(3, generator=policy.generator)
+        raise RuntimeError("oops")
+    assert policy.training
+    assert torch.equal(policy.generator.get_state(), state)
+
+
+@pytest.mark.parametrize("kind", [*AutoresetMode, "base"])
+def test_it_plays_whole_episodes_exactly_as_many_and_without_favour(kind):
+    patterns = [Pattern((20,)), Pattern((1,)), Pattern((2, 9))]
+    make = backend_vector if kind == "base" else modes_vector
+    env = make(kind, patterns)
+    policy = Tracing(env)
+    # The second environment alone could have played all of them before the others had one.
+    expected = [(1, 1.0)] * 2 + [(2, 3.0), (9, 45.0)] + [(20, 210.0)] * 2
+    assert reported(evaluate(policy, env, 6)) == expected
+
+
+def test_metrics_of_an_evaluation():
+    result = Collected(returns=[1.0, 3.0], lengths=[2, 6])
+    assert evaluation_metrics(result) == {
+        "eval/mean_reward": 2.0,
+        "eval/std_reward": 1.0,
+        "eval/mean_ep_length": 4.0,
+    }
+    result.successes = [True, False]
+    assert evaluation_metrics(result)["eval/success_rate"] == 0.5
+    assert all(type(value) is float for value in evaluation_metrics(result).values())
+    assert np.isclose(evaluation_metrics(result)["eval/std_reward"], np.std([1.0, 3.0]))

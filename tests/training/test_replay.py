@@ -1,0 +1,103 @@
+"""The trained policy of a run: loaded, and played."""
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from guerdon.data import Batch
+from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint
+from guerdon.training.replay import evaluate_run, load_policy
+from guerdon.training.run import train
+from tests.cli.tiny import BUDGET, damage
+
+
+@pytest.fixture(scope="module", params=["cartpole_ppo", "cartpole_dqn"])
+def run(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("replay") / request.param
+    train(request.param, *BUDGET, "collect.warmup_steps=0", f"run.dir={folder}", display="none")
+    return folder
+
+
+def weights(policy):
+    return {name: value.clone() for name, value in policy.state_dict().items()}
+
+
+def same(left, right):
+    return left.keys() == right.keys() and all(torch.equal(left[k], right[k]) for k in left)
+
+
+def test_the_policy_has_the_weights_of_the_checkpoint(run):
+    first, *_, last = checkpoint_steps(run / "checkpoints")
+    for which in (first, last, "latest", "best"):
+        policy, config = load_policy(run, which)
+        saved, _ = load_checkpoint(run / "checkpoints", which)
+        assert same(weights(policy), saved["policy"]["module"])
+        assert config.run.dir == str(run)
+    assert not same(weights(load_policy(run, first)[0]), weights(load_policy(run, last)[0]))
+
+
+def test_the_policy_acts_without_exploration(run):
+    policy, _ = load_policy(run)
+    assert not policy.training
+    obs = np.linspace(-1, 1, 40, dtype=np.float32).reshape(10, 4)
+    with torch.inference_mode():
+        actions = [policy(Batch(obs=obs)).act for _ in range(2)]
+    assert actions[0].tolist() == actions[1].tolist()
+    assert set(actions[0].tolist()) <= {0, 1}
+
+
+def test_an_evaluation_is_the_same_every_time(run):
+    first = evaluate_run(run, episodes=4, seed=1)
+    assert evaluate_run(run, episodes=4, seed=1) == first
+    assert first["episodes"] == len(first["returns"]) == 4
+    assert first["return_min"] <= first["return_mean"] <= first["return_max"]
+    assert first["return_std"] == pytest.approx(np.std(first["returns"]))
+
+
+def test_the_run_is_left_as_it_was(run):
+    files = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    evaluate_run(run, episodes=1)
+    assert files == {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+
+
+def test_a_damaged_checkpoint_is_passed_over(run, tmp_path):
+    folder = shutil.copytree(run, tmp_path / "run")
+    *_, before, last = checkpoint_steps(folder / "checkpoints")
+    damage(folder, last)
+    with pytest.warns(UserWarning, match="the checkpoint before it is used"):
+        policy, _ = load_policy(folder, "latest")
+    assert same(weights(policy), weights(load_policy(run, before)[0]))
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="holds no run: it has no config"):
+        load_policy(tmp_path)
+
+
+def test_a_run_without_a_best_checkpoint_says_so(run, tmp_path):
+    folder = shutil.copytree(run, tmp_path / "run")
+    (folder / "checkpoints" / "best").unlink()
+    with pytest.raises(FileNotFoundError, match="was marked best: use the latest"):
+        load_policy(folder)
+    assert load_policy(folder, "latest")
+
+
+def test_weights_of_another_network_are_refused(run, tmp_path):
+    folder = shutil.copytree(run, tmp_path / "run")
+    config = folder / "config.yaml"
+    text = config.read_text()
+    config.write_text(text.replace("    hidden:\n", "    hidden:\n    - 17\n"))
+    assert config.read_text() != text
+    with pytest.raises(ValueError, match=r"is not the (ppo|dqn) that its config.yaml describes"):
+        load_policy(folder)
+
+
+def test_a_run_of_a_device_that_is_not_here_plays_on_the_cpu(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    folder = shutil.copytree(run, tmp_path / "run")
+    config = folder / "config.yaml"
+    config.write_text(config.read_text().replace("device: cpu", "device: cuda"))
+    policy, _ = load_policy(folder)
+    assert policy.device == torch.device("cpu")

@@ -1,0 +1,323 @@
+"""A run that stops and goes on ends exactly like one that never stopped."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from guerdon.training import run as run_module
+from guerdon.training.checkpoints import checkpoint_steps, save_checkpoint
+from guerdon.training.run import train
+from guerdon.training.run_folder import RunFolder
+from tests.training.running import (
+    ANNEALED,
+    CASES,
+    HALF,
+    assert_same_run,
+    config_of,
+    differences,
+    metrics_of,
+    resume,
+    run,
+    state_of,
+)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Runs of all cases that never stopped, made when they are asked for."""
+    root = tmp_path_factory.mktemp("whole")
+
+    def get(case, name="plain", **sections):
+        directory = root / f"{case}-{name}"
+        if not directory.exists():
+            run(case, directory, **sections)
+        return directory
+
+    return get
+
+
+# --- half and half
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_half_a_run_and_the_other_half_are_a_whole_run(case, whole, tmp_path):
+    first = run(case, tmp_path / "run", run={"max_steps": HALF})
+    assert HALF <= first["env_steps"] < HALF + 9
+    second = resume(tmp_path / "run", "run.max_steps=256")
+    assert second["env_steps"] >= 2 * HALF
+    assert second["updates"] > first["updates"]
+    assert_same_run(whole(case), tmp_path / "run")
+
+
+def test_a_run_may_be_resumed_again_and_again(whole, tmp_path):
+    run("sac", tmp_path / "run", run={"max_steps": 64})
+    for steps in (128, 192, 256):
+        resume(tmp_path / "run", f"run.max_steps={steps}")
+    assert_same_run(whole("sac"), tmp_path / "run")
+
+
+def test_an_end_between_two_evaluations_changes_no_training(whole, tmp_path):
+    run("sac", tmp_path / "run", run={"max_steps": 96})
+    resume(tmp_path / "run", "run.max_steps=256")
+    *_, last = checkpoint_steps(tmp_path / "run" / "checkpoints")
+    found = differences(whole("sac"), tmp_path / "run", last)
+    assert all(path.startswith("/monitor") for path in found)
+
+
+def test_a_checkpoint_holds_everything_that_training_changes(whole):
+    state = state_of(whole("dqn_prioritized_3_step"), 261)
+    for part in (
+        "/policy/module/",
+        "/policy/optimizers/",
+        "/policy/generator",
+        "/policy/updates",
+        "/buffer/",
+        "/collector/generator/",
+        "/monitor/progress/env_steps",
+    ):
+        assert any(path.startswith(part) for path in state), part
+    assert any("priorities" in path for path in state)
+    *_, last = checkpoint_steps(whole("ppo_normalized") / "checkpoints")
+    normalized = state_of(whole("ppo_normalized"), last)
+    assert any(path.startswith("/reward/scaler/") for path in normalized)
+    assert any("normalizer" in path for path in normalized)
+    assert not any(path.startswith("/buffer") for path in normalized)
+
+
+def test_resuming_a_run_that_is_finished_changes_nothing(whole, tmp_path):
+    shutil.copytree(whole("ppo"), tmp_path / "run")
+    summary = resume(tmp_path / "run")
+    assert summary["stop_reason"] == "max_steps"
+    assert_same_run(whole("ppo"), tmp_path / "run")
+
+
+def test_a_run_that_was_good_enough_is_so_when_it_is_resumed(tmp_path):
+    goal = {"eval": {"target_return": -1e9}}
+    run("sac", tmp_path / "one", **goal)
+    shutil.copytree(tmp_path / "one", tmp_path / "run")
+    (tmp_path / "run" / "summary.json").unlink()  # as if killed just before it was written
+    assert resume(tmp_path / "run")["stop_reason"] == "target_return"
+    assert_same_run(tmp_path / "one", tmp_path / "run")
+
+
+@pytest.mark.parametrize("case", ["ppo", "sac"])
+@pytest.mark.parametrize("nth", [1, 3, 4, 5])
+def test_it_does_not_matter_which_save_is_the_one_that_fails(case, nth, tmp_path, monkeypatch):
+    """Like a kill between a line of metrics and its checkpoint, at each of them in turn."""
+    late = {"eval": {"every": 10_000}, "run": {"max_steps": 130, "checkpoint_every": 32}}
+    run(case, tmp_path / "one", **late)
+    saves = 0
+
+    def save(*args, **options):
+        nonlocal saves
+        saves += 1
+        if saves == nth:
+            raise KeyboardInterrupt
+        return save_checkpoint(*args, **options)
+
+    monkeypatch.setattr(run_module, "save_checkpoint", save)
+    with contextlib.suppress(KeyboardInterrupt):
+        run(case, tmp_path / "run", **late)
+    monkeypatch.undo()
+    if saves == nth:
+        resume(tmp_path / "run")
+    assert_same_run(tmp_path / "one", tmp_path / "run")
+
+
+# --- damage
+
+
+def flip(path, where=0.5):
+    """Changes one bit of a file."""
+    content = bytearray(path.read_bytes())
+    content[int(where * (len(content) - 1))] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("case", ["ppo_normalized", "dqn_prioritized_3_step"])
+@pytest.mark.parametrize("name", ["policy.safetensors", "state.json", "manifest.json"])
+def test_a_damaged_checkpoint_is_passed_over_with_a_warning(case, name, whole, tmp_path):
+    run(case, tmp_path / "run", run={"max_steps": HALF})
+    checkpoints = tmp_path / "run" / "checkpoints"
+    *_, before, newest = checkpoint_steps(checkpoints)
+    flip(checkpoints / f"step_{newest}" / name)
+    with pytest.warns(UserWarning, match="the checkpoint before it is used"):
+        resume(tmp_path / "run", "run.max_steps=256")
+    assert f"resumed at step {before}" in (tmp_path / "run" / "log.txt").read_text()
+    assert_same_run(whole(case), tmp_path / "run")
+
+
+def test_a_torn_line_of_metrics_is_dropped(whole, tmp_path):
+    run("ppo", tmp_path / "run", run={"max_steps": HALF})
+    with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 132, "time": 1.0, "train/lo')
+    resume(tmp_path / "run", "run.max_steps=256")
+    assert_same_run(whole("ppo"), tmp_path / "run")
+
+
+def test_lines_after_the_checkpoint_are_written_anew(whole, tmp_path):
+    run("ppo", tmp_path / "run", run={"max_steps": HALF})
+    newest = checkpoint_steps(tmp_path / "run" / "checkpoints")[-1]
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / f"step_{newest}")
+    with pytest.warns(UserWarning, match="is not there; the one before it is used"):
+        resume(tmp_path / "run", "run.max_steps=256")
+    steps = [line["step"] for line in metrics_of(tmp_path / "run")]
+    assert steps == sorted(steps)
+    assert_same_run(whole("ppo"), tmp_path / "run")
+
+
+def test_a_run_without_a_checkpoint_starts_again(whole, tmp_path):
+    run("ppo", tmp_path / "run", run={"max_steps": HALF})
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    resume(tmp_path / "run", "run.max_steps=256")
+    assert_same_run(whole("ppo"), tmp_path / "run")
+
+
+def test_a_folder_without_a_run_cannot_be_resumed(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no run to resume: it has no config\.yaml"):
+        resume(tmp_path / "nowhere")
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_run_is_resumed_with_its_own_config(tmp_path):
+    run("ppo", tmp_path / "run", run={"max_steps": 32})
+    with pytest.raises(ValueError, match="its own config"):
+        train("cartpole_ppo", resume=tmp_path / "run")
+
+
+# --- kill -9
+
+# A process that has loaded everything, and forks one that trains for each line it reads.
+NURSERY = """
+import json, os, sys
+from guerdon.training.run import train
+
+def main(order):
+    source = None if order["resume"] else order["config"]
+    train(source, seed=None if order["resume"] else 3, resume=order["resume"], display="none")
+
+main(json.loads(sys.stdin.readline()))  # warms up
+print("ready", flush=True)
+for line in sys.stdin:
+    child = os.fork()
+    if not child:
+        try:
+            main(json.loads(line))
+        except BaseException:
+            import traceback
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    print(child, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+class Nursery:
+    """Starts training processes quickly."""
+
+    def __init__(self, directory):
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", NURSERY],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._order(config_of("ppo", directory / "warm-up", run={"max_steps": 32}), None)
+        assert self._answer() == "ready"
+
+    def _order(self, config, resumed):
+        order = json.dumps({"config": config, "resume": resumed})
+        self.process.stdin.write(order + "\n")
+        self.process.stdin.flush()
+
+    def _answer(self):
+        answer = self.process.stdout.readline().strip()
+        assert answer, "the nursery is dead"
+        return answer
+
+    def start(self, config):
+        """Starts a run, or goes on with it; the number of its process."""
+        directory = config["run"]["dir"]
+        begun = RunFolder(directory).config.exists()
+        self._order(config, directory if begun else None)
+        return int(self._answer())
+
+    def wait(self):
+        """Waits for the process that was started; its exit code."""
+        return int(self._answer())
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait(20)
+        self.process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def nursery(tmp_path_factory):
+    nursery = Nursery(tmp_path_factory.mktemp("nursery"))
+    yield nursery
+    nursery.close()
+
+
+def survive(nursery, case, directory, kills, seed):
+    """Runs a case through so many kills at random moments; how many of them hit."""
+    generator = np.random.default_rng(seed)
+    config = config_of(case, directory, **ANNEALED)
+    start = time.monotonic()
+    nursery.start(config_of(case, directory.with_name("timed"), **ANNEALED))
+    assert nursery.wait() == 0
+    seconds = time.monotonic() - start
+    hits = 0
+    for _ in range(kills):
+        process = nursery.start(config)
+        time.sleep(generator.uniform(0.0, 0.6 * seconds))
+        os.kill(process, signal.SIGKILL)
+        code = nursery.wait()
+        assert code in (0, -signal.SIGKILL)
+        if code == 0:
+            return hits
+        hits += 1
+    nursery.start(config)
+    assert nursery.wait() == 0
+    return hits
+
+
+@pytest.mark.parametrize("case", ["ppo_normalized", "dqn_prioritized_3_step"])
+def test_a_run_that_is_killed_at_random_moments_ends_like_one_that_was_not(
+    case, whole, nursery, tmp_path
+):
+    hits = survive(nursery, case, tmp_path / "run", kills=4, seed=time.time_ns())
+    assert hits
+    assert_same_run(whole(case, "annealed", **ANNEALED), tmp_path / "run")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("turn", range(5))
+def test_a_run_survives_many_kills(case, turn, whole, nursery, tmp_path):
+    survive(nursery, case, tmp_path / "run", kills=20, seed=turn)
+    assert_same_run(whole(case, "annealed", **ANNEALED), tmp_path / "run")
+
+
+def test_ctrl_c_saves_first_and_the_run_can_go_on(nursery, tmp_path):
+    config = config_of("sac", tmp_path / "run", run={"max_steps": 10**9, "log_every": 9})
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    process = nursery.start(config)
+    while not (metrics.exists() and metrics.read_text().count("\n") > 3):
+        time.sleep(0.005)
+    os.kill(process, signal.SIGINT)
+    assert nursery.wait() == 0
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["stop_reason"] == "interrupted"
+    stopped = summary["env_steps"]
+    assert checkpoint_steps(tmp_path / "run" / "checkpoints")[-1] == stopped
+    assert resume(tmp_path / "run", f"run.max_steps={stopped + 50}")["stop_reason"] == "max_steps"
