@@ -58,6 +58,10 @@ class DQNConfig(PolicyConfig):
     """Updates between copies to the target network; 10 for small problems, thousands for Atari."""
     tau: float | None = Field(default=None, gt=0, le=1)
     """Instead of such copies: how much of the way the target network goes at each update."""
+    huber: bool = True
+    """Whether errors above 1 count in proportion and not by their square. That tames outliers, but
+    where values are large against 1, the few ends of episodes are outliers too: then scale the
+    reward, or switch it off."""
     prioritized: bool = False
     """Whether surprising transitions are read more often (https://arxiv.org/abs/1511.05952)."""
     alpha: float = Field(default=0.6, ge=0, le=1)
@@ -152,7 +156,8 @@ class DQN(Policy):
         """One step towards the targets."""
         q_value = self.learner.forward(batch.obs)["logit"]
         error = ops.select_action(q_value, batch.act - int(self.action_space.start)) - batch.target
-        loss = ops.huber_loss(error, weight=batch.get("weight"))
+        measure = ops.huber_loss if self.config.huber else ops.squared_loss
+        loss = measure(error, weight=batch.get("weight"))
         self.optimizers["model"].step(loss)
         self.update_normalizer(self.model, batch.obs)
         self.learner.target_update()

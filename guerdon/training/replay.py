@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import torch
 
 from guerdon.config import GuerdonConfig, compose
 from guerdon.policy import Policy, create_policy

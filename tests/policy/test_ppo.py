@@ -48,16 +48,17 @@ def rows(policy, old, advantage, returns=(0.0, 0.0), value=(0.0, 0.0)):
 )
 def test_the_loss_is_the_clipped_surrogate(old, advantage, loss):
     policy = make(value_coefficient=0.0, normalize_advantage=False)
-    found, parts = policy.loss(rows(policy, old, advantage))
+    found, parts, log_prob = policy.loss(rows(policy, old, advantage))
     assert found.item() == pytest.approx(loss)
     assert parts[0].item() == pytest.approx(loss)
     assert parts[2].item() == pytest.approx(math.log(2))
+    assert log_prob.exp().tolist() == pytest.approx([0.5, 0.5])
 
 
 def test_the_critics_loss_is_the_squared_error_times_its_weight():
     policy = make(value_coefficient=0.25, normalize_advantage=False)
     data = rows(policy, [0.5, 0.5], [0.0, 0.0], returns=(1.0, 6.0))
-    loss, parts = policy.loss(data)
+    loss, parts, _ = policy.loss(data)
     assert loss.item() == pytest.approx(0.25 * (4.0 + 9.0) / 2)
     assert parts[1].item() == pytest.approx((4.0 + 9.0) / 4)
 
@@ -65,21 +66,21 @@ def test_the_critics_loss_is_the_squared_error_times_its_weight():
 def test_a_value_that_moved_too_far_is_clipped():
     policy = make(value_coefficient=1.0, normalize_advantage=False, value_clip_range=0.5)
     data = rows(policy, [0.5, 0.5], [0.0, 0.0], returns=(3.0, 3.0), value=(0.0, 3.0))
-    loss, _ = policy.loss(data)
+    loss, *_ = policy.loss(data)
     # The first value was 0 and may be 0.5 at most: its error counts from there.
     assert loss.item() == pytest.approx(2.5**2 / 2)
 
 
 def test_entropy_is_a_bonus():
     policy = make(value_coefficient=0.0, normalize_advantage=False, entropy_coefficient=0.1)
-    loss, _ = policy.loss(rows(policy, [0.5, 0.5], [0.0, 0.0]))
+    loss, *_ = policy.loss(rows(policy, [0.5, 0.5], [0.0, 0.0]))
     assert loss.item() == pytest.approx(-0.1 * math.log(2))
 
 
 def test_advantages_are_normalised_in_every_minibatch():
     policy = make(value_coefficient=0.0)
-    one, _ = policy.loss(rows(policy, [0.25, 0.5], [1.0, 3.0]))
-    other, _ = policy.loss(rows(policy, [0.25, 0.5], [101.0, 107.0]))
+    one, *_ = policy.loss(rows(policy, [0.25, 0.5], [1.0, 3.0]))
+    other, *_ = policy.loss(rows(policy, [0.25, 0.5], [101.0, 107.0]))
     assert one.item() == pytest.approx(other.item(), rel=1e-5)
     # Normalised they are -0.71 and 0.71; ratios are 2 and 1.
     assert one.item() == pytest.approx(math.sqrt(0.5) * (2.0 - 1.0) / 2, rel=1e-5)

@@ -1,0 +1,172 @@
+"""From a config to parts: each has its own seed, and what a checkpoint needs is in the state."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import SyncVectorEnv
+
+from guerdon.collect import Collector
+from guerdon.config import compose
+from guerdon.data import ListReplayBuffer, PrioritizedReplayBuffer
+from guerdon.envs import Counting, VectorEnv, make_vec
+from guerdon.policy import PPO
+from guerdon.training.parts import Seeds, find_device, make_env, make_parts, rollout_slots
+from tests.collect.acting import Tracing
+from tests.training.running import CASES, config_of, leaves, same
+
+
+def parts_of(case, **sections):
+    return make_parts(compose(config_of(case, "unused", **sections)))
+
+
+def test_every_part_has_a_seed_of_its_own():
+    seeds = [Seeds.of(seed) for seed in range(50)]
+    numbers = [n for each in seeds for n in (each.policy, each.collect, each.buffer, each.evaluate)]
+    assert len(set(numbers)) == 200
+    assert Seeds.of(7) == seeds[7]
+
+
+def test_environments_are_made_as_the_section_says():
+    section = compose(
+        None,
+        [
+            "env.id=guerdon/Counting-v0", "env.n_envs=3", "env.backend=base", "policy=ppo",
+            "env.kwargs={lengths: [4]}", "env.settings=[{number: 5},{number: 6}]",
+            "env.eval={n_envs: 2, kwargs: {lengths: [9]}}",
+        ],
+    ).env  # fmt: skip
+    env = make_env(section)
+    assert env.reset(0)[:, 0].tolist() == [5, 6, 5]
+    assert Collector(Tracing(env), env).collect(n_episode=3).lengths == [4, 4, 4]
+    testing = make_env(section.for_evaluation(5))
+    assert testing.n_envs == 2
+    assert Collector(Tracing(testing), testing).collect(n_episode=2).lengths == [9, 9]
+
+
+def test_environments_of_a_function_have_their_own_settings():
+    config = compose(config_of("ppo", "unused", env={"backend": "base"}))
+    setting = (lambda number: Counting(number), [7, 8], [9])
+    parts = make_parts(config, env_setting=setting)
+    assert parts.env.reset(0)[:, 0].tolist() == [7, 8]
+    assert parts.eval_env.reset(0)[:, 0].tolist() == [9]
+    assert parts.buffer.n_envs == 2
+
+
+def test_a_policy_and_a_network_may_be_given():
+    class Mine(PPO):
+        pass
+
+    class Small(torch.nn.Module):
+        def __init__(self, *_):
+            super().__init__()
+            self.linear = torch.nn.Linear(4, 5)
+
+        def forward(self, obs):
+            output = self.linear(obs)
+            return {"logit": output[..., :4], "value": output[..., 4]}
+
+    config = compose(config_of("ppo", "unused"))
+    parts = make_parts(config, policy_fn=Mine, model=Small)
+    assert type(parts.policy) is Mine
+    assert isinstance(parts.policy.model, Small)
+    assert parts.collector.policy is parts.policy
+
+
+def test_buffers_are_those_of_the_policy():
+    assert isinstance(parts_of("dqn_prioritized_3_step").buffer, PrioritizedReplayBuffer)
+    assert parts_of("sac").buffer.size == 90
+    assert isinstance(
+        parts_of("ppo", collect={"n_step": None, "n_episode": 4}).buffer, ListReplayBuffer
+    )
+
+
+@pytest.mark.parametrize("n_envs", [1, 3, 4])
+@pytest.mark.parametrize("n_step", [5, 32])
+@pytest.mark.parametrize("lengths", [[1], [1, 2], [3, 1, 1], [50]])
+@pytest.mark.parametrize("backend", ["base", "next_step"])
+def test_a_rollout_of_an_iteration_fits_whatever_happens_in_it(n_envs, n_step, lengths, backend):
+    if backend == "base":
+        env = make_vec("guerdon/Counting-v0", n_envs, backend="base", kwargs={"lengths": lengths})
+    else:
+        env = VectorEnv(SyncVectorEnv([partial(Counting, lengths=lengths)] * n_envs))
+    config = compose(
+        config_of("ppo", "unused", collect={"n_step": n_step}, learn={"batch_size": 1})
+    )
+    policy = Tracing(env)
+    buffer = policy.make_buffer(rollout_slots(config, env) * n_envs, n_envs, 0)
+    collector = Collector(policy, env, buffer)
+    for _ in range(6):
+        collected = collector.collect(n_step=n_step)
+        assert len(buffer) == collected.n_step >= n_step
+        buffer.reset()
+
+
+def test_info_is_stored_where_the_reward_needs_it():
+    function = {"type": "function", "target": "tests.training.test_parts:info_reward"}
+    reward = {"terms": {"paid": function | {"fields": ["info"]}}}
+    assert parts_of("ppo", reward=reward).collector.store_info
+    assert not parts_of("ppo").collector.store_info
+
+
+def info_reward(batch):
+    return batch.rew
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_other_parts_go_on_exactly_where_the_state_was_taken(case):
+    def advance(parts):
+        parts.collector.collect(n_step=60)
+        if parts.reward.learns:
+            fields = ("obs", "rew", "terminated", "truncated")
+            parts.reward.collect_data(parts.collector.fresh(fields))
+        for _ in range(2):
+            parts.policy.update(16, parts.buffer, parts.reward)
+        if parts.policy.on_policy:
+            parts.buffer.reset()
+
+    first = parts_of(case)
+    advance(first)
+    first.clean_point()
+    state = first.state_dict()
+    second = make_parts(compose(config_of(case, "unused"), ["seed=77"]))
+    advance(second)
+    second.load_state_dict(state)
+    for parts in (first, second):
+        advance(parts)
+        parts.clean_point()
+    one, other = leaves(first.state_dict()), leaves(second.state_dict())
+    assert one.keys() == other.keys()
+    assert [path for path in one if not same(one[path], other[path])] == []
+    assert any(not same(one[path], before) for path, before in leaves(state).items())
+
+
+def test_a_clean_point_breaks_off_every_episode():
+    parts = parts_of("ppo_normalized")
+    parts.collector.collect(n_step=30)
+    parts.reward.collect_data(parts.collector.fresh(("rew", "terminated", "truncated")))
+    parts.clean_point()
+    assert not parts.reward.state_dict()["scaler"]["returns"].any()
+    before = parts.buffer.written
+    parts.collector.collect(n_step=3)
+    rows, _ = parts.buffer.rollout(("obs",), since=before)
+    assert (np.abs(rows.obs[0]) <= 0.05).all()  # so CartPole begins
+
+
+def test_closing_closes_both_environments():
+    sections = {"env": {"backend": "subprocess", "n_envs": 1}, "eval": {"n_envs": 1}}
+    parts = parts_of("ppo", **sections)
+    parts.close()
+    for env in (parts.env, parts.eval_env):
+        with pytest.raises(RuntimeError, match="closed"):
+            env.reset(0)
+
+
+def test_a_device_that_is_not_there_is_refused():
+    assert find_device("cpu") == "cpu"
+    assert torch.zeros(1, device=find_device("auto")) == 0
+    if not torch.cuda.is_available():
+        assert find_device("auto") in ("cpu", "mps")
+        with pytest.raises(ValueError, match="no such device: use 'cpu'"):
+            find_device("cuda:1")
