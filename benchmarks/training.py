@@ -70,8 +70,8 @@ def _options() -> argparse.Namespace:
     flag("--assert-goals", action="store_true", help="fail unless guerdon reaches all its goals")
     flag("--diengine", type=Path, default=_DIENGINE, help="the Python that has DI-engine")
     options = parser.parse_args()
-    options.rounds, options.seconds = (2, 0.5) if options.quick else (7, 3.0)
-    options.seeds, options.limit = (1, (20_000, 20.0)) if options.quick else (5, (500_000, 300.0))
+    options.rounds, options.seconds = (2, 0.5) if options.quick else (5, 2.0)
+    options.seeds, options.limit = (1, (20_000, 20.0)) if options.quick else (5, (500_000, 120.0))
     return options
 
 

@@ -24,6 +24,7 @@ BOOKKEEPING = ("book", "flags", "link", "returns")
 def state_dict(buffer: ReplayBuffer) -> dict[str, Any]:
     """What it takes to make the same buffer again, its generator included; rows are not copied."""
     ring = buffer._ring
+    ring.recover()  # as whoever loads it does, so that both go on in the same places
     rows = ring.limit()
     arrays: dict[tuple[str, ...], Any] = {
         ("ring", name): getattr(ring, name).copy() for name in BOOKKEEPING

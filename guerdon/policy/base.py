@@ -139,6 +139,8 @@ class Policy(nn.Module):
         if isinstance(value, np.ndarray):
             # Torch warns of read-only arrays, which is what stacked frames are.
             value = torch.from_numpy(value if value.flags.writeable else value.copy())
+        if dtype is None and value.device == self.device:
+            return value  # type: ignore[no-any-return] # even an idle `to` takes its time
         return value.to(device=self.device, dtype=dtype)  # type: ignore[no-any-return]
 
     def observation(self, obs: Any) -> Any:

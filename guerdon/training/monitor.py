@@ -48,7 +48,8 @@ class Monitor:
 
     Args:
         budget: When to stop.
-        evaluate: Plays evaluation episodes; called with the number of steps.
+        evaluate: Plays evaluation episodes; called with the number of steps, and with whether
+            they have to be others than before at that number.
         eval_every: Steps between evaluations.
         log: Called with the number of steps and metrics.
         log_every: Steps between logs.
@@ -62,7 +63,7 @@ class Monitor:
         self,
         budget: Budget,
         *,
-        evaluate: Callable[[int], Collected] | None = None,
+        evaluate: Callable[[int, bool], Collected] | None = None,
         eval_every: int = 10_000,
         log: Callable[[int, Mapping[str, Any]], None] | None = None,
         log_every: int = 2_000,
@@ -75,6 +76,8 @@ class Monitor:
         self.progress = Progress()
         self.evaluation: Collected | None = None
         """The newest."""
+        self.reason: str | None = None
+        """Why the run has stopped."""
         self.best: float | None = None
         """The best mean return of an evaluation."""
         self._evaluate, self._log, self._save = evaluate, log, save
@@ -161,9 +164,16 @@ class Monitor:
         self._since = time.perf_counter()
 
     def finish(self) -> None:
-        """Evaluates and saves the final policy, if that was not just done."""
+        """Evaluates and saves the final policy, if that was not just done.
+
+        A run that its own evaluation has stopped is evaluated once more, on other episodes: the
+        first were chosen for being good.
+        """
+        self.reason = self.stop_reason()
         steps = self.progress.env_steps
         if steps == self._evaluated_at:
+            if self.reason == "target_return" and self._evaluate is not None:
+                self.evaluation = self._evaluate(steps, True)
             return
         improved = False
         if self._evaluate is not None:
@@ -176,7 +186,7 @@ class Monitor:
     def _evaluated(self) -> tuple[dict[str, Any], bool]:
         """Evaluates; the metrics, and whether the policy is better than ever."""
         assert self._evaluate is not None
-        self.evaluation = self._evaluate(self.progress.env_steps)
+        self.evaluation = self._evaluate(self.progress.env_steps, False)
         self._evaluated_at = self.progress.env_steps
         metrics: dict[str, Any] = evaluation_metrics(self.evaluation)
         mean = metrics["eval/mean_reward"]

@@ -128,9 +128,10 @@ def _monitor(
     recorder: Recorder,
     interrupted: Callable[[], bool],
 ) -> Monitor:
-    def play(steps: int) -> Any:
+    def play(steps: int, others: bool) -> Any:
         # By the number of steps, not of evaluations: a resumed run plays the same episodes.
-        seed = np.random.SeedSequence([parts.seeds.evaluate, steps]).generate_state(1)[0]
+        entropy = [parts.seeds.evaluate, steps, others]
+        seed = np.random.SeedSequence(entropy).generate_state(1)[0]
         return evaluate(
             parts.policy, parts.eval_env, config.eval.episodes,
             seed=int(seed), deterministic=config.eval.deterministic,
@@ -168,7 +169,7 @@ def _summary(config: GuerdonConfig, monitor: Monitor) -> Summary:
         "eval_return_mean": float(np.mean(returns)),
         "eval_return_std": float(np.std(returns)),
         "best_eval_return_mean": monitor.best,
-        "stop_reason": monitor.stop_reason(),
+        "stop_reason": monitor.reason,
         "seed": config.seed,
         "episodes": progress.episodes,
     }

@@ -1,5 +1,6 @@
 """Rollouts: all that is stored, or what is new, in time order; and `Batch.replace`."""
 
+import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -293,6 +294,35 @@ def test_written_starts_again_with_a_reset_and_counts_dummies():
     )  # fmt: skip
     assert buffer.written.tolist() == [0, 1]
     assert len(buffer) == 0
+
+
+# --- going on
+
+
+def contents(buffer):
+    state = buffer.state_dict()
+    return state["meta"], {path: array.tobytes() for path, array in state["arrays"].items()}
+
+
+@pytest.mark.parametrize("broken_off", [True, False])
+@pytest.mark.parametrize("after", [3, 20, 41, 77])
+def test_a_buffer_that_is_saved_goes_on_bit_for_bit_like_the_one_that_is_loaded(after, broken_off):
+    generator = np.random.default_rng(after)
+    kinds = generator.choice(
+        ["go", "terminated", "truncated", "dummy"], (160, 3), p=[0.7] + [0.1] * 3
+    )
+    first, second = (Model(ReplayBuffer(45, 3, seed=1), 3, 15) for _ in range(2))
+    for row in kinds[:after]:
+        first.add([0, 1, 2], row)
+    if broken_off:
+        first.cut([0, 1, 2])
+    second.buffer.load_state_dict(copy.deepcopy(first.buffer.state_dict()))
+    second.rows, second.number, second.open = copy.deepcopy((first.rows, first.number, first.open))
+    for row in kinds[after:]:
+        for model in (first, second):
+            model.add([0, 1, 2], row)
+    assert contents(first.buffer) == contents(second.buffer)
+    second.check()
 
 
 # --- Batch.replace

@@ -29,6 +29,7 @@ CASES = {
     "dqn": Case("dqn", DISCRETE, {"double": False}),
     "dqn_double": Case("dqn", DISCRETE, {"double": True}),
     "dqn_dueling": Case("dqn", DISCRETE, {"model": {"hidden": [16], "dueling": True}}),
+    "dqn_soft_squared": Case("dqn", DISCRETE, {"tau": 0.05, "huber": False}),
     "dqn_3_step": Case("dqn", DISCRETE, {"n_step": 3}),
     "dqn_prioritized": Case("dqn", DISCRETE, {"prioritized": True}),
     "dqn_3_step_prioritized": Case("dqn", DISCRETE, {"n_step": 3, "prioritized": True}),

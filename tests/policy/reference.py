@@ -146,8 +146,13 @@ def gradient(policy: Any, seen: Seen, expected: dict[str, np.ndarray]) -> dict[s
 
 def _dqn_loss(policy: Any, rows: Any, expected: dict[str, torch.Tensor]) -> torch.Tensor:
     q_value = policy.model(rows.obs)["logit"][torch.arange(len(rows.act)), rows.act]
-    loss = functional.smooth_l1_loss(q_value, expected["target"], reduction="none")
+    measure = functional.smooth_l1_loss if policy.config.huber else _half_square
+    loss = measure(q_value, expected["target"], reduction="none")
     return (loss * rows.weight).mean() if "weight" in rows else loss.mean()
+
+
+def _half_square(value: torch.Tensor, target: torch.Tensor, reduction: str) -> torch.Tensor:
+    return 0.5 * functional.mse_loss(value, target, reduction=reduction)
 
 
 def _critic_loss(policy: Any, rows: Any, expected: dict[str, torch.Tensor]) -> torch.Tensor:

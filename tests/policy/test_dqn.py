@@ -148,3 +148,14 @@ def test_networks_begin_as_copies():
         np.testing.assert_array_equal(
             state[f"model.{name}"], state[f"learner.target_model.{name}"], err_msg=name
         )
+
+
+def test_a_soft_target_goes_the_share_tau_of_the_way_at_every_update():
+    policy, buffer = warmed_up(CASES["dqn_soft_squared"])
+    before = weights(policy)
+    policy.update(16, buffer)
+    after, tau = weights(policy), policy.config.tau
+    for name in policy.model.state_dict():
+        target = f"learner.target_model.{name}"
+        expected = before[target] + tau * (after[f"model.{name}"] - before[target])
+        np.testing.assert_allclose(after[target], expected, rtol=1e-5, atol=1e-7)

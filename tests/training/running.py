@@ -135,7 +135,8 @@ def assert_same_run(one: Path, other: Path) -> None:
     """Two runs are the same but for the clock: every checkpoint, the metrics, the summary."""
     steps = checkpoint_steps(one / "checkpoints")
     assert steps
-    assert steps == checkpoint_steps(other / "checkpoints")
+    # A kill may leave one that was about to be removed; the next save removes it.
+    assert {*steps} <= {*checkpoint_steps(other / "checkpoints")}
     for step in steps:
         assert not (found := differences(one, other, step)), (step, found)
     for first, second in zip(metrics_of(one), metrics_of(other), strict=True):

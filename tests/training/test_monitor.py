@@ -30,8 +30,9 @@ class Diary:
     def steps(self):
         return self.monitor.progress.env_steps
 
-    def evaluate(self, steps):
+    def evaluate(self, steps, others):
         assert steps == self.steps
+        self.others = others
         mean = self.returns[0] if len(self.returns) == 1 else self.returns.pop(0)
         self.entries.append(("eval", steps, mean))
         return Collected(returns=[mean - 1.0, mean + 1.0], lengths=[3, 5])
@@ -155,7 +156,7 @@ def test_before_an_episode_has_ended_there_is_no_mean():
 
 def test_time_counts_what_lies_between_iterations_but_no_evaluation_and_no_saving(clock):
     diary = Diary(log_every=10, eval_every=10, save_every=10)
-    diary.monitor._evaluate = lambda _: (
+    diary.monitor._evaluate = lambda *_: (
         setattr(clock, "now", clock.now + 50.0) or Collected(returns=[0.0], lengths=[1])
     )
     clock.now += 2.0
@@ -290,12 +291,26 @@ def test_another_monitor_goes_on_where_the_state_was_taken(clock):
 
 
 def test_a_monitor_that_goes_on_knows_the_newest_evaluation():
-    budget = Budget(target_return=5.0)
-    first = Diary([6.0], budget=budget, eval_every=10)
+    first = Diary([6.0], budget=Budget(max_steps=10), eval_every=10)
     first.advance(10)
-    second = Diary(budget=budget, eval_every=10)
-    second.monitor.load_state_dict(first.monitor.state_dict())
+    state = first.monitor.state_dict()
+    second = Diary(budget=Budget(target_return=5.0), eval_every=10)
+    second.monitor.load_state_dict(state)
     assert second.monitor.stop_reason() == "target_return"
     assert second.monitor.evaluation.returns == [5.0, 7.0]
-    second.monitor.finish()
-    assert second.entries == []
+    third = Diary(budget=Budget(max_steps=10), eval_every=10)
+    third.monitor.load_state_dict(state)
+    third.monitor.finish()
+    assert third.entries == []
+
+
+def test_a_run_that_its_evaluation_stopped_is_evaluated_on_other_episodes():
+    diary = Diary([500.0, 480.0], budget=Budget(target_return=490.0), eval_every=10)
+    diary.advance(10)
+    assert diary.monitor.stop_reason() == "target_return"
+    assert not diary.others
+    diary.monitor.finish()
+    assert diary.others
+    assert np.mean(diary.monitor.evaluation.returns) == 480.0
+    assert diary.monitor.reason == "target_return"  # as it was when the run stopped
+    assert len(diary.when("save")) == 1

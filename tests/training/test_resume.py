@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -195,29 +194,44 @@ def test_a_run_is_resumed_with_its_own_config(tmp_path):
 
 # --- kill -9
 
-# A process that has loaded everything, and forks one that trains for each line it reads.
+# A process that has loaded everything. For each line it reads it forks one that trains, sends that
+# a signal when it is time to, and says how it ended. (Only a parent may: to others, the number of a
+# process may already mean another one.)
 NURSERY = """
-import json, os, sys
+import json, os, sys, time, traceback
 from guerdon.training.run import train
 
 def main(order):
-    source = None if order["resume"] else order["config"]
-    train(source, seed=None if order["resume"] else 3, resume=order["resume"], display="none")
+    try:
+        train(order["config"], seed=order["seed"], resume=order["resume"], display="none")
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+
+def is_time(order, start):
+    if order["lines"] is None:
+        return time.monotonic() - start >= order["after"]
+    path = order["metrics"]
+    return os.path.exists(path) and open(path).read().count("\\n") >= order["lines"]
+
+def watch(child, order):
+    start = time.monotonic()
+    while not (ended := os.waitpid(child, os.WNOHANG))[0]:
+        if is_time(order, start):
+            os.kill(child, order["signal"])
+            ended = os.waitpid(child, 0)
+            break
+        time.sleep(0.001)
+    return os.waitstatus_to_exitcode(ended[1])
 
 main(json.loads(sys.stdin.readline()))  # warms up
-print("ready", flush=True)
+print(0, flush=True)
 for line in sys.stdin:
     child = os.fork()
     if not child:
-        try:
-            main(json.loads(line))
-        except BaseException:
-            import traceback
-            traceback.print_exc()
-            os._exit(1)
+        main(json.loads(line))
         os._exit(0)
-    print(child, flush=True)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+    print(watch(child, json.loads(line)), flush=True)
 """
 
 
@@ -231,29 +245,36 @@ class Nursery:
             stdout=subprocess.PIPE,
             text=True,
         )
-        self._order(config_of("ppo", directory / "warm-up", run={"max_steps": 32}), None)
-        assert self._answer() == "ready"
+        assert self.run(config_of("ppo", directory / "warm-up", run={"max_steps": 32})) == 0
 
-    def _order(self, config, resumed):
-        order = json.dumps({"config": config, "resume": resumed})
-        self.process.stdin.write(order + "\n")
+    def run(self, config, after=float("inf"), lines=None, number=signal.SIGKILL):
+        """Starts a run, or goes on with it.
+
+        Args:
+            config: Of the run.
+            after: Seconds after which it gets a signal, or
+            lines: lines of metrics after which it does.
+            number: The signal.
+
+        Returns:
+            The exit code of its process.
+        """
+        folder = RunFolder(config["run"]["dir"])
+        begun = folder.config.exists()
+        order = {
+            "config": None if begun else config,
+            "seed": None if begun else 3,
+            "resume": str(folder.path) if begun else None,
+            "after": after,
+            "lines": lines,
+            "metrics": str(folder.metrics),
+            "signal": int(number),
+        }
+        self.process.stdin.write(json.dumps(order) + "\n")
         self.process.stdin.flush()
-
-    def _answer(self):
-        answer = self.process.stdout.readline().strip()
-        assert answer, "the nursery is dead"
-        return answer
-
-    def start(self, config):
-        """Starts a run, or goes on with it; the number of its process."""
-        directory = config["run"]["dir"]
-        begun = RunFolder(directory).config.exists()
-        self._order(config, directory if begun else None)
-        return int(self._answer())
-
-    def wait(self):
-        """Waits for the process that was started; its exit code."""
-        return int(self._answer())
+        answer = self.process.stdout.readline()
+        assert answer, f"the nursery has ended with code {self.process.wait()}"
+        return int(answer)
 
     def close(self):
         self.process.stdin.close()
@@ -273,21 +294,16 @@ def survive(nursery, case, directory, kills, seed):
     generator = np.random.default_rng(seed)
     config = config_of(case, directory, **ANNEALED)
     start = time.monotonic()
-    nursery.start(config_of(case, directory.with_name("timed"), **ANNEALED))
-    assert nursery.wait() == 0
+    assert nursery.run(config_of(case, directory.with_name("timed"), **ANNEALED)) == 0
     seconds = time.monotonic() - start
     hits = 0
     for _ in range(kills):
-        process = nursery.start(config)
-        time.sleep(generator.uniform(0.0, 0.6 * seconds))
-        os.kill(process, signal.SIGKILL)
-        code = nursery.wait()
+        code = nursery.run(config, after=generator.uniform(0.0, 0.6 * seconds))
         assert code in (0, -signal.SIGKILL)
         if code == 0:
             return hits
         hits += 1
-    nursery.start(config)
-    assert nursery.wait() == 0
+    assert nursery.run(config) == 0
     return hits
 
 
@@ -310,12 +326,7 @@ def test_a_run_survives_many_kills(case, turn, whole, nursery, tmp_path):
 
 def test_ctrl_c_saves_first_and_the_run_can_go_on(nursery, tmp_path):
     config = config_of("sac", tmp_path / "run", run={"max_steps": 10**9, "log_every": 9})
-    metrics = tmp_path / "run" / "metrics.jsonl"
-    process = nursery.start(config)
-    while not (metrics.exists() and metrics.read_text().count("\n") > 3):
-        time.sleep(0.005)
-    os.kill(process, signal.SIGINT)
-    assert nursery.wait() == 0
+    assert nursery.run(config, lines=4, number=signal.SIGINT) == 0
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["stop_reason"] == "interrupted"
     stopped = summary["env_steps"]
