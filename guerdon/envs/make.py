@@ -32,6 +32,7 @@ def make_vec(
     settings: Sequence[Any] | None = None,
     wrappers: Sequence[str | Callable[[AnyEnv], AnyEnv]] = (),
     max_episode_steps: int | None = None,
+    default_limit: int | None = None,
     frame_stack: int = 1,
     atari: bool = False,
     imports: Sequence[str] = (),
@@ -55,6 +56,7 @@ def make_vec(
             are fewer: overrides of `kwargs`, or for a function its first argument.
         wrappers: Applied to each environment, the first innermost; or ``"package.module:Class"``.
         max_episode_steps: Truncates episodes, instead of the limit the id is registered with.
+        default_limit: Truncates episodes where there is no limit at all.
         frame_stack: Observations are the last so many frames, along a new first axis. With `atari`,
             1 stands for the usual 4.
         atari: Preprocess frames as usual for Atari: 84 x 84, grey, every fourth. Rewards are not
@@ -79,6 +81,7 @@ def make_vec(
         settings=tuple(settings or ()),
         wrappers=tuple(_wrapper(wrapper) for wrapper in wrappers),
         max_episode_steps=max_episode_steps,
+        default_limit=default_limit,
         frame_stack=ATARI_FRAME_STACK if atari and frame_stack == 1 else frame_stack,
         atari=atari,
     )

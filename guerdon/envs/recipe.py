@@ -29,6 +29,7 @@ class Recipe:
     settings: Sequence[Any] = ()
     wrappers: Sequence[Callable[[AnyEnv], AnyEnv]] = ()
     max_episode_steps: int | None = None
+    default_limit: int | None = None
     frame_stack: int = 1
     atari: bool = False
 
@@ -41,6 +42,8 @@ class Recipe:
             env = wrappers.atari_frames(env)
         if self.max_episode_steps is not None and not self._limited:
             env = wrappers.time_limit(env, self.max_episode_steps)
+        elif self.default_limit is not None and not _has_limit(env):
+            env = wrappers.time_limit(env, self.default_limit)
         for wrapper in self.wrappers:
             env = wrapper(env)
         return wrappers.frame_stack(env, self.frame_stack) if self.frame_stack > 1 else env
@@ -61,3 +64,7 @@ class Recipe:
             kwargs["frameskip"] = 1
         limit = self.max_episode_steps if self._limited else None
         return gymnasium.make(self.source, limit, disable_env_checker=True, **kwargs)
+
+
+def _has_limit(env: AnyEnv) -> bool:
+    return env.spec is not None and env.spec.max_episode_steps is not None

@@ -152,6 +152,11 @@ class Policy(nn.Module):
 
     def create_model(self, default: Any) -> Any:
         """Makes the network: the user's where there is one, else the default; from this seed."""
+        if self.config.model.lstm is not None:
+            raise ValueError(
+                f"'policy.model.lstm' is set, but {type(self).__name__.lower()} learns from single "
+                "transitions: leave it out, or stack frames with 'env.frame_stack'"
+            )
         with seeded(self.seed):
             return create_model(
                 default, self.observation_space, self.action_space, self.config.model,
