@@ -52,18 +52,6 @@ ABOVE_RANDOM = (
         seeds=1,
         overrides=("run.max_steps=1_000_000", "eval.every=250_000", "run.device=auto"),
     ),
-    Row(
-        "pong_dqn",
-        seeds=1,
-        overrides=(
-            "run.max_steps=400_000",
-            "eval.every=400_000",
-            "run.checkpoint_every=400_000",
-            "policy.epsilon.decay=50_000",
-            "collect.warmup_steps=10_000",
-            "run.device=auto",
-        ),
-    ),
 )
 
 

@@ -278,5 +278,8 @@ def huber_loss(
 
     https://doi.org/10.1214/aoms/1177703732.
     """
-    loss = functional.huber_loss(error, torch.zeros_like(error), reduction="none", delta=delta)
+    zero = torch.zeros_like(error)
+    if weight is None and mask is None:
+        return functional.huber_loss(error, zero, delta=delta)
+    loss = functional.huber_loss(error, zero, reduction="none", delta=delta)
     return weighted_mean(loss, weight, mask)

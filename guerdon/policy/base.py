@@ -113,6 +113,12 @@ class Policy(nn.Module):
         self.optimizers: dict[str, Optimizer] = {}
         self._read_for: tuple[Resolver, tuple[str, ...]] | None = None
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if type(value) in (bool, int, float):  # counters and flags, which change all the time
+            self.__dict__[name] = value
+        else:
+            super().__setattr__(name, value)
+
     # --- acting
 
     def forward(self, batch: Batch, state: Any = None) -> Batch:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from guerdon.policy import Policy
     from guerdon.reward import Reward
 
-_LIMIT = 30_000
+LIMIT = 30_000
 """Steps of an episode where nobody sets a limit: one that never ends would stop an evaluation."""
 EnvSetting = tuple["Callable[..., Any]", "Sequence[Any]", "Sequence[Any]"]
 """What makes an environment, its settings for collecting, and those for evaluating."""
@@ -100,7 +100,7 @@ def make_env(
             the section's ``id`` and ``settings``.
         **more: Further arguments of `make_vec`.
     """
-    options = {"default_limit": _LIMIT, **config.model_dump(exclude={"id", "eval"})}
+    options = {"default_limit": LIMIT, **config.model_dump(exclude={"id", "eval"})}
     if settings is None:
         return make_vec(config.id, **options, **more)
     options |= {"n_envs": len(settings[1]), "settings": list(settings[1])}

@@ -14,6 +14,7 @@ from gymnasium.error import DependencyNotInstalled
 from guerdon.envs import make_vec
 from guerdon.envs.wrappers import ATARI_FRAME_SKIP
 from guerdon.extras import MissingExtraError, require
+from guerdon.training.parts import LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -54,7 +55,8 @@ def make_filmed_env(
     options = config.model_dump(exclude={"id", "eval"})
     options |= {"backend": "base", "wrappers": [*config.wrappers, film]}
     try:
-        return make_vec(config.id, **options, render_mode=_RENDER_MODE), films
+        made = make_vec(config.id, **options, default_limit=LIMIT, render_mode=_RENDER_MODE)
+        return made, films
     except TypeError as error:
         if "render_mode" not in str(error):
             raise

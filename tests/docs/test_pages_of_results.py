@@ -37,6 +37,9 @@ def test_every_seed_of_every_row_has_a_result():
 
 def test_the_page_of_speed_is_made_of_its_file():
     page = ROOT / "docs" / "benchmarks_training.md"
+    if not (ROOT / "benchmarks" / "results" / "training.json").exists():
+        assert not page.exists()
+        return
     before = page.read_bytes()
     try:
         subprocess.run(

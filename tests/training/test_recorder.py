@@ -2,11 +2,11 @@
 
 import io
 import json
-import time
 import os
 import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
