@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
-demo: $(VENV)/.core ## set up, then show the data layer at work on a real environment
+demo: $(VENV)/.core ## set up, then train a first agent
 	$(BIN)/guerdon demo
 
 test: $(VENV)/.dev ## set up, then run the tests

@@ -52,6 +52,18 @@ ABOVE_RANDOM = (
         seeds=1,
         overrides=("run.max_steps=1_000_000", "eval.every=250_000", "run.device=auto"),
     ),
+    Row(
+        "pong_dqn",
+        seeds=1,
+        overrides=(
+            "run.max_steps=400_000",
+            "eval.every=400_000",
+            "run.checkpoint_every=400_000",
+            "policy.epsilon.decay=50_000",
+            "collect.warmup_steps=10_000",
+            "run.device=auto",
+        ),
+    ),
 )
 
 
@@ -85,9 +97,7 @@ def run_missing(rows: list[Row], jobs: int) -> None:
         futures = {pool.submit(run, row, seed): (row, seed) for row, seed in missing}
         for future in as_completed(futures):
             row, seed = futures[future]
-            result = future.result()
-            write(result_file(row, seed), result)
-            summary = result["summary"]
+            summary = future.result()["summary"]
             print(
                 f"{row.preset} seed {seed}: {summary['eval_return_mean']:.1f} after "
                 f"{summary['env_steps']:,} steps in {summary['wall_seconds']:.0f} s",
@@ -117,7 +127,7 @@ def run(row: Row, seed: int) -> dict[str, Any]:
         ]
         start = json.loads((folder / "run.json").read_text())["starts"][0]
         machine = ("guerdon", "python", "torch", "numpy", "cpu", "cpu_count", "gpus")
-        return {
+        result = {
             "row": asdict(row),
             "seed": seed,
             "command": " ".join(["guerdon", *command]),
@@ -125,6 +135,8 @@ def run(row: Row, seed: int) -> dict[str, Any]:
             "curve": curve,
             "machine": {name: start[name] for name in machine},
         }
+        write(result_file(row, seed), result)  # at once: whatever becomes of the other runs
+        return result
     finally:
         shutil.rmtree(folder.parent, ignore_errors=True)
 

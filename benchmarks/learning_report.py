@@ -68,6 +68,7 @@ def _table(rows: Iterable[Row], results: Path) -> str:
     ]
     for row in rows:
         if not (runs := _runs(row, results)):
+            lines.append(f"| `{row.preset}` | not run yet | | | | | | | |")
             continue
         env, goal = row.preset.partition("_")[0], row.goal
         if goal is None:

@@ -191,7 +191,7 @@ class RunConfig(Section):
     max_steps: int = Field(default=100_000, ge=1)
     """Environment steps at which the run stops."""
     max_updates: int | None = Field(default=None, ge=1)
-    """Gradient steps at which the run stops."""
+    """Calls of `Policy.update` at which the run stops; on-policy, one is a whole iteration."""
     max_seconds: float | None = Field(default=None, gt=0)
     """Seconds after which the run stops."""
     log_every: int = Field(default=2_000, ge=1)

@@ -86,6 +86,8 @@ class Policy(nn.Module):
     """Whether it learns from whole rollouts of its newest self, and never from older data."""
     defaults: ClassVar[dict[str, dict[str, Any]]] = {}
     """Its values for other sections (``collect``, ``learn``, ``env``), where nobody says."""
+    target_name: ClassVar[str] = "return"
+    """What it computes from rewards, for `guerdon explain`; options may stand in braces."""
     fields: ClassVar[tuple[str, ...]] = ("obs", "act", "rew", "terminated", "obs_next")
     """The fields of a transition that it learns from."""
 

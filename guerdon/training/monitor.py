@@ -91,6 +91,7 @@ class Monitor:
         self._since = time.perf_counter()
         self._logged = (0, 0.0)
         self._evaluated_at = -1
+        self._saved_at = -1
 
     # --- stopping
 
@@ -141,8 +142,11 @@ class Monitor:
         self._lengths.extend(collected.lengths)
         self._successes.extend(collected.successes)
         due = [name for name, step in self._due.items() if progress.env_steps >= step]
-        if "eval" not in due and self.stop_reason() is not None:
-            due.append("eval")  # in one go with the rest: whoever is killed now repeats all or none
+        reason = self.stop_reason()
+        if reason == "interrupted":
+            due = ["log", "save"]  # somebody waits, and may not wait for an evaluation
+        elif reason is not None:
+            due = ["eval", "log", "save"]  # in one go: whoever is killed now repeats all or none
         if due:
             self._do(due, metrics)
         if self._show is not None:
@@ -159,8 +163,8 @@ class Monitor:
             lines |= evaluation
         if lines and self._log is not None:
             self._log(steps, lines)
-        if self._save is not None and ("save" in due or ("eval" in due and self._evaluate)):
-            self._save(improved)
+        if "save" in due or ("eval" in due and self._evaluate):
+            self._saved(improved)
         self._since = time.perf_counter()
 
     def finish(self) -> None:
@@ -170,16 +174,19 @@ class Monitor:
         first were chosen for being good.
         """
         self.reason = self.stop_reason()
-        steps = self.progress.env_steps
-        if steps == self._evaluated_at:
-            if self.reason == "target_return" and self._evaluate is not None:
+        steps, improved = self.progress.env_steps, False
+        if self._evaluate is not None and self.reason != "interrupted":
+            if steps != self._evaluated_at:
+                metrics, improved = self._evaluated()
+                if self._log is not None:
+                    self._log(steps, metrics)
+            elif self.reason == "target_return":
                 self.evaluation = self._evaluate(steps, True)
-            return
-        improved = False
-        if self._evaluate is not None:
-            metrics, improved = self._evaluated()
-            if self._log is not None:
-                self._log(steps, metrics)
+        if steps != self._saved_at or improved:
+            self._saved(improved)
+
+    def _saved(self, improved: bool) -> None:
+        self._saved_at = self.progress.env_steps
         if self._save is not None:
             self._save(improved)
 
@@ -221,6 +228,7 @@ class Monitor:
             "best": self.best,
             "evaluation": self.evaluation and _lists(self.evaluation),
             "evaluated_at": self._evaluated_at,
+            "saved_at": self._saved_at,
             "returns": list(self._returns),
             "lengths": list(self._lengths),
             "successes": list(self._successes),
@@ -234,6 +242,7 @@ class Monitor:
         evaluation = state["evaluation"]
         self.evaluation = evaluation and Collected(**evaluation)
         self._evaluated_at = state["evaluated_at"]
+        self._saved_at = state["saved_at"]
         self._returns = deque(state["returns"], _RECENT)
         self._lengths = deque(state["lengths"], _RECENT)
         self._successes = deque(state["successes"], _RECENT)

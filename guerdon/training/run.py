@@ -63,9 +63,10 @@ def train(
         if not source.is_file():
             raise FileNotFoundError(f"{resume} holds no run to resume: it has no config.yaml")
     if isinstance(source, GuerdonConfig):
-        config = source
-    else:
-        config = compose(source, [*overrides, *([] if seed is None else [f"seed={seed}"])])
+        source = source.model_dump()
+    config = compose(source, [*overrides, *([] if seed is None else [f"seed={seed}"])])
+    if resume is not None:
+        _check_same(compose(source), config)
     if config.run.threads is not None:
         torch.set_num_threads(config.run.threads)
     with ExitStack() as stack:
@@ -76,7 +77,7 @@ def train(
             path = Path(config.run.dir or default_path(config.run.name, config.seed))
             folder = RunFolder.create(path, to_yaml(config))
         else:
-            folder = RunFolder.reopen(resume, to_yaml(config))
+            folder = RunFolder.reopen(resume)
         stack.enter_context(folder)
         return _run(config, parts, folder, display, resumed=resume is not None)
 
@@ -87,6 +88,9 @@ def _run(
     state, step = None, 0 if resumed else None
     if resumed and checkpoint_steps(folder.checkpoints):  # it may have been killed before the first
         state, step = load_checkpoint(folder.checkpoints)
+        _restore(parts, state, folder)
+    if resumed:
+        folder.go_on(to_yaml(config))
     shown = make_display(
         config.run.max_steps, sys.stdout, display,
         title=f"{config.run.name} · {config.env.id} · {config.policy['type']} · seed {config.seed}",
@@ -94,7 +98,6 @@ def _run(
     with Recorder(folder, shown, resume_step=step) as recorder, interrupts() as interrupted:
         monitor = _monitor(config, parts, folder, recorder, interrupted)
         if state is not None:
-            parts.load_state_dict(state)
             monitor.load_state_dict(state["monitor"])
         recorder.text(f"{'resumed at step' if resumed else 'started at step'} {step or 0}")
         collect, learn = config.collect, config.learn
@@ -119,6 +122,30 @@ def _run(
         folder.write_summary(summary)
         recorder.text(f"stopped: {summary['stop_reason']}")
     return {**summary, "run_dir": str(folder.path)}
+
+
+def _check_same(before: GuerdonConfig, now: GuerdonConfig) -> None:
+    """Sees that a run goes on as the run it is: limits may change, but not what is learned."""
+    for key, old, new in (
+        ("seed", before.seed, now.seed),
+        ("env.id", before.env.id, now.env.id),
+        ("env.n_envs", before.env.n_envs, now.env.n_envs),
+        ("policy.type", before.policy["type"], now.policy["type"]),
+        ("policy.model", before.policy.get("model"), now.policy.get("model")),
+        ("reward.terms", list(before.reward.terms), list(now.reward.terms)),
+    ):
+        if old != new:
+            raise ValueError(f"{key} of a run cannot change on resume: it is {old}, not {new}")
+
+
+def _restore(parts: Parts, state: dict[str, Any], folder: RunFolder) -> None:
+    try:
+        parts.load_state_dict(state)
+    except (RuntimeError, ValueError, KeyError) as error:
+        raise ValueError(
+            f"the checkpoint in {folder.path} does not fit this config "
+            f"({str(error).splitlines()[0]}): resume with the config that it was made with"
+        ) from error
 
 
 def _monitor(

@@ -103,14 +103,12 @@ class RunFolder:
     def reopen(
         cls,
         path: str | Path,
-        config_text: str | None = None,
         command: Sequence[str] | None = None,
     ) -> Self:
-        """Goes on with the run in a folder.
+        """Opens the folder of a run, to go on with it; see `go_on`.
 
         Args:
             path: The folder.
-            config_text: The config from here on; as it was by default.
             command: The words of the command that goes on; this process's own by default.
         """
         folder = cls(path)
@@ -119,13 +117,15 @@ class RunFolder:
         folder._acquire()
         try:
             folder._write_info([*folder.starts(), _start(command)])
-            if config_text is not None:
-                folder._write_config(config_text)
-            folder.summary.unlink(missing_ok=True)  # it says how a run ended that now goes on
         except BaseException:
             folder.close()
             raise
         return folder
+
+    def go_on(self, config_text: str) -> None:
+        """Makes a config that of the run from here on; it no longer has ended."""
+        self._write_config(config_text)
+        self.summary.unlink(missing_ok=True)
 
     def holds_run(self) -> bool:
         """Whether a run was started here; one that was killed before its config was is none."""

@@ -87,6 +87,9 @@ def test_resuming_adds_a_start_and_takes_the_summary_away(tmp_path):
         run.write_summary(SUMMARY)
     with RunFolder.reopen(tmp_path, command=["second"]) as run:
         assert [start["command"] for start in run.starts()] == ["first", "second"]
+        assert run.read_summary()["env_steps"] == SUMMARY["env_steps"]  # it may yet fail to go on
+        run.go_on("seed: 1\n")
+        assert run.config.read_text() == "seed: 1\n"
         with pytest.raises(FileNotFoundError, match="the run has not ended"):
             run.read_summary()
 
