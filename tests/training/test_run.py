@@ -189,7 +189,7 @@ def test_ctrl_c_saves_first(number, tmp_path):
     assert summary["env_steps"] == 99  # it finishes the iteration
     assert summary["updates"] == 3
     assert checkpoint_steps(tmp_path / "run" / "checkpoints") == [99]
-        assert np.isnan(summary["eval_return_mean"])  # nobody has to wait for an evaluation
+    assert np.isnan(summary["eval_return_mean"])  # nobody has to wait for an evaluation
     state = state_of(tmp_path / "run", 99)
     assert state["/monitor/progress/updates"] == state["/policy/updates"] == 3
     summary = resume(tmp_path / "run", "run.max_steps=132")
