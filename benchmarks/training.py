@@ -64,13 +64,15 @@ def _options() -> argparse.Namespace:
     flag = parser.add_argument
     flag("--quick", action="store_true", help="minutes instead of an hour; figures are rough")
     flag("--rows", type=_names(GROUPS), default=list(GROUPS), help="by commas; others are kept")
+    flag("--rounds", type=int, help="of a row of speeds; 5 by default")
     flag("--only", type=_names(learners.NAMES), default=list(learners.NAMES), help="learners")
     flag("--out", type=Path, help=f"where figures go; for a full run into {_RESULTS.name}")
     flag("--page", action="store_true", help="only write the page anew, from the file of results")
     flag("--assert-goals", action="store_true", help="fail unless guerdon reaches all its goals")
     flag("--diengine", type=Path, default=_DIENGINE, help="the Python that has DI-engine")
     options = parser.parse_args()
-    options.rounds, options.seconds = (2, 0.5) if options.quick else (5, 2.0)
+    usual, options.seconds = (2, 0.5) if options.quick else (5, 2.0)
+    options.rounds = options.rounds or usual
     options.seeds, options.limit = (1, (20_000, 20.0)) if options.quick else (5, (500_000, 120.0))
     return options
 
