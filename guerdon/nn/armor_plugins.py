@@ -6,6 +6,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from guerdon import ops
 from guerdon.config.registry import Registry
 
 Call = Callable[..., Any]
@@ -97,12 +98,10 @@ class EpsGreedySample(Sampler):
         """
         output = call(data, **kwargs)
         logit = output["logit"]
-        action = logit.argmax(-1)
         if eps > 0:
-            source = self.generator(logit.device)
-            other = torch.empty_like(action).random_(logit.shape[-1], generator=source)
-            explores = torch.empty_like(action, dtype=torch.bool).bernoulli_(eps, generator=source)
-            action = torch.where(explores, other, action)
+            action = ops.epsilon_greedy_sample(logit, eps, self.generator(logit.device))
+        else:
+            action = logit.argmax(-1)
         output["action"] = action
         return output
 
@@ -115,9 +114,7 @@ class MultinomialSample(Sampler):
         """The output, with ``action`` [...]."""
         output = call(data, **kwargs)
         logit = output["logit"].detach()
-        # The Gumbel trick: one noisy argmax for any leading dimensions, and no softmax.
-        noise = torch.empty_like(logit).exponential_(generator=self.generator(logit.device))
-        output["action"] = (logit - noise.log_()).argmax(-1)
+        output["action"] = ops.categorical_sample(logit, self.generator(logit.device))
         return output
 
 

@@ -133,13 +133,3 @@ class QCritic(nn.Module):
         if len(lead) != 1:
             value = value.reshape(self.n_critics, *lead, *value.shape[2:])
         return {"q_value": value}
-
-    def update_normalizer(self, obs: Any, mask: Tensor | None = None) -> None:
-        """Takes observations into the statistics of the normaliser, if there is one.
-
-        Args:
-            obs: The observations [..., *shape].
-            mask: [...], False for rows that are no data.
-        """
-        if self.normalizer is not None:
-            self.normalizer.update(obs, mask)

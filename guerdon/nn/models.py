@@ -77,16 +77,6 @@ class Model(nn.Module):
         observation = unwrap(inputs, self.observation_space)
         return observation if self.normalizer is None else self.normalizer(observation)
 
-    def update_normalizer(self, obs: Any, mask: Tensor | None = None) -> None:
-        """Takes observations [..., *shape] into the statistics of the normaliser, if there is one.
-
-        Args:
-            obs: The observations.
-            mask: [...], False for rows that are no data.
-        """
-        if self.normalizer is not None:
-            self.normalizer.update(obs, mask)
-
     def features(
         self, inputs: Inputs, state: Tensor | None = None, start: Tensor | None = None
     ) -> tuple[Tensor, Output]:

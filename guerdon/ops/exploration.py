@@ -63,9 +63,8 @@ def epsilon_greedy_sample(
         generator: On the device of `q_value`.
     """
     best = q_value.argmax(-1)
-    shape, device = best.shape, best.device
-    explore = torch.rand(shape, generator=generator, device=device) < epsilon
-    other = torch.randint(q_value.shape[-1], shape, generator=generator, device=device)
+    other = torch.empty_like(best).random_(q_value.shape[-1], generator=generator)
+    explore = torch.empty_like(best, dtype=torch.bool).bernoulli_(epsilon, generator=generator)
     return torch.where(explore, other, best)
 
 

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from torch import Tensor, nn
 
 from guerdon.config.registry import Registry
+from guerdon.config.validation import validated
 from guerdon.data import ListReplayBuffer, ReplayBuffer
 from guerdon.data.batch import Batch
 from guerdon.nn import create_model, seeded
@@ -102,7 +103,11 @@ class Policy(nn.Module):
         model: Any = None,
     ) -> None:
         super().__init__()
-        self.config: Any = config if isinstance(config, PolicyConfig) else self.Config(**config)
+        if not isinstance(config, PolicyConfig):
+            config = validated(self.Config, config, "policy")
+        self.config: Any = config
+        self.segment_length = 1
+        """Consecutive transitions in each sample; more than one for n-step targets."""
         self.observation_space = observation_space
         self.action_space = action_space
         self.device = torch.device(device)
@@ -233,7 +238,7 @@ class Policy(nn.Module):
         """What `update` learns from: the batch, and its rows' numbers."""
         if self.on_policy:
             return buffer.rollout(fields)
-        return buffer.sample(batch_size, fields=fields)
+        return buffer.sample(batch_size, length=self.segment_length, fields=fields)
 
     def process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> Batch:  # noqa: ARG002
         """Computes what depends on time, such as returns and advantages.

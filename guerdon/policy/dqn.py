@@ -88,6 +88,7 @@ class DQN(Policy):
         if not isinstance(self.action_space, spaces.Discrete):
             raise ValueError(f"dqn acts in Discrete spaces, not in {self.action_space}")
         config = self.config
+        self.segment_length = config.n_step
         self.model = self.create_model(QNetwork)
         self.learner = Armor(self.model)
         if config.tau is None:
@@ -134,10 +135,10 @@ class DQN(Policy):
     def read(
         self, batch_size: int, buffer: ReplayBuffer, fields: tuple[str, ...]
     ) -> tuple[Batch, np.ndarray]:
-        """Samples transitions, or segments of `n_step` of them."""
+        """Samples, with the bias of priorities undone as far as it is time to."""
         if isinstance(buffer, PrioritizedReplayBuffer):
             buffer.set_beta(self._beta)
-        return buffer.sample(batch_size, length=self.config.n_step, fields=fields)
+        return super().read(batch_size, buffer, fields)
 
     @torch.no_grad()
     def process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> Batch:  # noqa: ARG002

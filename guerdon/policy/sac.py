@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -19,9 +19,6 @@ from guerdon.nn.optimizer import Optimizer
 from guerdon.policy.base import Metrics, Policy, PolicyConfig, register_policy
 from guerdon.policy.bounds import Bounds
 from guerdon.policy.targets import with_returns
-
-if TYPE_CHECKING:
-    from guerdon.data import ReplayBuffer
 
 
 class SACConfig(PolicyConfig):
@@ -59,6 +56,7 @@ class SAC(Policy):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         config = self.config
+        self.segment_length = config.n_step
         self.discrete = isinstance(self.action_space, spaces.Discrete)
         self.bounds = None if self.discrete else Bounds(self.action_space, "sac", self.device)
         self.actor = self.create_model(QNetwork if self.discrete else GaussianActor)
@@ -103,12 +101,6 @@ class SAC(Policy):
         else:
             act = torch.tanh(output["mu"])
         return Batch(act=self.bounds.to_env(act))
-
-    def read(
-        self, batch_size: int, buffer: ReplayBuffer, fields: tuple[str, ...]
-    ) -> tuple[Batch, np.ndarray]:
-        """Samples transitions, or segments of `n_step` of them."""
-        return buffer.sample(batch_size, length=self.config.n_step, fields=fields)
 
     @torch.no_grad()
     def process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> Batch:  # noqa: ARG002

@@ -17,8 +17,6 @@ from guerdon.policy.targets import with_returns
 if TYPE_CHECKING:
     import numpy as np
 
-    from guerdon.data import ReplayBuffer
-
 
 class TD3Config(PolicyConfig):
     """Options of `td3`."""
@@ -58,6 +56,7 @@ class TD3(Policy):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         config = self.config
+        self.segment_length = config.n_step
         self.bounds = Bounds(self.action_space, type(self).__name__.lower(), self.device)
         self.actor = self.create_model(DeterministicActor)
         self.critic = self.create_part(QCritic, n_critics=config.n_critics)
@@ -84,12 +83,6 @@ class TD3(Policy):
         """Takes the best action it knows; while collecting, with noise."""
         act = (self.explorer if self.explores else self.actor)(self.observation(batch.obs))
         return Batch(act=self.bounds.to_env(act["action"]))
-
-    def read(
-        self, batch_size: int, buffer: ReplayBuffer, fields: tuple[str, ...]
-    ) -> tuple[Batch, np.ndarray]:
-        """Samples transitions, or segments of `n_step` of them."""
-        return buffer.sample(batch_size, length=self.config.n_step, fields=fields)
 
     @torch.no_grad()
     def process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> Batch:  # noqa: ARG002

@@ -10,6 +10,7 @@ import torch
 from pydantic import BaseModel, ConfigDict
 
 from guerdon.config.registry import Registry
+from guerdon.config.validation import validated
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,7 +50,7 @@ class RewardModel(ABC):
         self, config: RewardConfig | Mapping[str, Any], device: str = "cpu", tb_logger: Any = None
     ) -> None:
         if not isinstance(config, RewardConfig):
-            config = self.Config(**config)
+            config = validated(self.Config, config, "reward")
         self.config: Any = config
         self.device = device
         self.tb_logger = tb_logger

@@ -75,7 +75,7 @@ def test_the_target_follows_normalisers_too():
     model = QNetwork(VECTOR, TWO, ModelConfig(hidden=[4], normalize_obs=True))
     armor = Armor(model)
     armor.add_model("target", "momentum", {"theta": 1.0})
-    model.update_normalizer(torch.randn(20, 3) * 4 + 2)
+    model.normalizer.update(torch.randn(20, 3) * 4 + 2)
     obs = torch.randn(5, 3)
     assert not torch.allclose(armor.target_forward(obs)["logit"], armor.forward(obs)["logit"])
     armor.target_update()

@@ -100,7 +100,7 @@ def test_observations_are_normalised_before_the_critics():
     critic = QCritic(VECTOR, ARM, ModelConfig(hidden=[5], normalize_obs=True))
     obs, act = torch.randn(40, 3), torch.randn(40, 2)
     before = critic(obs, act)["q_value"]
-    critic.update_normalizer(obs * 9 + 4)
+    critic.normalizer.update(obs * 9 + 4)
     normal = (obs - obs.mean(0)) / obs.std(0, correction=0)
     fresh = QCritic(VECTOR, ARM, ModelConfig(hidden=[5]))
     fresh.load_state_dict({k: v for k, v in critic.state_dict().items() if "normalizer" not in k})
