@@ -1,7 +1,8 @@
 """Does it learn? Trains presets with several seeds, and writes docs/results.md from what came out.
 
-A row that is finished is not run again: every preset and seed leaves one file under
-``benchmarks/results/learning``. Failures count: every seed that was run is in the table.
+Every preset and seed leaves one file under ``benchmarks/results/learning``. It is not run again
+while its config stays the same, and a run that was killed goes on where it was. Failures count:
+every seed that was run is in the table, also one that ended with an error.
 
     python benchmarks/learning.py            # what is missing, then the page
     python benchmarks/learning.py --jobs 8 --rows cartpole_ppo,pendulum_sac
@@ -11,11 +12,11 @@ A row that is finished is not run again: every preset and seed leaves one file u
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import shutil
 import subprocess
 import sys
-import tempfile
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "learning"
+RUNS = ROOT / "runs" / "learning"  # those that are not finished
 SEEDS = 5
 EPISODES = 20  # of the final evaluation
 
@@ -43,22 +45,21 @@ SOLVED = (
     *(Row(f"pendulum_{policy}", -200.0) for policy in ("ddpg", "td3", "sac")),
 )
 ABOVE_RANDOM = (
-    Row("halfcheetah_ppo", seeds=1, overrides=("run.max_steps=200_000",)),
-    Row("halfcheetah_sac", seeds=1, overrides=("run.max_steps=20_000", "eval.every=10_000")),
-    Row("hopper_ppo", seeds=1, overrides=("run.max_steps=200_000",)),
-    Row("hopper_sac", seeds=1, overrides=("run.max_steps=20_000", "eval.every=10_000")),
+    Row("halfcheetah_ppo", overrides=("run.max_steps=200_000",)),
+    Row("halfcheetah_sac", overrides=("run.max_steps=30_000", "eval.every=10_000")),
+    Row("hopper_ppo", overrides=("run.max_steps=200_000",)),
+    Row("hopper_sac", overrides=("run.max_steps=30_000", "eval.every=10_000")),
     Row(
         "pong_ppo",
-        seeds=1,
+        seeds=3,
         overrides=("run.max_steps=1_000_000", "eval.every=250_000", "run.device=auto"),
     ),
     Row(
         "pong_dqn",
-        seeds=1,
+        seeds=3,
         overrides=(
             "run.max_steps=400_000",
-            "eval.every=400_000",
-            "run.checkpoint_every=400_000",
+            "eval.every=100_000",
             "policy.epsilon.decay=50_000",
             "collect.warmup_steps=10_000",
             "run.device=auto",
@@ -84,9 +85,9 @@ def main() -> None:
 
 
 def run_missing(rows: list[Row], jobs: int) -> None:
-    """Trains every preset and seed that has left no result yet."""
+    """Trains every preset and seed that has left no result yet, or one of another config."""
     tasks = [(row, seed) for row in rows for seed in range(row.seeds)]
-    missing = [(row, seed) for row, seed in tasks if not result_file(row, seed).exists()]
+    missing = [(row, seed) for row, seed in tasks if not is_done(row, seed)]
     random = {row.preset.partition("_")[0] for row in rows if row.goal is None}
     for env in sorted(random):
         if not (RESULTS / f"{env}_random.json").exists():
@@ -97,12 +98,18 @@ def run_missing(rows: list[Row], jobs: int) -> None:
         futures = {pool.submit(run, row, seed): (row, seed) for row, seed in missing}
         for future in as_completed(futures):
             row, seed = futures[future]
-            summary = future.result()["summary"]
-            print(
-                f"{row.preset} seed {seed}: {summary['eval_return_mean']:.1f} after "
-                f"{summary['env_steps']:,} steps in {summary['wall_seconds']:.0f} s",
-                flush=True,
-            )
+            print(f"{row.preset} seed {seed}: {outcome(future.result())}", flush=True)
+
+
+def outcome(result: dict[str, Any]) -> str:
+    """A result in words."""
+    if "error" in result:
+        return f"failed: {result['error']}"
+    summary = result["summary"]
+    return (
+        f"{summary['eval_return_mean']:.1f} after {summary['env_steps']:,} steps "
+        f"in {summary['wall_seconds']:.0f} s"
+    )
 
 
 def result_file(row: Row, seed: int) -> Path:
@@ -110,35 +117,65 @@ def result_file(row: Row, seed: int) -> Path:
     return RESULTS / f"{row.preset}_{seed}.json"
 
 
+def is_done(row: Row, seed: int) -> bool:
+    """Whether this very run is among the results."""
+    path = result_file(row, seed)
+    return path.exists() and json.loads(path.read_text()).get("config") == fingerprint(row)
+
+
+def fingerprint(row: Row) -> str:
+    """A short hash of all that a row's preset and overrides come to."""
+    from guerdon.config import compose, to_yaml
+
+    text = to_yaml(compose(row.preset, list(row.overrides)))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
 def run(row: Row, seed: int) -> dict[str, Any]:
-    """Trains once, by the command that a user would type."""
-    folder = Path(tempfile.mkdtemp()) / "run"
+    """Trains once, by the command that a user would type; or goes on with a run that was killed."""
+    config = fingerprint(row)
+    folder = RUNS / f"{row.preset}_{seed}_{config}"
     command = ["train", row.preset, f"seed={seed}", f"eval.episodes={EPISODES}", *row.overrides]
-    try:
-        subprocess.run(
-            [sys.executable, "-m", "guerdon", *command, f"run.dir={folder}", "--display=none"],
-            check=True,
-            cwd=ROOT,
-            stdout=subprocess.DEVNULL,
-        )
-        lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
-        curve = [
+    if (folder / "config.yaml").exists():
+        words = ["train", "--resume", str(folder)]
+    else:
+        words = [*command, f"run.dir={folder}"]
+    ended = subprocess.run(
+        [sys.executable, "-m", "guerdon", *words, "--display=none"],
+        check=False,
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    found = what_came_out(folder) if not ended.returncode else {"error": ended.stderr[-500:]}
+    stopped = found.get("summary", {}).get("stop_reason") == "interrupted"
+    if stopped or ended.returncode < 0:
+        raise SystemExit(f"{folder} was stopped; the same command goes on with it")
+    result = {
+        "row": asdict(row),
+        "seed": seed,
+        "command": " ".join(["guerdon", *command]),
+        "config": config,
+        **found,
+    }
+    write(result_file(row, seed), result)  # at once: whatever becomes of the other runs
+    shutil.rmtree(folder, ignore_errors=True)
+    return result
+
+
+def what_came_out(folder: Path) -> dict[str, Any]:
+    """The end, the curve and the machine of a finished run."""
+    lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    start = json.loads((folder / "run.json").read_text())["starts"][0]
+    machine = ("guerdon", "python", "torch", "numpy", "cpu", "cpu_count", "gpus")
+    return {
+        "summary": json.loads((folder / "summary.json").read_text()),
+        "curve": [
             [line["step"], line["eval/mean_reward"]] for line in lines if "eval/mean_reward" in line
-        ]
-        start = json.loads((folder / "run.json").read_text())["starts"][0]
-        machine = ("guerdon", "python", "torch", "numpy", "cpu", "cpu_count", "gpus")
-        result = {
-            "row": asdict(row),
-            "seed": seed,
-            "command": " ".join(["guerdon", *command]),
-            "summary": json.loads((folder / "summary.json").read_text()),
-            "curve": curve,
-            "machine": {name: start[name] for name in machine},
-        }
-        write(result_file(row, seed), result)  # at once: whatever becomes of the other runs
-        return result
-    finally:
-        shutil.rmtree(folder.parent, ignore_errors=True)
+        ],
+        "machine": {name: start[name] for name in machine},
+    }
 
 
 def play_at_random(env: str, episodes: int = 100) -> dict[str, Any]:

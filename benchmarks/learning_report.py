@@ -17,8 +17,8 @@ HEAD = """# Results
 
 Made by `make results` (`benchmarks/learning.py`), which runs what is missing and writes this page
 from the files in [`benchmarks/results/learning`](../benchmarks/results/learning). Every seed that
-was run is here, failed ones too. A return is the mean over 20 episodes of the *final* policy,
-played without exploration, in the environment's own reward.
+was run is here, failed ones too (one that ended with an error is in no mean). A return is the mean
+over 20 episodes of the *final* policy, played without exploration, in the environment's own reward.
 """
 
 
@@ -55,7 +55,7 @@ def _by_env(rows: Iterable[Row], results: Path) -> dict[str, dict[str, list[Any]
     found: dict[str, dict[str, list[Any]]] = {}
     for row in rows:
         if runs := _runs(row, results):
-            curves = [run["curve"] for run in runs]
+            curves = [run["curve"] for run in runs if "curve" in run]
             found.setdefault(row.preset.partition("_")[0], {})[row.preset] = curves
     return found
 
@@ -73,11 +73,13 @@ def _table(rows: Iterable[Row], results: Path) -> str:
         env, goal = row.preset.partition("_")[0], row.goal
         if goal is None:
             goal = json.loads((results / f"{env}_random.json").read_text())["quantile"]
-        summaries = [run["summary"] for run in runs]
+        if not (summaries := [run["summary"] for run in runs if "summary" in run]):
+            lines.append(f"| `{row.preset}` | | {goal:.0f} | 0 of {len(runs)} | | | | | |")
+            continue
         final = np.array([summary["eval_return_mean"] for summary in summaries])
         lines.append(
             f"| `{row.preset}` | {summaries[0]['env_steps']:,} | {goal:.0f} "
-            f"| {(final >= goal).sum()} of {len(final)} | {final.mean():.1f} | {final.min():.1f} "
+            f"| {(final >= goal).sum()} of {len(runs)} | {final.mean():.1f} | {final.min():.1f} "
             f"| {final.max():.1f} | {np.median([s['fps'] for s in summaries]):,.0f} "
             f"| {np.median([s['wall_seconds'] for s in summaries]):.0f} s |"
         )
@@ -107,7 +109,8 @@ def _draw(path: Path, env: str, curves: dict[str, list[Any]]) -> None:
 def _machines(results: Path) -> list[str]:
     seen: dict[str, list[str]] = {}
     for path in sorted(results.glob("*_?.json")):
-        machine = json.loads(path.read_text())["machine"]
+        if (machine := json.loads(path.read_text()).get("machine")) is None:
+            continue
         gpus = f", {', '.join(machine['gpus'])}" if machine["gpus"] else ""
         words = (
             f"{machine['cpu']} ({machine['cpu_count']} cores){gpus}; Python {machine['python']}, "

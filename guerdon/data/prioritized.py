@@ -118,8 +118,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         shares = (np.arange(number) + self._generator.random(number)) / number
         return sum_tree.find(self._tree, shares * self._tree[1])
 
-    def _proposes_only_valid(self) -> bool:
-        return True
+    def _draw_valid(self, number: int) -> np.ndarray:
+        return self._propose(number)  # all else has no priority
 
     def _pick(self, rows: np.ndarray, number: int) -> np.ndarray:
         masses = np.cumsum(self._tree[len(self._tree) // 2 + rows])

@@ -391,9 +391,9 @@ class ReplayBuffer:
         return rows[self._eligible(rows)] if self.sample_avail else rows
 
     def _draw(self, number: int) -> np.ndarray:
+        if not self.sample_avail:
+            return self._draw_valid(number)
         rows = self._propose(number)
-        if not self.sample_avail and self._proposes_only_valid():
-            return rows
         # Drawing the misses again keeps the good rows as likely as they were.
         for _ in range(_TRIES):
             misses = np.flatnonzero(~self._eligible(rows))
@@ -408,8 +408,18 @@ class ReplayBuffer:
         """Draws rows, of which some may be no transitions."""
         return (self._generator.random(number) * self._ring.limit()).astype(np.int64)
 
-    def _proposes_only_valid(self) -> bool:
-        return self._ring.dense() > 0
+    def _draw_valid(self, number: int) -> np.ndarray:
+        """Draws transitions, whatever else lies between them."""
+        if self._ring.dense():
+            return self._propose(number)
+        rows = np.zeros(0, np.int64)
+        for _ in range(_TRIES):
+            # Some too many: the first of those that are good are as likely as any.
+            more = self._propose(number - len(rows) + number // 8 + 4)
+            rows = np.append(rows, more[self._eligible(more)])
+            if len(rows) >= number:
+                return rows[:number]
+        return np.append(rows, self._pick(self._all_eligible(), number - len(rows)))
 
     def _pick(self, rows: np.ndarray, number: int) -> np.ndarray:
         """Draws from rows that are all good."""

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from guerdon.nn.adapter import Adapted
 from guerdon.nn.armor_plugins import PLUGINS, Plugin
 from guerdon.nn.critics import QCritic
 from guerdon.nn.models import Model
@@ -127,7 +128,6 @@ class Armor(nn.Module):
             raise _no_target()
         return self._target(data, **kwargs)
 
-    @torch.no_grad()
     def target_update(
         self, state_dict: Mapping[str, Tensor] | None = None, direct: bool = False
     ) -> None:
@@ -145,13 +145,18 @@ class Armor(nn.Module):
             self._updates += 1
             if self._updates % self._freq:
                 return
-        targets, sources, target_buffers, buffers = (
-            self._own_pairs() if state_dict is None else self._given_pairs(state_dict)
+        self._follow(
+            self._own_pairs() if state_dict is None else self._given_pairs(state_dict),
+            None if direct else self._theta,
         )
-        if self._theta is None or direct:
+
+    @torch.no_grad()
+    def _follow(self, pairs: tuple[list[Tensor], ...], theta: float | None) -> None:
+        targets, sources, target_buffers, buffers = pairs
+        if theta is None:
             torch._foreach_copy_(targets, sources)
         else:
-            torch._foreach_lerp_(targets, sources, self._theta)
+            torch._foreach_lerp_(targets, sources, theta)
         if buffers:
             torch._foreach_copy_(target_buffers, buffers)
 
@@ -265,7 +270,7 @@ def _in_mode(
 
 def _callable(model: nn.Module) -> Callable[..., Any]:
     # Its call and not the model, which an attribute of an armor would make a part of it.
-    return model.__call__ if isinstance(model, Model | QCritic) else _EitherInput(model)
+    return model.__call__ if isinstance(model, Model | QCritic | Adapted) else _EitherInput(model)
 
 
 class _EitherInput:

@@ -25,6 +25,7 @@ class Optimizer:
         betas: Of Adam.
         eps: Of Adam.
         weight_decay: Decoupled, as in AdamW.
+        alone: Whether its losses reach no parameters but these; then none have to be kept out.
     """
 
     def __init__(
@@ -36,13 +37,15 @@ class Optimizer:
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
+        alone: bool = False,
     ) -> None:
         self.learning_rate = learning_rate
         self.max_grad_norm = max_grad_norm
         self.reduce: Callable[[Tensor], None] | None = None
         """Called with the whole gradient before it is used: the place for an all-reduce."""
-        self._parameters = [p for p in parameters if p.requires_grad]
-        self._flat, self._grad = _flatten(self._parameters)
+        own = [p for p in parameters if p.requires_grad]
+        self._inputs = None if alone else own
+        self._flat, self._grad = _flatten(own)
         self._mean = torch.zeros_like(self._flat)
         self._square = torch.zeros_like(self._flat)
         self._steps = torch.zeros((), dtype=torch.float32, device=self._flat.device)
@@ -63,22 +66,22 @@ class Optimizer:
             The gradient's norm before clipping, where gradients are clipped.
         """
         self._grad.zero_()
-        loss.backward(inputs=self._parameters)  # type: ignore[no-untyped-call]
+        loss.backward(inputs=self._inputs)  # type: ignore[no-untyped-call]
         return self.apply()
 
     @torch.no_grad()
     def apply(self) -> Tensor | None:
         """Takes the step for gradients that are already in the parameters' ``.grad``."""
-        grad, norm = self._grad, None
+        grad, norm, divisor = self._grad, None, None
         if self.reduce is not None:
             self.reduce(grad)
         if self.max_grad_norm is not None:
             norm = torch.linalg.vector_norm(grad)
-            grad.mul_((self.max_grad_norm / (norm + 1e-6)).clamp_(max=1.0))
+            divisor = (norm / self.max_grad_norm).clamp_(min=1.0)
         self._steps.add_(1.0)
         self._adam(
             [self._flat], [grad], [self._mean], [self._square], [], [self._steps],
-            lr=self.learning_rate, **self._options,
+            lr=self.learning_rate, grad_scale=divisor, **self._options,
         )  # fmt: skip
         return norm
 

@@ -269,17 +269,18 @@ def squared_loss(
 
 
 def huber_loss(
-    error: torch.Tensor,
+    value: torch.Tensor,
+    target: torch.Tensor,
     delta: float = 1.0,
     weight: torch.Tensor | None = None,
     mask: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The mean Huber loss, 0-dim: half the square, and beyond `delta` a line of slope delta.
+    """The mean Huber loss, 0-dim: half the squared error, and beyond `delta` a line of that slope.
 
     https://doi.org/10.1214/aoms/1177703732.
     """
-    zero = torch.zeros_like(error)
+    same_shape(value=value, target=target)
     if weight is None and mask is None:
-        return functional.huber_loss(error, zero, delta=delta)
-    loss = functional.huber_loss(error, zero, reduction="none", delta=delta)
+        return functional.huber_loss(value, target, delta=delta)
+    loss = functional.huber_loss(value, target, reduction="none", delta=delta)
     return weighted_mean(loss, weight, mask)

@@ -58,6 +58,7 @@ class A2C(Policy):
             self.config.learning_rate,
             max_grad_norm=self.config.max_grad_norm,
             eps=1e-5,
+            alone=True,
         )
 
     def forward(self, batch: Batch, state: Any = None) -> Batch:  # noqa: ARG002 - no memory

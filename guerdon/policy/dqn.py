@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from guerdon import ops
 from guerdon.data import PrioritizedReplayBuffer
-from guerdon.data.batch import Batch
+from guerdon.data.batch import Batch, from_leaves
 from guerdon.nn import Armor, ModelConfig, QNetwork
 from guerdon.nn.optimizer import Optimizer
 from guerdon.policy.base import Metrics, Policy, PolicyConfig, register_policy
@@ -88,6 +88,7 @@ class DQN(Policy):
         if not isinstance(self.action_space, spaces.Discrete):
             raise ValueError(f"dqn acts in Discrete spaces, not in {self.action_space}")
         config = self.config
+        self._first = int(self.action_space.start)
         self.segment_length = config.n_step
         self.model = self.create_model(QNetwork)
         self.learner = Armor(self.model)
@@ -101,7 +102,10 @@ class DQN(Policy):
         self.tester = Armor(self.model)
         self.tester.add_plugin("main", "argmax_sample")
         self.optimizers["model"] = Optimizer(
-            self.model.parameters(), config.learning_rate, max_grad_norm=config.max_grad_norm
+            self.model.parameters(),
+            config.learning_rate,
+            max_grad_norm=config.max_grad_norm,
+            alone=True,
         )
         schedule = config.epsilon
         self._schedule = ops.epsilon_greedy(
@@ -124,7 +128,8 @@ class DQN(Policy):
             output = self.explorer.forward(obs, eps=self.epsilon)
         else:
             output = self.tester.forward(obs)
-        return Batch(act=output["action"].numpy(force=True) + self.action_space.start)
+        act = output["action"].numpy(force=True)
+        return from_leaves({"act": act + self._first if self._first else act})
 
     def advance(self, env_steps: int, progress: float) -> None:
         """Explores less as time goes by, and undoes more of the bias of priorities."""
@@ -144,6 +149,8 @@ class DQN(Policy):
     def process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> Batch:  # noqa: ARG002
         """Adds ``target``, what the value of the action should have been."""
         rows = with_returns(self, batch)
+        if self._first:
+            rows.act = rows.act - self._first
         value = self.learner.target_forward(rows.obs_next)["logit"]
         if self.config.double:
             chosen = self.learner.forward(rows.obs_next)["logit"]
@@ -155,14 +162,16 @@ class DQN(Policy):
 
     def learn(self, batch: Batch, **_: Any) -> Metrics:
         """One step towards the targets."""
-        q_value = self.learner.forward(batch.obs)["logit"]
-        error = ops.select_action(q_value, batch.act - int(self.action_space.start)) - batch.target
-        measure = ops.huber_loss if self.config.huber else ops.squared_loss
-        loss = measure(error, weight=batch.get("weight"))
+        value = ops.select_action(self.learner.forward(batch.obs)["logit"], batch.act)
+        if self.config.huber:
+            loss = ops.huber_loss(value, batch.target, weight=batch.get("weight"))
+        else:
+            loss = ops.squared_loss(value - batch.target, weight=batch.get("weight"))
         self.optimizers["model"].step(loss)
         self.update_normalizer(self.model, batch.obs)
         self.learner.target_update()
-        batch.error = error.detach()
+        if self.config.prioritized:
+            batch.error = value.detach() - batch.target
         return {
             "train/loss": loss.detach(),
             "train/epsilon": self.epsilon,

@@ -68,6 +68,7 @@ class PPO(Policy):
             self.config.learning_rate,
             max_grad_norm=self.config.max_grad_norm,
             eps=1e-5,
+            alone=True,
         )
 
     def forward(self, batch: Batch, state: Any = None) -> Batch:  # noqa: ARG002 - no memory

@@ -27,12 +27,12 @@ def with_returns(policy: Policy, batch: Batch) -> Batch:
             "obs": policy.observation(batch.obs),
             "act": policy.tensor(batch.act),
             "obs_next": policy.observation(batch.obs_next),
-            "returns": policy.tensor(batch.rew, torch.float32),
+            "returns": policy.tensor(_float32(batch.rew)),
             "discount": policy.tensor(_discount(batch.terminated, gamma)),
         }
     else:
         returns, discount, last = ops.multistep_return(
-            batch.rew.astype(np.float32, copy=False),
+            _float32(batch.rew),
             _discount(batch.terminated, gamma),
             batch.mask,
         )
@@ -46,6 +46,12 @@ def with_returns(policy: Policy, batch: Batch) -> Batch:
     if "weight" in batch:
         rows["weight"] = policy.tensor(batch.weight)
     return from_leaves(rows)
+
+
+def _float32(values: Any) -> Any:
+    if isinstance(values, torch.Tensor):
+        return values.float()
+    return values.astype(np.float32, copy=False)
 
 
 def _discount(terminated: Any, gamma: float) -> Any:

@@ -254,18 +254,19 @@ def test_the_squared_loss():
 
 def test_the_huber_loss():
     error = T([0.5, -3.0])
-    assert huber_loss(error) == 1.3125  # (0.5 * 0.25 + 3 - 0.5) / 2
-    assert huber_loss(error, 2.0) == 2.0625  # (0.125 + 2 * (3 - 1)) / 2
-    assert huber_loss(error, weight=T([2.0, 0.0])) == 0.125  # 0.25 / 2
-    assert huber_loss(error, mask=T([False, True])) == 2.5
+    target = T([10.0, 20.0])
+    value = target + error
+    assert huber_loss(value, target) == 1.3125  # (0.5 * 0.25 + 3 - 0.5) / 2
+    assert huber_loss(value, target, 2.0) == 2.0625  # (0.125 + 2 * (3 - 1)) / 2
+    assert huber_loss(value, target, weight=T([2.0, 0.0])) == 0.125  # 0.25 / 2
+    assert huber_loss(value, target, mask=T([False, True])) == 2.5
 
 
 def test_the_gradients_of_losses_are_right():
-    mask = T([True, False, True])
-    for loss in (squared_loss, huber_loss):
-        assert gradient_is_right(
-            lambda x, f=loss: f(x, weight=normal(3), mask=mask), T([0.5, 2.0, -3.0])
-        )
+    options = {"weight": normal(3), "mask": T([True, False, True])}
+    error = T([0.5, 2.0, -3.0])
+    assert gradient_is_right(lambda x: squared_loss(x, **options), error)
+    assert gradient_is_right(lambda x: huber_loss(x, torch.zeros_like(x), **options), error)
 
 
 # --- shapes
@@ -295,7 +296,8 @@ B, COLUMN = torch.zeros(3), torch.zeros(3, 1)
         lambda: quantile_td_error(torch.zeros(3, 2), COLUMN, B, B, torch.zeros(3, 2)),
         lambda: double_q_value(torch.zeros(3, 2), torch.zeros(3, 1)),
         lambda: squared_loss(B, COLUMN),
-        lambda: huber_loss(B, mask=COLUMN > 0),
+        lambda: huber_loss(B, COLUMN),
+        lambda: huber_loss(B, B, mask=COLUMN > 0),
     ],
 )
 def test_shapes_that_would_broadcast_are_refused(call):

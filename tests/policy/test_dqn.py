@@ -56,7 +56,7 @@ def test_the_target_is_copied_every_so_many_updates():
 
 
 def test_targets_and_errors_carry_no_gradient():
-    policy, buffer = warmed_up(CASES["dqn"])
+    policy, buffer = warmed_up(CASES["dqn_prioritized"])
     rows = processed(policy, buffer)
     assert not rows.target.requires_grad
     policy.learn(rows)
