@@ -105,7 +105,7 @@ def test_the_layout_of_the_tutorial_is_understood(tmp_path):
     assert config == before
     made = written(summary)
     assert (made.env.id, made.env.backend, made.env.n_envs) == ("CartPole-v1", "base", 3)
-    assert made.env.imports == ["gymnasium"]
+    assert (made.env.imports, made.imports) == (["gymnasium"], ["math"])
     assert (made.eval.n_envs, made.eval.episodes, made.eval.target_return) == (2, 4, 1e9)
     assert (made.collect.n_step, made.collect.buffer_size) == (6, 300)
     assert (made.learn.batch_size, made.learn.updates_per_collect) == (16, 2)
@@ -126,8 +126,14 @@ def test_an_id_goes_before_the_type_of_an_environment(tmp_path):
 def test_a_key_of_the_tutorial_that_guerdon_has_not_is_named(tmp_path):
     config = {**copy.deepcopy(TUTORIAL), "run": {"dir": str(tmp_path / "run")}}
     config["learner"] = {"hook": "log"}
-    with pytest.raises(ValueError, match="unknown key 'learner'"):
+    with pytest.raises(ValueError, match=r"unknown key 'learner\.hook'"):
         serial_pipeline(config)
+
+
+@pytest.mark.parametrize("nothing", [None, 3])
+def test_what_is_no_config_is_refused(nothing):
+    with pytest.raises(ValueError, match=f"needs a config and got {nothing}: give a preset"):
+        serial_pipeline(nothing)
 
 
 class Unregistered(DQN):

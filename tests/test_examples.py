@@ -38,7 +38,8 @@ def test_an_example_runs(name, arguments, better_than, tmp_path):
 def test_an_example_learns_cartpole(name, target, tmp_path):
     summary, _ = run(name, tmp_path / "run")
     assert summary["stop_reason"] == "target_return"
-    assert summary["eval_return_mean"] >= target
+    assert summary["best_eval_return_mean"] >= target
+    assert summary["eval_return_mean"] >= 0.7 * target  # on other episodes than those it stopped at
 
 
 def test_an_example_can_be_read_in_one_go():

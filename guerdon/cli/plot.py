@@ -20,6 +20,9 @@ def plot(
     require("matplotlib", "lab")
     # Not pyplot: a figure of its own needs no screen.
     figure = require("matplotlib.figure", "lab").Figure(figsize=(7, 4.5), layout="constrained")
+    kinds = sorted(figure.canvas.get_supported_filetypes())
+    if out.suffix.lower().removeprefix(".") not in kinds:
+        raise ValueError(f"a picture ends in .{', .'.join(kinds)}, which {str(out)!r} does not")
     groups = curves.group_runs(runs)
     axes = figure.add_subplot(xlabel="environment steps", ylabel=metric)
     axes.grid(alpha=0.3)

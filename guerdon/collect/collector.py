@@ -54,7 +54,7 @@ class Collector:
     """Lets a policy act, and stores the transitions.
 
     Args:
-        policy: Who acts.
+        policy: Who acts; None is good for random actions alone.
         env: Where.
         buffer: Where transitions go; None keeps only returns and lengths, as for an evaluation.
         seed: Of one generator, from which every reset of the environments draws.
@@ -63,7 +63,7 @@ class Collector:
 
     def __init__(
         self,
-        policy: Policy,
+        policy: Policy | None,
         env: VectorEnv,
         buffer: ReplayBuffer | None = None,
         *,
@@ -75,7 +75,7 @@ class Collector:
                 f"the buffer is for {buffer.n_envs} environments, but there are {env.n_envs}: "
                 f"make it with n_envs={env.n_envs}"
             )
-        self.policy = policy
+        self.policy: Any = policy
         self.env = env
         self.buffer = buffer
         self.store_info = store_info
@@ -134,24 +134,31 @@ class Collector:
             self._obs = None
         return collected
 
-    def fresh(self, fields: tuple[str, ...]) -> Batch:
-        """What the last `collect` stored: a rollout [T, n_envs, ...] with ``mask`` and ``cut``."""
+    def fresh(self, fields: tuple[str, ...]) -> tuple[Batch, np.ndarray]:
+        """What the last `collect` stored: a rollout [T, n_envs, ...] with ``mask`` and ``cut``.
+
+        Returns:
+            The rollout, and its row numbers.
+        """
         if self.buffer is None:
             raise ValueError("this collector has no buffer, so there is nothing to read")
-        return self.buffer.rollout(fields, since=self._before)[0]
+        return self.buffer.rollout(fields, since=self._before)
 
     def _shares(self, n_episode: int) -> np.ndarray:
         return n_episode // self.env.n_envs + (self._everyone < n_episode % self.env.n_envs)
 
     def _step(self, collected: Collected, quota: np.ndarray | None, random: bool) -> None:
         """One step of every environment that waits for an action."""
-        if random:
+        batch = {"obs": self._obs}
+        if self._env_ids is not None:
+            batch["env_ids"] = self._env_ids
+        given, state = from_leaves(batch), self._state_of(self._env_ids)
+        if not random:
+            output = self.policy(given, state)
+        elif self.policy is None:
             output = Batch(act=self._random_actions())
         else:
-            batch = {"obs": self._obs}
-            if self._env_ids is not None:
-                batch["env_ids"] = self._env_ids
-            output = self.policy(from_leaves(batch), self._state_of(self._env_ids))
+            output = self.policy.random_output(given, self._random_actions(), state)
         rows = {"obs": self._obs, "act": output.act}
         if "policy" in output:
             rows["policy"] = output.policy

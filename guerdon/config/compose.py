@@ -22,10 +22,11 @@ from hydra.version import VersionBase
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from guerdon.config import sources
-from guerdon.config.errors import ConfigError, suggestion
+from guerdon.config import imports, sources, tutorial
+from guerdon.config.errors import ConfigError, line, suggestion
+from guerdon.config.reads import check_read, flat, unread
 from guerdon.config.registry import registry_of
-from guerdon.config.schema import GuerdonConfig
+from guerdon.config.schema import CollectConfig, GuerdonConfig, LearnConfig, as_terms
 from guerdon.config.validation import keys_of, unknown_key, validated
 
 GROUPS = ("env", "policy", "reward")
@@ -45,6 +46,8 @@ def compose(
 
     An override that chooses another environment, policy or reward than a file does takes the
     place of what the file says about it; with a policy go the sections ``collect`` and ``learn``.
+    An option of ``collect`` or ``learn`` that the policy does not read is an error where a file or
+    an override sets it. The layout of the nerveX tutorial is understood, too.
 
     Args:
         source: A preset (``"cartpole_ppo"``), the path of a YAML file, of a Python file with
@@ -52,19 +55,25 @@ def compose(
         overrides: Hydra's ``key=value``: a group's option (``policy=dqn``) or any dotted key
             (``policy.gamma=0.9``).
     """
-    values, choices = _start(source)
     parsed = [_parse(text) for text in overrides]
     changes = [override for override in parsed if _chosen(override) is None]
+    values, choices = _start(source, changes)
     for group, option in filter(None, map(_chosen, parsed)):
         _replace(values, choices, group, option)
-    if any(str(change.key_or_group).startswith("reward.terms") for change in changes):
-        choices.setdefault("reward", None)
     choices = {**DEFAULTS, **choices}
+    terms = [change for change in changes if _key(change).startswith("reward.terms")]
+    others = [_forced(change) for change in changes if change not in terms]
     objects: list[Any] = []
     root = {**_hidden(values, objects), "defaults": _defaults(choices)}
-    composed = _shown(_hydra(root, choices, [_forced(change) for change in changes]), objects)
+    composed = _hydra(root, choices, others)
+    if terms:
+        composed = _with_terms(composed, terms)
+        choices["reward"] = None
+    composed = _shown(composed, objects)
+    composed["imports"] = values.get("imports", [])
     _check_keys(composed, str(choices["policy"]))
     _settle(composed, values, changes)
+    _drop_unread(composed, values, changes, str(choices["policy"]))
     _name_run(composed, choices)
     return validated(GuerdonConfig, composed)
 
@@ -72,17 +81,23 @@ def compose(
 # --- what was asked for
 
 
-def _start(source: str | Path | Mapping[str, Any] | None) -> tuple[Values, Choices]:
-    """The values and the choices of groups that a source holds."""
-    if source is None:
-        return {}, {}
-    if isinstance(source, str) and not sources.is_file(source):
-        return {}, _preset_choices(source)
-    values = sources.plain(source) if isinstance(source, Mapping) else sources.read(Path(source))
+def _start(
+    source: str | Path | Mapping[str, Any] | None, changes: Sequence[Override]
+) -> tuple[Values, Choices]:
+    """The values and the choices of groups that a source holds; imports what it needs."""
+    values: Values = {}
+    preset = source if isinstance(source, str) and not sources.is_file(source) else None
+    if isinstance(source, Mapping):
+        values = sources.plain(source)
+    elif source is not None and preset is None:
+        values = sources.read(Path(source))
+    values = tutorial.renamed({key: value for key, value in values.items() if value is not None})
+    _import(values, changes)
+    if preset is not None:
+        return values, _preset_choices(preset)
     for key in ("defaults", "hydra"):  # Hydra would take these for its own
         if key in values:
             raise ConfigError(unknown_key(key, keys_of(GuerdonConfig)))
-    values = {key: value for key, value in values.items() if value is not None}
     choices: Choices = {}
     for group in GROUPS:
         section = values.get(group)
@@ -92,7 +107,21 @@ def _start(source: str | Path | Mapping[str, Any] | None) -> tuple[Values, Choic
             choices[group] = section["type"]
         elif group == "reward" and isinstance(section, dict) and "terms" in section:
             choices[group] = None
+    policy = choices.get("policy", DEFAULTS["policy"])
+    if policy in registry_of("policy").names():
+        values = tutorial.fitted(values, registry_of("policy").get(policy))
     return values, choices
+
+
+def _import(values: Values, changes: Sequence[Override]) -> None:
+    """Imports what a source names, or an override instead; and sets it with whole paths."""
+    for change in changes:
+        if _key(change) == "imports":
+            values["imports"] = [] if change.type is OverrideType.DEL else change.value()
+    if "imports" in values:
+        values["imports"] = imports.resolved(values["imports"], Path.cwd())
+        if imports.is_names(values["imports"]):
+            imports.import_all(values["imports"])
 
 
 def _preset_choices(name: str) -> Choices:
@@ -114,7 +143,7 @@ def _parse(text: str) -> Override:
         key, _, value = text.partition("=")
         quoted = value.replace("\\", "\\\\").replace("'", "\\'")
         override = parser.parse_override(f"{key}='{quoted}'")
-    key = str(override.key_or_group)
+    key = _key(override)
     if override.is_sweep_override():
         raise ConfigError(f"the override {text!r} has several values: give one, or quote the comma")
     if key.partition(".")[0] in ("defaults", "hydra"):
@@ -126,9 +155,13 @@ def _parse(text: str) -> Override:
     return override
 
 
+def _key(override: Override) -> str:
+    return str(override.key_or_group)
+
+
 def _chosen(override: Override) -> tuple[str, str] | None:
     """The group and option of ``policy=dqn`` or ``policy.type=dqn``; None for other overrides."""
-    key, value = str(override.key_or_group), override.value()
+    key, value = _key(override), override.value()
     if not isinstance(value, str) or override.type is OverrideType.DEL:
         return None
     if key in GROUPS:
@@ -198,9 +231,18 @@ def _hydra(root: Values, choices: Choices, overrides: Sequence[str]) -> Values:
                 config = hydra_compose(_ROOT, overrides=list(overrides))
             container = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(f"the configuration cannot be composed: {sources.line(error)}") from error
+        raise ConfigError(f"the configuration cannot be composed: {line(error)}") from error
     assert isinstance(container, dict)
     return {str(key): value for key, value in container.items()}
+
+
+def _with_terms(composed: Values, changes: Sequence[Override]) -> Values:
+    """Changes terms of a composed reward, however that is written; the others stay as they are."""
+    reward = as_terms(composed["reward"])
+    if any(_key(change) == "reward.terms" for change in changes):
+        reward["terms"] = {}  # all of them are said anew
+    root = {**composed, "reward": reward, "defaults": ["_self_"]}
+    return _hydra(root, {}, [_forced(change) for change in changes])
 
 
 @contextmanager
@@ -254,7 +296,7 @@ def _check_keys(composed: Values, policy: str) -> None:
 
 def _settle(composed: Values, values: Values, changes: Sequence[Override]) -> None:
     """Where two keys exclude each other, the one that is said in the stronger place decides."""
-    given: Values = {str(change.key_or_group): change.value() for change in changes}
+    given: Values = {_key(change): change.value() for change in changes}
     said = {f"collect.{key}": value for key, value in _section(values, "collect").items()}
     collect, evaluate = _section(composed, "collect"), _section(composed, "eval")
     pair = ("n_step", "n_episode")
@@ -265,6 +307,21 @@ def _settle(composed: Values, values: Values, changes: Sequence[Override]) -> No
             break
     if "eval.episodes" in given and "eval.n_envs" not in given:
         evaluate.pop("n_envs", None)
+
+
+def _drop_unread(
+    composed: Values, values: Values, changes: Sequence[Override], policy: str
+) -> None:
+    """Sees that the user sets nothing that the policy does not read; other layers may."""
+    given = {
+        _key(change): change.value() for change in changes if change.type is not OverrideType.DEL
+    }
+    said = {**dict(flat(values)), **dict(flat(given))}
+    cls = registry_of("policy").get(policy)
+    check_read(policy, cls, {"collect": CollectConfig, "learn": LearnConfig}, said)
+    for key in unread(cls):
+        section, _, option = key.partition(".")
+        _section(composed, section).pop(option, None)
 
 
 def _section(values: Values, name: str) -> Values:

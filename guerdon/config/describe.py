@@ -40,7 +40,8 @@ def to_yaml(config: GuerdonConfig) -> str:
     Args:
         config: A checked configuration.
     """
-    return OmegaConf.to_yaml(OmegaConf.create(_written(config.model_dump())))
+    values = config.model_dump(exclude=set() if config.imports else {"imports"})
+    return OmegaConf.to_yaml(OmegaConf.create(_written(values)))
 
 
 def _term(name: str, options: dict[str, Any]) -> str:

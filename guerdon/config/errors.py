@@ -75,3 +75,13 @@ def either(names: list[str]) -> str:
     """
     *first, last = map(repr, names)
     return f"{', '.join(first)} or {last}" if first else last
+
+
+def line(error: BaseException) -> str:
+    """An error's message in one line.
+
+    Args:
+        error: The error.
+    """
+    lines = [part.strip() for part in str(error).splitlines() if part.strip()]
+    return "; ".join(lines) or type(error).__name__

@@ -1,8 +1,10 @@
 """Registries: classes under short names, from guerdon's rooms and from other packages."""
 
 import importlib
+import sys
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any, Generic, TypeVar, overload
 
 from guerdon.config.errors import ConfigError, suggestion
@@ -68,7 +70,7 @@ class Registry(Generic[T]):
         if name not in self._classes:
             points = self._entry_points()
             if name not in points:
-                raise ConfigError(f"unknown {self.kind} {name!r}: {suggestion(name, self.names())}")
+                raise ConfigError(f"unknown {self.kind} {name!r}: {self._hint(name)}")
             self.register(name, _load(points[name]))
         return self._classes[name]
 
@@ -76,6 +78,12 @@ class Registry(Generic[T]):
         """All names, sorted; entry points are named without being imported."""
         importlib.import_module(self.home)
         return sorted({*self._classes, *self._entry_points()})
+
+    def _hint(self, name: str) -> str:
+        hint = suggestion(name, self.names())
+        if hint.startswith("did"):
+            return hint
+        return f"{hint}, or name the file or module that registers it under 'imports'"
 
     def _entry_points(self) -> dict[str, EntryPoint]:
         return {point.name: point for point in entry_points(group=f"guerdon.{self.plural}")}
@@ -92,9 +100,28 @@ def registry_of(kind: str) -> Registry[Any]:
     return _REGISTRIES[kind]
 
 
+def registered() -> dict[tuple[str, str], Any]:
+    """The classes that others than guerdon have registered, by kind and name."""
+    return {
+        (kind, name): cls
+        for kind, registry in _REGISTRIES.items()
+        for name, cls in registry._classes.items()
+        if cls.__module__.partition(".")[0] != "guerdon"
+    }
+
+
 def _same(present: Any, cls: Any) -> bool:
-    # A module that is imported anew makes its classes anew.
-    return present is cls or _path(present) == _path(cls)
+    # A file that is run anew, be it as a module, a script or a config, makes its classes anew.
+    return present is cls or (_home(present), present.__qualname__) == (
+        _home(cls),
+        cls.__qualname__,
+    )
+
+
+def _home(cls: Any) -> Path | str:
+    """The file of a class; the name of its module, where there is no file."""
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    return Path(file).resolve() if file else str(cls.__module__)
 
 
 def _path(cls: Any) -> str:

@@ -5,6 +5,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from guerdon.config.errors import ConfigError, suggestion
+from guerdon.config.reads import unread
 from guerdon.config.registry import registry_of
 from guerdon.config.validation import completed, validated
 
@@ -32,18 +33,22 @@ class EnvConfig(Section):
     """Changes of ``kwargs`` for each environment, where they shall differ."""
     imports: list[str] = []
     """Modules to import first, which register environments."""
-    wrappers: list[str] = []
-    """Gymnasium wrappers for every environment, the first innermost: ``package.module:Class``."""
+    wrappers: list[str] = Field(default_factory=lambda said: _usual_wrappers(said.get("id", "")))
+    """Gymnasium wrappers for every environment, the first innermost: ``package.module:Class``;
+    where left out, ``guerdon.envs.minigrid:minigrid_view`` for the tasks of ``MiniGrid-``."""
     max_episode_steps: int | None = Field(default=None, ge=1)
     """Truncates episodes at this length, instead of the environment's own limit."""
     frame_stack: int = Field(default=1, ge=1)
     """Observations stacked into one; 4 for Atari."""
-    atari: bool = False
-    """Whether to apply the usual Atari frame skipping, resizing and grey scale."""
+    atari: bool = Field(default_factory=lambda said: _shows_atari(**said))
+    """Whether to apply the usual Atari frame skipping, resizing and grey scale; where left out, to
+    the games of ``ALE/``."""
     timeout: float = Field(default=60.0, gt=0)
     """Seconds after which a subprocess environment counts as hung."""
     max_restarts: int = Field(default=10, ge=0)
     """Restarts of crashed environments after which the run ends."""
+    wait_num: int = Field(default=1, ge=1)
+    """Environments that a step of ``async_subprocess`` waits for; 1 to half of ``n_envs``."""
     eval: dict[str, Any] = {}
     """Changes of these keys for the environments of evaluation."""
 
@@ -75,6 +80,17 @@ class EnvConfig(Section):
         return validated(EnvConfig, {**values, **self.eval}, "env.eval")
 
 
+def _shows_atari(id: str = "", kwargs: dict[str, Any] | None = None, **_: Any) -> bool:  # noqa: A002
+    return id.startswith("ALE/") and (kwargs or {}).get("obs_type") != "ram"
+
+
+def _usual_wrappers(env_id: str) -> list[str]:
+    return ["guerdon.envs.minigrid:minigrid_view"] if env_id.startswith("MiniGrid-") else []
+
+
+_SHARED = ("scale", "clip", "normalize", "pretrain", "cotrain", "checkpoint_path")
+
+
 class RewardConfig(Section):
     """What the learner shall believe: a weighted sum of terms, then scaled and clipped.
 
@@ -89,6 +105,13 @@ class RewardConfig(Section):
     """Lowest and highest reward, for example ``[-1, 1]``."""
     normalize: bool = False
     """Whether to divide by a running standard deviation of the return."""
+    pretrain: bool = False
+    """Whether reward models are trained before the policy acts, on the data they have by then."""
+    cotrain: bool = True
+    """Whether reward models are trained beside the policy; if not, they stay as they are."""
+    checkpoint_path: str | None = None
+    """A run, or the folder ``reward`` of one, whose reward models to begin with; they stay as they
+    are unless ``cotrain`` is set, too."""
 
     @model_validator(mode="before")
     @classmethod
@@ -99,13 +122,9 @@ class RewardConfig(Section):
             raise ConfigError(
                 "'reward' has 'type' and 'terms': write one term flat, or several under 'terms'"
             )
-        shared = {key: values[key] for key in ("scale", "clip", "normalize") if key in values}
-        options = {key: value for key, value in values.items() if key not in shared}
-        term = _term(options["type"], options, "reward")
-        terms = {term["type"]: term}
-        if getattr(registry_of("reward").get(term["type"]), "with_env", False):
-            terms["env"] = {}
-        return {"terms": terms, **shared}
+        options = {key: value for key, value in values.items() if key not in _SHARED}
+        _term(options["type"], options, "reward")  # its errors name keys as they are written
+        return as_terms(values)
 
     @field_validator("terms", mode="after")
     @classmethod
@@ -122,6 +141,22 @@ class RewardConfig(Section):
         if clip is not None and clip[0] >= clip[1]:
             raise ConfigError(f"'reward.clip' is {list(clip)}: the lowest has to come first")
         return clip
+
+
+def as_terms(reward: dict[str, Any]) -> dict[str, Any]:
+    """The section ``reward`` with its one term under ``terms``, if it is written flat.
+
+    Args:
+        reward: The section, not validated.
+    """
+    if "type" not in reward or "terms" in reward:
+        return {**reward}
+    shared = {key: reward[key] for key in _SHARED if key in reward}
+    options = {key: value for key, value in reward.items() if key not in shared}
+    terms = {options["type"]: options}
+    if getattr(registry_of("reward").get(options["type"]), "with_env", False):
+        terms["env"] = {}
+    return {"terms": terms, **shared}
 
 
 class CollectConfig(Section):
@@ -226,6 +261,9 @@ class GuerdonConfig(Section):
     """The budget of a run, and what it writes."""
     seed: int = Field(default=0, ge=0, lt=2**32)
     """Of everything random."""
+    imports: list[str] = []
+    """Modules and paths of Python files to import first, which register policies, rewards, models
+    or environments; a config file in Python that does so is among them by itself."""
 
     @field_validator("policy", mode="after")
     @classmethod
@@ -236,8 +274,10 @@ class GuerdonConfig(Section):
     @model_validator(mode="after")
     def _check(self) -> Self:
         collect, learn = self.collect, self.learn
-        if registry_of("policy").get(self.policy["type"]).on_policy:
-            if collect.n_step is not None and learn.batch_size > collect.n_step:
+        policy = registry_of("policy").get(self.policy["type"])
+        if policy.on_policy:
+            read = "learn.batch_size" not in unread(policy)
+            if read and collect.n_step is not None and learn.batch_size > collect.n_step:
                 raise ConfigError(
                     f"'learn.batch_size' is {learn.batch_size}, more than 'collect.n_step' "
                     f"({collect.n_step}): an on-policy batch cannot be larger than the rollout"

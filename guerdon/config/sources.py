@@ -1,13 +1,13 @@
 """Where a configuration starts from: a preset, a file, a run's folder or a mapping."""
 
-import runpy
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 
-from guerdon.config.errors import ConfigError, suggestion
+from guerdon.config import imports
+from guerdon.config.errors import ConfigError, line, suggestion
 
 ZOO = Path(__file__).parents[1] / "zoo"
 PLAIN = (str, int, float, bool, type(None))
@@ -54,6 +54,9 @@ def is_file(source: str | Path) -> bool:
 def read(path: Path) -> dict[str, Any]:
     """The values of a YAML file, a Python file with ``main_config``, or a run's folder.
 
+    A Python file is run. If it registers something, or its values hold classes or functions of its
+    own, it is among the ``imports`` of the values.
+
     Args:
         path: The file or folder.
     """
@@ -73,7 +76,15 @@ def read(path: Path) -> dict[str, Any]:
         ) from error
     if not isinstance(values, dict):
         raise ConfigError(f"the config file {str(path)!r} has to hold a mapping of sections")
-    return {str(key): plain(value) for key, value in values.items()}
+    return _with_imports({str(key): plain(value) for key, value in values.items()}, path)
+
+
+def _with_imports(values: dict[str, Any], path: Path, *more: str) -> dict[str, Any]:
+    """Values whose imports are found from everywhere, and begin with others."""
+    named = imports.resolved(values.get("imports"), path.parent)
+    if imports.is_names(named) or (named is None and more):
+        named = list(dict.fromkeys([*more, *(named or [])]))
+    return values if named is None else {**values, "imports": named}
 
 
 def _beside(path: Path) -> str:
@@ -86,17 +97,18 @@ def _beside(path: Path) -> str:
 
 def _read_python(path: Path) -> dict[str, Any]:
     try:
-        names = runpy.run_path(str(path))
+        module = imports.run_file(path)
     except Exception as error:
         raise ConfigError(
             f"the config file {str(path)!r} fails with {type(error).__name__}: {line(error)}"
         ) from error
-    if "main_config" not in names:
+    if not hasattr(module, "main_config"):
         raise ConfigError(f"the config file {str(path)!r} does not define 'main_config'")
-    values = plain(names["main_config"])
+    values = plain(module.main_config)
     if not isinstance(values, dict):
         raise ConfigError(f"'main_config' of {str(path)!r} has to be a dict, or have attributes")
-    return values
+    needed = imports.is_needed(path, module, values)
+    return _with_imports(values, path, *([str(path.resolve())] if needed else []))
 
 
 def plain(values: Any) -> Any:
@@ -114,13 +126,3 @@ def plain(values: Any) -> Any:
     if isinstance(values, PLAIN) or callable(values) or not hasattr(values, "__dict__"):
         return values
     return plain({key: value for key, value in vars(values).items() if not key.startswith("_")})
-
-
-def line(error: BaseException) -> str:
-    """An error's message in one line.
-
-    Args:
-        error: The error.
-    """
-    lines = [part.strip() for part in str(error).splitlines() if part.strip()]
-    return "; ".join(lines) or type(error).__name__

@@ -8,6 +8,8 @@ from guerdon.data.demonstrations import Demonstrations, load_folder
 from guerdon.data.minari import from_minari, is_minari_folder
 from guerdon.data.transitions import read_transitions
 
+ZOO = pathlib.Path(__file__).parents[1] / "zoo" / "demonstrations"
+
 
 def load_demonstrations(source: Any) -> Demonstrations:
     """Reads demonstrations.
@@ -16,14 +18,22 @@ def load_demonstrations(source: Any) -> Demonstrations:
     For pickled files see `read_transitions`.
 
     Args:
-        source: A folder that `save_demonstrations` wrote; a ``.pkl`` or ``.pickle`` file; a Minari
-            dataset, as ``"minari:<dataset id>"``, as its folder, or as the object itself.
+        source: A folder that `save_demonstrations` wrote; ``"zoo:<name>"`` for one that comes with
+            guerdon; a ``.pkl`` or ``.pickle`` file; a Minari dataset, as
+            ``"minari:<dataset id>"``, as its folder, or as the object itself.
     """
     if not isinstance(source, str | os.PathLike):
         return from_minari(source)
     if str(source).startswith("minari:"):
         return from_minari(str(source).removeprefix("minari:"))
     path = pathlib.Path(source)
+    if str(source).startswith("zoo:"):
+        path = ZOO / str(source).removeprefix("zoo:")
+        if not path.exists():
+            held = ", ".join(sorted(each.name for each in ZOO.iterdir()))
+            raise FileNotFoundError(
+                f"no demonstrations {source!r} come with guerdon; it has {held}"
+            )
     if not path.exists():
         raise FileNotFoundError(f"there are no demonstrations at {path}")
     if path.is_file():

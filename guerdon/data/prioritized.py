@@ -84,7 +84,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     def discard(self, index: Any) -> None:
         """See `ReplayBuffer`."""
-        rows = self._rows(index).reshape(-1)
+        rows = self.rows(index).reshape(-1)
         super().discard(rows)
         sum_tree.set_leaves(self._tree, rows, np.zeros(len(rows)))
 
@@ -137,7 +137,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     def weights(self, index: Any) -> np.ndarray:
         """The importance weights of rows, the largest of them 1."""
-        return self._weights(self._rows(index))
+        return self._weights(self.rows(index))
 
     def _weights(self, rows: np.ndarray) -> np.ndarray:
         priorities: np.ndarray = self._tree[len(self._tree) // 2 + rows]

@@ -213,7 +213,7 @@ class ReplayBuffer:
     def discard(self, index: Any) -> None:
         """Drops rows for good: they are no longer counted, sampled or read."""
         self._express.disarm()
-        self._ring.discard(self._rows(index))
+        self._ring.discard(self.rows(index))
 
     def reset(self) -> None:
         """Empties the buffer."""
@@ -270,7 +270,7 @@ class ReplayBuffer:
         return self._walk(kernels.next_rows, index)
 
     def _walk(self, kernel: Any, index: Any) -> Any:
-        rows = self._rows(index)
+        rows = self.rows(index)
         walked = kernel(rows.reshape(-1), self._ring.written, self._ring.flags)
         return int(walked[0]) if rows.ndim == 0 else walked.reshape(rows.shape)
 
@@ -287,7 +287,7 @@ class ReplayBuffer:
         """All rows that hold a transition, in storage order."""
         return self._ring.stored()
 
-    def _rows(self, index: Any) -> np.ndarray:
+    def rows(self, index: Any) -> np.ndarray:
         """Row numbers for an index, each checked to hold a transition."""
         if isinstance(index, slice):
             return self._ring.stored()[index]
@@ -450,10 +450,10 @@ class ReplayBuffer:
             key: The field.
             stack_num: Frames a stack; for observations the buffer's own by default, else 1.
         """
-        return self._reader.read(self._rows(index), (key,), stack_num)[key]
+        return self._reader.read(self.rows(index), (key,), stack_num)[key]
 
     def __getitem__(self, index: Any) -> Batch:
-        return self._reader.read(self._rows(index))
+        return self._reader.read(self.rows(index))
 
     def __getattr__(self, name: str) -> Any:
         # Only called for what is no attribute: `buffer.obs` is the field at every slot.

@@ -12,7 +12,7 @@ from gymnasium.envs.registration import load_env_creator, parse_env_id
 from guerdon.extras import MissingExtraError, require
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from gymnasium.envs.registration import EnvSpec
 
@@ -23,14 +23,21 @@ _REGISTERED_BY = {
     "BabyAI-": ("minigrid", "minigrid"),
 }
 # Gymnasium registers these itself, without the package they need.
-_MUJOCO = "gymnasium.envs.mujoco"
+_NEEDED_BY = {
+    "gymnasium.envs.box2d": ("Box2D", "box2d"),
+    "gymnasium.envs.mujoco": ("mujoco", "mujoco"),
+}
 
 
 class UnknownEnvironmentError(ValueError):
     """No environment has this id."""
 
 
-def find_spec(env_id: str, imports: Iterable[str] = ()) -> EnvSpec:
+class UnusableEnvironmentError(ValueError):
+    """An environment cannot be made in the way that was asked for."""
+
+
+def find_spec(env_id: str, imports: Sequence[str] = ()) -> EnvSpec:
     """The registration of an environment.
 
     Args:
@@ -45,20 +52,46 @@ def find_spec(env_id: str, imports: Iterable[str] = ()) -> EnvSpec:
         spec = gymnasium.registry.get(env_id)
         if spec is None:
             raise UnknownEnvironmentError(_not_there(env_id))
-        if str(spec.entry_point).startswith(_MUJOCO):
-            require("mujoco", "mujoco")
+        for entry, (module, extra) in _NEEDED_BY.items():
+            if str(spec.entry_point).startswith(entry):
+                require(module, extra)
     except MissingExtraError as error:
         raise UnknownEnvironmentError(f"there is no environment {env_id!r}: {error}") from error
     return spec
 
 
-def import_modules(names: Iterable[str]) -> None:
+# `guerdon.config` is imported where it is needed: every process of an environment imports this
+# module, and would take several times as long to start.
+
+
+def import_modules(names: Sequence[str]) -> None:
     """Imports modules for what they register."""
-    for name in names:
-        importlib.import_module(name)
+    if names:
+        from guerdon.config.imports import import_all
+
+        import_all(names, "env.imports")
 
 
-def resolve(env_id: str, imports: Iterable[str] = ()) -> EnvSpec | Callable[..., Any]:
+def find_wrapper(name: str) -> Callable[..., Any]:
+    """The class or function that ``"package.module:Class"`` names."""
+    from guerdon.config.imports import find_object
+
+    found = find_object(name, "env.wrappers")
+    if not callable(found):
+        raise UnusableEnvironmentError(
+            f"'env.wrappers' has {name!r}, which is a {type(found).__name__}: name a class or "
+            f"function that takes an environment and gives one"
+        )
+    return found  # type: ignore[no-any-return]
+
+
+def registered_limit(env_id: str) -> int | None:
+    """The most steps that an episode of a registered environment has, where there is a limit."""
+    spec = gymnasium.registry.get(env_id)
+    return spec.max_episode_steps if spec else None
+
+
+def resolve(env_id: str, imports: Sequence[str] = ()) -> EnvSpec | Callable[..., Any]:
     """The registration of an id, or the class that ``"package.module:Class"`` names."""
     module, _, name = env_id.rpartition(":")
     if not module:
@@ -71,6 +104,21 @@ def resolve(env_id: str, imports: Iterable[str] = ()) -> EnvSpec | Callable[...,
     if hasattr(found, name):
         return load_env_creator(env_id)
     return find_spec(name)  # as Gymnasium has it: a module that registers an id
+
+
+def unknown_argument(maker: str, argument: str, known: Iterable[str]) -> UnusableEnvironmentError:
+    """The error for an argument that an environment does not have.
+
+    Args:
+        maker: Who does not have it.
+        argument: What was given.
+        known: Those it has.
+    """
+    from guerdon.config.errors import suggestion
+
+    return UnusableEnvironmentError(
+        f"{maker} has no argument {argument!r}: {suggestion(argument, known)}"
+    )
 
 
 def _not_there(env_id: str) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from gymnasium.envs.registration import EnvSpec, load_env_creator
+from gymnasium.envs.registration import EnvSpec
 
-from guerdon.envs.ids import resolve
+from guerdon.envs.ids import find_wrapper, resolve
 from guerdon.envs.local import LocalVectorEnv
 from guerdon.envs.native import EnvPoolVectorEnv, make_native, why_not_native
 from guerdon.envs.recipe import Recipe
@@ -42,6 +42,8 @@ def make_vec(
     render_mode: str | None = None,
 ) -> VectorEnv:
     """Makes a vector of environments.
+
+    Tuples in observations become dictionaries with the keys ``"0"``, ``"1"`` and so on.
 
     Args:
         env_id: A Gymnasium id; ``"package.module:Class"``; or a function or class that makes one
@@ -79,7 +81,7 @@ def make_vec(
         takes_setting=not isinstance(env_id, str),
         kwargs=dict(kwargs or {}),
         settings=tuple(settings or ()),
-        wrappers=tuple(_wrapper(wrapper) for wrapper in wrappers),
+        wrappers=tuple(find_wrapper(each) if isinstance(each, str) else each for each in wrappers),
         max_episode_steps=max_episode_steps,
         default_limit=default_limit,
         frame_stack=ATARI_FRAME_STACK if atari and frame_stack == 1 else frame_stack,
@@ -116,9 +118,3 @@ def _source(
     if backend == "envpool":  # it has ids of its own
         return EnvSpec(env_id)
     return resolve(env_id, imports)
-
-
-def _wrapper(wrapper: str | Callable[[AnyEnv], AnyEnv]) -> Callable[[AnyEnv], AnyEnv]:
-    if not isinstance(wrapper, str):
-        return wrapper
-    return cast("Callable[[AnyEnv], AnyEnv]", load_env_creator(wrapper))

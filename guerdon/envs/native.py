@@ -11,7 +11,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import AutoresetMode
 
-from guerdon.envs.ids import UnknownEnvironmentError
+from guerdon.envs.ids import UnknownEnvironmentError, unknown_argument
 from guerdon.envs.seeding import spawn_seeds
 from guerdon.envs.vector import VectorEnv
 from guerdon.envs.wrappers import ATARI_FRAME_SKIP
@@ -125,6 +125,13 @@ def _make_pool(name: str, n_envs: int, arguments: dict[str, Any]) -> Any:
         raise UnknownEnvironmentError(f"EnvPool has no {name!r}; the nearest it has: {nearest}")
     with warnings.catch_warnings():  # its spaces are rounded to float32
         warnings.filterwarnings("ignore", ".*precision lowered", UserWarning)
-        pool = envpool.make_gymnasium(name, num_envs=n_envs, **arguments)
+        try:
+            pool = envpool.make_gymnasium(name, num_envs=n_envs, **arguments)
+        except TypeError as error:
+            options = envpool.make_spec(name).config._fields
+            unknown = [argument for argument in arguments if argument not in options]
+            if not unknown:
+                raise
+            raise unknown_argument(f"EnvPool's {name!r}", unknown[0], options) from error
         _ = pool.single_observation_space, pool.single_action_space  # they are made when asked for
         return pool

@@ -9,12 +9,18 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from guerdon.envs import worker
+from guerdon.envs.ids import UnusableEnvironmentError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from multiprocessing.connection import Connection
 
 _CLOSE_SECONDS = 2.0
+_UNGUARDED = 86  # the exit code of a process that would start processes while it starts itself
+_NO_GUARD = (
+    "every process imports your script when it starts, and would make these environments again; "
+    "put what the script does under `if __name__ == '__main__':`"
+)
 
 
 class WorkerDiedError(Exception):
@@ -25,6 +31,8 @@ class Worker:
     """One process and the pipe to it."""
 
     def __init__(self, build: tuple[Any, int, int]) -> None:
+        if getattr(multiprocessing.current_process(), "_inheriting", False):
+            os._exit(_UNGUARDED)  # not an exception, which would be shown for every process
         context = _context()
         self.pipe: Connection
         self.pipe, theirs = context.Pipe()
@@ -32,7 +40,10 @@ class Worker:
             target=worker.run, args=(theirs,), name=f"guerdon-env-{build[1]}", daemon=True
         )
         with _one_thread():
-            process.start()
+            try:
+                process.start()
+            except (EOFError, ConnectionError):  # the fork server ended, which imports it too
+                raise WorkerDiedError(_NO_GUARD) from None
         self.process = process
         theirs.close()
         self.send("build", build)
@@ -47,15 +58,20 @@ class Worker:
 
         Raises:
             WorkerDiedError: if there will be none.
+            UnusableEnvironmentError: if the environment cannot be made as it was asked for.
         """
         try:
             kind, content = self.pipe.recv()
         except (EOFError, OSError):
             self.process.join(_CLOSE_SECONDS)
             code = self.process.exitcode
+            if code == _UNGUARDED:
+                raise WorkerDiedError(_NO_GUARD) from None
             raise WorkerDiedError(f"its process ended with exit code {code}") from None
         if kind == "error":
             raise WorkerDiedError(content.rstrip())
+        if kind == "refused":
+            raise UnusableEnvironmentError(content)
         return kind, content
 
     def kill(self) -> None:

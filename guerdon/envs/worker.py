@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from gymnasium.vector.utils import CloudpickleWrapper
 
+from guerdon.envs.ids import UnusableEnvironmentError
 from guerdon.envs.memory import SharedRows, write_row
 from guerdon.envs.rows import copied
+from guerdon.extras import MissingExtraError
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -32,7 +34,7 @@ def run(pipe: Connection) -> None:
     It is sent (command, argument) and answers with (kind, content):
     ``build`` (recipe, number, environments in all) → ``spaces``; ``memory`` (name) → nothing;
     ``reset`` (seed) → ``reset``; ``step`` (action) → ``step``. An exception is answered with
-    ``error``, and ends it.
+    ``error``, or with ``refused`` if the environment cannot be made in this way, and ends it.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that is in charge
     os.environ.update(ONE_THREAD)  # for what the environment imports
@@ -41,6 +43,8 @@ def run(pipe: Connection) -> None:
         _serve(pipe)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass
+    except (UnusableEnvironmentError, MissingExtraError) as error:
+        pipe.send(("refused", str(error)))
     except BaseException:  # also SystemExit: whatever ends the environment has to be reported
         with contextlib.suppress(OSError):
             pipe.send(("error", traceback.format_exc()))

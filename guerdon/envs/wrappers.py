@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import gymnasium
-from gymnasium import wrappers
+from gymnasium import Space, spaces, wrappers
 
 from guerdon.extras import require
 
@@ -33,3 +34,38 @@ def atari_frames(env: AnyEnv) -> AnyEnv:
     """
     require("cv2", "atari")
     return wrappers.AtariPreprocessing(env, frame_skip=ATARI_FRAME_SKIP)
+
+
+def named_parts(env: AnyEnv) -> AnyEnv:
+    """Tuples in observations become dictionaries with the keys ``"0"``, ``"1"`` and so on.
+
+    Without any, the environment stays as it is.
+    """
+    space = env.observation_space
+    if not _has_tuple(space):
+        return env
+    return wrappers.TransformObservation(env, partial(_named, space), _named_space(space))
+
+
+def _has_tuple(space: Space[Any]) -> bool:
+    if isinstance(space, spaces.Dict):
+        return any(map(_has_tuple, space.spaces.values()))
+    return isinstance(space, spaces.Tuple)
+
+
+def _named_space(space: Space[Any]) -> Space[Any]:
+    if not _has_tuple(space):
+        return space
+    # A list of pairs, since Gymnasium sorts the keys of a dictionary.
+    return spaces.Dict([(str(key), _named_space(part)) for key, part in _parts(space)])
+
+
+def _named(space: Space[Any], observation: Any) -> Any:
+    if not _has_tuple(space):
+        return observation
+    return {str(key): _named(part, observation[key]) for key, part in _parts(space)}
+
+
+def _parts(space: Any) -> Any:
+    parts = space.spaces
+    return parts.items() if isinstance(space, spaces.Dict) else enumerate(parts)

@@ -10,6 +10,7 @@ from gymnasium import Space, spaces
 from torch import nn
 
 from guerdon.config.registry import Registry
+from guerdon.nn.adapter import adapted
 from guerdon.nn.config import ModelConfig
 
 MODELS: Registry[type[nn.Module]] = Registry("model", "guerdon.nn")
@@ -32,7 +33,8 @@ def create_model(
 
     The class is called with the two spaces and the config. One whose arguments do not name an
     ``observation_space`` is called with sizes instead: those of an observation and an action, and
-    ``hidden_dim_list`` where it has that.
+    ``hidden_dim_list`` where it has that. What is not the default has to give what that gives, see
+    `guerdon.nn.adapter.adapted`.
 
     Args:
         default: What to make if nobody says otherwise.
@@ -40,15 +42,27 @@ def create_model(
         action_space: Of one environment.
         config: The model's section, of which ``type`` may name another class.
         custom: Goes before both: a registered name, ``"package.module:Class"``, a class, or a
-            module, which is returned as it is.
+            module.
         **options: For the class, beside the config.
     """
     config = config or ModelConfig()
-    if isinstance(custom, nn.Module):
-        return custom
     chosen = config.type if custom is None else custom
     if chosen is None:
         return default(observation_space, action_space, config, **options)
+    if isinstance(chosen, nn.Module):
+        model = chosen
+    else:
+        model = _made(chosen, observation_space, action_space, config, options)
+    return adapted(model, default, observation_space, action_space)
+
+
+def _made(
+    chosen: Any,
+    observation_space: Space[Any],
+    action_space: Space[Any],
+    config: ModelConfig,
+    options: dict[str, Any],
+) -> nn.Module:
     made_by = find_model(chosen) if isinstance(chosen, str) else chosen
     names = inspect.signature(made_by).parameters
     if "observation_space" in names:

@@ -1,8 +1,8 @@
 """Policies: one file an algorithm."""
 
+from guerdon.config.attr_dict import AttrDict
 from guerdon.policy.a2c import A2C
 from guerdon.policy.adder import Adder
-from guerdon.policy.attr_dict import AttrDict
 from guerdon.policy.base import POLICIES, Policy, PolicyConfig, create_policy, register_policy
 from guerdon.policy.common_policy import CommonConfig, CommonPolicy
 from guerdon.policy.ddpg import DDPG

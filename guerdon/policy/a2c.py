@@ -15,6 +15,7 @@ from guerdon.policy.base import Metrics, Policy, PolicyConfig, register_policy
 
 if TYPE_CHECKING:
     import numpy as np
+    from torch import Tensor
 
     from guerdon.data import Batch
 
@@ -65,6 +66,11 @@ class A2C(Policy):
         """Draws actions while collecting, and takes the most likely ones while testing."""
         output = half(self.model, "actor")(self.observation(batch.obs))
         return self.actions.act(output, self.generator if self.explores else None)
+
+    def log_prob(self, obs: Any, act: Tensor) -> Tensor:
+        """See `Policy`."""
+        output = half(self.model, "actor")(self.observation(obs))
+        return self.actions.log_prob_entropy(output, self.actions.taken_of(act))[0]
 
     def process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> Batch:
         """The real rows, with advantages and returns."""

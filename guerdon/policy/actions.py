@@ -27,6 +27,9 @@ class Actions(Protocol):
     def taken(self, batch: Batch) -> Any:
         """The actions of stored transitions, as `log_prob_entropy` takes them."""
 
+    def taken_of(self, act: Any) -> Any:
+        """Actions as the environment took them, as `log_prob_entropy` takes them."""
+
     def log_prob_entropy(self, output: Output, act: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probabilities of actions, and the distributions' entropies."""
 
@@ -51,7 +54,11 @@ class CategoricalActions:
 
     def taken(self, batch: Batch) -> Any:
         """The actions counted from zero."""
-        return batch.act - self.start if self.start else batch.act
+        return self.taken_of(batch.act)
+
+    def taken_of(self, act: Any) -> Any:
+        """Actions of the environment, counted from zero."""
+        return act - self.start if self.start else act
 
     def log_prob_entropy(self, output: Output, act: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probabilities and entropies."""
@@ -84,6 +91,10 @@ class GaussianActions:
     def taken(self, batch: Batch) -> Any:
         """The actions as they were drawn."""
         return batch.policy.raw
+
+    def taken_of(self, act: Any) -> Any:
+        """Actions of the environment, for all that is known as they were drawn."""
+        return act.float()
 
     def log_prob_entropy(self, output: Output, act: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probabilities and entropies."""

@@ -32,8 +32,8 @@ class Resolver(Protocol):
     def fields(self) -> Sequence[str]:
         """The fields that `resolve` needs."""
 
-    def resolve(self, batch: Batch) -> Batch:
-        """Sets the reward that the learner shall believe."""
+    def resolve(self, batch: Batch, rows: np.ndarray | None = None, buffer: Any = None) -> Batch:
+        """Sets the reward that the learner shall believe, of these rows of a buffer."""
 
     def view(self, buffer: Any) -> Any:
         """A buffer with rewards resolved as they are read."""
@@ -142,6 +142,10 @@ class Policy(nn.Module):
         """
         raise NotImplementedError
 
+    def random_output(self, batch: Batch, act: np.ndarray, state: Any = None) -> Batch:  # noqa: ARG002
+        """What `forward` would return with these actions, which were drawn at random."""
+        return Batch(act=act)
+
     @property
     def explores(self) -> bool:
         """Whether it is collecting."""
@@ -183,6 +187,15 @@ class Policy(nn.Module):
                 self.device
             )
 
+    def log_prob(self, obs: Any, act: Tensor) -> Tensor:
+        """The log-probability of actions at observations [B, ...], as the policy is now."""
+        raise NotImplementedError
+
+    @property
+    def has_density(self) -> bool:
+        """Whether it can say how likely an action is: whether it has a `log_prob` of its own."""
+        return type(self).log_prob is not Policy.log_prob
+
     # --- learning
 
     def make_buffer(self, size: int, n_envs: int, seed: int) -> ReplayBuffer:
@@ -215,7 +228,7 @@ class Policy(nn.Module):
             if reward is None:
                 batch.rew_env = batch.rew
             else:
-                batch = reward.resolve(batch)
+                batch = reward.resolve(batch, indices, buffer)
                 view = reward.view(buffer)
             batch = self.process_fn(batch, view, indices)
             metrics = self.learn(batch, batch_size=batch_size, **options)
@@ -312,5 +325,7 @@ def create_policy(
         action_space: Of one environment.
         **options: ``seed``, ``device`` and ``model``.
     """
+    if "type" not in cfg:
+        raise ValueError(f"a policy's config needs 'type': one of {', '.join(POLICIES.names())}")
     policy = POLICIES.get(cfg["type"])
     return policy(dict(cfg), observation_space, action_space, **options)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections import deque
     from collections.abc import Collection, Mapping
 
-    from guerdon.policy.attr_dict import AttrDict
+    from guerdon.config.attr_dict import AttrDict
     from guerdon.policy.samples import Timestep, Transition
 
 

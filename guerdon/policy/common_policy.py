@@ -11,13 +11,13 @@ from gymnasium import spaces
 from pydantic import ConfigDict, Field, field_validator
 from torch import Tensor, nn
 
+from guerdon.config.attr_dict import AttrDict
 from guerdon.data import PrioritizedReplayBuffer
 from guerdon.data.batch import Batch, from_leaves
 from guerdon.nn import Armor, seeded
 from guerdon.nn.armor_plugins import Sampler
 from guerdon.nn.optimizer import Optimizer
 from guerdon.nn.registry import find_model
-from guerdon.policy.attr_dict import AttrDict
 from guerdon.policy.base import Metrics, Policy, PolicyConfig, Resolver
 from guerdon.policy.bounds import Bounds
 from guerdon.policy.common_hooks import CommonHooks
@@ -152,6 +152,12 @@ class CommonPolicy(CommonHooks, Policy):
             if self._kept:
                 acted.policy = Batch(**{key: _array(output[key]) for key in self._kept})
         return acted
+
+    def random_output(self, batch: Batch, act: np.ndarray, state: Any = None) -> Batch:
+        """What `forward` returns, with other actions: rows of a warm-up need the same outputs."""
+        acted = self(batch, state)
+        acted.act = act
+        return acted  # type: ignore[no-any-return]
 
     def _find_kept(self, obs: Any, output: Mapping[str, Any]) -> tuple[str, ...]:
         """What `_process_transition` reads of an output, which is found out by calling it once."""

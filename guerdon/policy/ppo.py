@@ -76,6 +76,11 @@ class PPO(Policy):
         output = half(self.model, "actor")(self.observation(batch.obs))
         return self.actions.act(output, self.generator if self.explores else None)
 
+    def log_prob(self, obs: Any, act: Tensor) -> Tensor:
+        """See `Policy`."""
+        output = half(self.model, "actor")(self.observation(obs))
+        return self.actions.log_prob_entropy(output, self.actions.taken_of(act))[0]
+
     def process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> Batch:
         """The real rows, with log-probabilities, values, advantages and returns."""
         return with_advantages(self, self.model, self.actions, batch, buffer, indices)

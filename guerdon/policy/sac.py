@@ -85,6 +85,14 @@ class SAC(Policy):
             return float(config.target_entropy_share * math.log(self.action_space.n))
         return -float(np.prod(self.action_space.shape))
 
+    def log_prob(self, obs: Any, act: Tensor) -> Tensor:
+        """See `Policy`."""
+        output = self.actor(self.observation(obs))
+        if self.bounds is None:
+            return ops.categorical_log_prob(output["logit"], act - int(self.action_space.start))
+        unit = self.bounds.to_unit(act)
+        return ops.squashed_gaussian_log_prob(output["mu"], output["log_std"], unit)
+
     def forward(self, batch: Batch, state: Any = None) -> Batch:  # noqa: ARG002 - no memory
         """Draws actions while collecting, and takes the most likely ones while testing."""
         output = self.actor(self.observation(batch.obs))

@@ -2,35 +2,69 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from pydantic import BaseModel, ConfigDict
 
+from guerdon.config.attr_dict import AttrDict
 from guerdon.config.registry import Registry
 from guerdon.config.validation import validated
+from guerdon.data.batch import Batch
+from guerdon.reward import items
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-    from guerdon.data import Batch
+Metrics = dict[str, Any]
+"""Numbers, or tensors of one number."""
 
 
 class RewardConfig(BaseModel):
     """What every reward model can be told."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     type: str = ""
     """The registered name."""
 
 
-class RewardModel(ABC):
+@dataclass(frozen=True)
+class Setting:
+    """What a reward model is told about the run that it is for."""
+
+    observation_space: Any
+    """Of one environment."""
+    action_space: Any
+    """Of one environment."""
+    n_envs: int = 1
+    """Environments that collect."""
+    gamma: float = 0.99
+    """The policy's discount."""
+    seed: int = 0
+    """Of everything that the model draws."""
+    on_policy: bool = True
+    """Whether the policy learns from whole rollouts of its newest self."""
+    horizon: int | None = None
+    """The most steps that an episode can have, where there is a limit."""
+    log_prob: Callable[[Any, Any], torch.Tensor] | None = None
+    """The log-probability of actions (second) at observations (first) under the policy as it is,
+    where it has a density."""
+
+    @classmethod
+    def of(cls, data: Batch) -> Setting:
+        """What transitions say of their environment, for a model that is used on its own."""
+        return cls(_space_of(data.obs, data.rew), _space_of(data.act, data.rew, actions=True))
+
+
+class RewardModel:
     """Turns transitions into what the learner shall believe they are worth.
 
-    `estimate` is pure: whatever changes does so in `collect_data` and `train`.
+    `estimate` is pure: whatever changes does so in `collect_data`, `scan` and `train`. A subclass
+    writes `score`; one that needs networks makes them in `setup`.
 
     Args:
         config: Its options, an instance of its `Config` or a dictionary for one.
@@ -39,12 +73,21 @@ class RewardModel(ABC):
     """
 
     Config: ClassVar[type[RewardConfig]] = RewardConfig
-    fields: ClassVar[tuple[str, ...]] = ()
-    """The fields of a transition that `estimate` reads, beside ``rew``."""
+    fields: tuple[str, ...] = ()
+    """The fields of a transition that `estimate` and `collect_data` read, beside ``rew``."""
     with_env: ClassVar[bool] = False
     """Whether it is a bonus: written flat in a config, the environment's reward comes with it."""
     learns: ClassVar[bool] = False
     """Whether it wants fresh data, and training."""
+    imitates: ClassVar[bool] = False
+    """Whether it learns from demonstrations, which `load_expert_data` takes."""
+    episodic: ClassVar[bool] = False
+    """Whether what a transition is worth depends on those before it in its episode; then `scan` is
+    shown all of them in order, and what it says is stored beside them."""
+    needs_log_prob: bool = False
+    """Whether the policy has to have a density."""
+    off_policy: ClassVar[bool] = False
+    """Whether it needs a policy that learns from a replay buffer."""
 
     def __init__(
         self, config: RewardConfig | Mapping[str, Any], device: str = "cpu", tb_logger: Any = None
@@ -55,22 +98,71 @@ class RewardModel(ABC):
         self.device = device
         self.tb_logger = tb_logger
 
-    @abstractmethod
-    def estimate(self, data: Batch) -> Batch:
-        """The same transitions with ``rew`` as the model sees it; the input stays as it is."""
+    def setup(self, setting: Setting) -> None:
+        """Is told what run it is for, once and before anything else."""
 
-    def collect_data(self, data: Batch) -> None:  # noqa: B027 - most models need none
-        """Takes a fresh rollout [T, B, ...] in time order."""
+    # --- what transitions are worth
 
-    def train(self) -> None:  # noqa: B027 - not all are trained
-        """Fits the model to what it has collected."""
+    def estimate(self, data: Any) -> Any:
+        """The same transitions with the reward as the model sees it; the input stays as it is.
 
-    def clear_data(self, iter: int) -> None:  # noqa: A002, B027 - the documented name
+        Args:
+            data: A `Batch` with any leading dimensions, or a list of dictionaries
+                (``obs``, ``action``, ``next_obs``, ``reward``, ``done``).
+        """
+        if isinstance(data, Batch):
+            return data.replace(rew=as_rewards(self.score(data), data.rew))
+        batch = items.to_batch(data)
+        return items.with_rewards(data, as_rewards(self.score(batch), batch.rew))
+
+    def score(self, data: Batch) -> Any:
+        """What transitions are worth: an array, a tensor or a number, in the shape of ``rew``."""
+        raise NotImplementedError(f"{type(self).__name__} has neither score() nor estimate()")
+
+    def scan(self, data: Batch) -> np.ndarray:
+        """Looks at a fresh rollout [T, n_envs, ...] in time order, where the model is episodic.
+
+        Returns:
+            A number for each transition [T, n_envs]; `score` finds it again as ``data.scanned``.
+        """
+        raise NotImplementedError(f"{type(self).__name__} is episodic, but has no scan()")
+
+    def relabel(self, data: Batch, rows: np.ndarray, buffer: Any) -> Batch:  # noqa: ARG002
+        """Other goals for transitions that were read, before anything is made of them.
+
+        Args:
+            data: What was read.
+            rows: Where: row numbers.
+            buffer: From which buffer.
+        """
+        return data
+
+    # --- learning
+
+    def collect_data(self, data: Any) -> None:
+        """Takes a fresh rollout [T, n_envs, ...] in time order, with ``mask`` and ``cut``."""
+
+    def pretrain(self) -> Metrics | None:
+        """Fits the model before the policy acts at all, to the data that it has by then."""
+
+    def train(self) -> Metrics | None:
+        """Fits the model to what it has collected.
+
+        Returns:
+            What can be said about it; None if there was nothing to do.
+        """
+
+    def clear_data(self, iter: int) -> None:  # noqa: A002 - the documented name
         """Forgets collected data, if it is time to."""
 
-    def load_expert_data(self, data: Any) -> None:  # noqa: ARG002 - for subclasses
+    def load_expert_data(self, data: Any = None) -> None:  # noqa: ARG002 - for subclasses
         """Takes demonstrations, where the model learns from them."""
         raise TypeError(f"{type(self).__name__} does not learn from demonstrations")
+
+    def break_off(self, env_ids: np.ndarray | None = None) -> None:
+        """The running episodes of some environments (None: all) will not go on."""
+
+    # --- files
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that is needed to go on."""
@@ -93,7 +185,11 @@ def create_reward_model(
     cfg: Mapping[str, Any], device: str = "cpu", tb_logger: Any = None
 ) -> RewardModel:
     """Makes the reward model that ``cfg["type"]`` names."""
-    return REWARDS.get(cfg["type"])(dict(cfg), device, tb_logger)
+    if "type" not in cfg:
+        raise ValueError(
+            f"a reward model's config needs 'type': one of {', '.join(REWARDS.names())}"
+        )
+    return REWARDS.get(cfg["type"])(AttrDict(cfg), device, tb_logger)
 
 
 def as_rewards(value: Any, like: Any) -> Any:
@@ -104,3 +200,16 @@ def as_rewards(value: Any, like: Any) -> Any:
     if isinstance(value, torch.Tensor):
         value = value.numpy(force=True)
     return np.broadcast_to(np.asarray(value, np.float32), like.shape)
+
+
+def _space_of(values: Any, rew: Any, actions: bool = False) -> Any:
+    """A space that values come from; `rew` tells how many dimensions come before theirs."""
+    if isinstance(values, Batch):
+        return spaces.Dict({key: _space_of(part, rew) for key, part in values.items()})
+    values = values.numpy(force=True) if isinstance(values, torch.Tensor) else np.asarray(values)
+    shape = values.shape[rew.ndim :]
+    if actions and not shape and values.dtype.kind in "iub":
+        return spaces.Discrete(int(values.max(initial=0)) + 1)
+    if values.dtype == np.uint8:
+        return spaces.Box(0, 255, shape, np.uint8)
+    return spaces.Box(-np.inf, np.inf, shape, np.float32)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from guerdon.data.batch import Batch
-from guerdon.reward.base import REWARDS, RewardModel, create_reward_model
+from guerdon.reward.base import REWARDS, Metrics, RewardModel, Setting, create_reward_model
+from guerdon.reward.guide import BaseRewardModel, GuideAdapter, Scalars
 from guerdon.reward.scaling import ReturnScaler
 
 if TYPE_CHECKING:
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 
     from guerdon.data import ReplayBuffer
 
-STAGES = ("scale", "clip", "normalize")
+STAGES = ("scale", "clip", "normalize", "cotrain")
 
 
 class Term(NamedTuple):
@@ -37,6 +39,7 @@ class Reward:
         clip: The bounds of the scaled sum, or None.
         normalize: Whether the sum is divided by the spread of its discounted return.
         gamma: The discount of that return.
+        cotrain: Whether models are trained beside the policy; if not, they stay as they are.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class Reward:
         clip: tuple[float, float] | None = None,
         normalize: bool = False,
         gamma: float = 0.99,
+        cotrain: bool = True,
     ) -> None:
         if not terms:
             raise ValueError("a reward needs one term or more: {type: env} is the environment's")
@@ -54,17 +58,65 @@ class Reward:
         self.scale = scale
         self.clip = clip
         self.scaler = ReturnScaler(gamma) if normalize else None
-        self.fields = tuple(sorted({f for term in self.terms.values() for f in term.model.fields}))
-        """The fields of a transition that `resolve` needs, beside ``rew``."""
-        self.learns = normalize or any(term.model.learns for term in self.terms.values())
-        """Whether it wants `collect_data` and `train`."""
+        self.cotrain = cotrain
+        self.models = [term.model for term in self.terms.values()]
+        self._relabellers = [
+            model for model in self.models if type(model).relabel is not RewardModel.relabel
+        ]
+        self._columns: dict[str, np.ndarray] = {}  # what episodic terms said, by the buffer's rows
 
-    def resolve(self, batch: Batch) -> Batch:
-        """The transitions with the reward that the learner shall believe; the input stays."""
-        terms = {name: term.model.estimate(batch).rew for name, term in self.terms.items()}
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields of a transition that `resolve` needs, beside ``rew``."""
+        return tuple(sorted({field for model in self.models for field in model.fields}))
+
+    @property
+    def learns(self) -> bool:
+        """Whether it wants `collect_data` and `train`."""
+        wanted = any(model.episodic or (self.cotrain and model.learns) for model in self.models)
+        return wanted or self.scaler is not None
+
+    def setup(self, setting: Setting) -> None:
+        """Tells every model what run it is for, each with a seed of its own."""
+        seeds = np.random.SeedSequence(setting.seed).generate_state(len(self.terms))
+        for (name, term), seed in zip(self.terms.items(), seeds, strict=True):
+            model = term.model
+            if model.needs_log_prob and setting.log_prob is None:
+                raise ValueError(
+                    f"the reward {name!r} needs to know how likely actions are, which this policy "
+                    "cannot say: use ppo, a2c or sac"
+                )
+            if model.off_policy and setting.on_policy:
+                raise ValueError(
+                    f"the reward {name!r} needs a policy with a replay buffer: use dqn, ddpg, td3 "
+                    "or sac"
+                )
+            model.setup(replace(setting, seed=int(seed)))
+
+    def resolve(self, batch: Batch, rows: np.ndarray | None = None, buffer: Any = None) -> Batch:
+        """The transitions with the reward that the learner shall believe; the input stays.
+
+        Args:
+            batch: What was read.
+            rows: Which rows of the buffer these are; what episodic models said is found by them.
+            buffer: The buffer.
+        """
+        if rows is not None:
+            for model in self._relabellers:
+                batch = model.relabel(batch, rows, buffer)
+        terms = self._estimate(batch, rows)
         return batch.replace(
             rew=self._stages(self._sum(terms)), rew_env=batch.rew, rew_terms=Batch(**terms)
         )
+
+    def _estimate(self, batch: Batch, rows: np.ndarray | None) -> dict[str, Any]:
+        terms = {}
+        for name, term in self.terms.items():
+            seen = batch
+            if term.model.episodic and rows is not None:
+                seen = batch.replace(scanned=self._columns[name][rows])
+            terms[name] = term.model.estimate(seen).rew
+        return terms
 
     def _sum(self, terms: Mapping[str, Any]) -> Any:
         total: Any = None
@@ -84,36 +136,70 @@ class Reward:
         """The buffer as the learner shall see it."""
         return ResolvedBuffer(buffer, self)
 
-    def collect_data(self, data: Batch) -> None:
+    def collect_data(self, data: Batch, rows: np.ndarray | None = None) -> None:
         """Takes a fresh rollout [T, B, ...] in time order, with ``mask`` and ``cut``.
 
-        Beside `fields` it has to have ``rew``, ``terminated`` and ``truncated``.
+        Args:
+            data: Beside `fields` it has to have ``rew``, ``terminated`` and ``truncated``.
+            rows: Where the buffer holds them [T, B]; episodic terms need to know.
         """
-        for term in self.terms.values():
-            term.model.collect_data(data)
+        mask = np.asarray(data.mask)
+        for name, term in self.terms.items():
+            if term.model.episodic and rows is not None:
+                self._store(name, rows[mask], term.model.scan(data)[mask])
+            if self.cotrain:
+                term.model.collect_data(data)
         if self.scaler:
-            terms = {name: term.model.estimate(data).rew for name, term in self.terms.items()}
-            mask = np.asarray(data.mask)
-            self.scaler.collect(np.asarray(self._sum(terms)), _over(data, mask), mask)
+            rew = np.asarray(self._sum(self._estimate(data, rows)))
+            self.scaler.collect(rew, over(data), mask)
 
-    def train(self) -> None:
-        """Fits every term to what it has collected."""
-        for term in self.terms.values():
-            term.model.train()
+    def _store(self, name: str, rows: np.ndarray, values: np.ndarray) -> None:
+        column = self._columns.get(name, np.zeros(0, np.float32))
+        missing = int(rows.max(initial=-1)) + 1 - len(column)
+        if missing > 0:
+            column = np.append(column, np.zeros(max(missing, len(column)), np.float32))
+        column[rows] = values
+        self._columns[name] = column
+
+    def pretrain(self) -> Metrics:
+        """Fits every term before the policy acts at all."""
+        return self._metrics({name: term.model.pretrain() for name, term in self.terms.items()})
+
+    def train(self) -> Metrics:
+        """Fits every term to what it has collected.
+
+        Returns:
+            Metrics under ``reward/<term>/``; none if no term had anything to do.
+        """
+        if not self.cotrain:
+            return {}
+        return self._metrics({name: term.model.train() for name, term in self.terms.items()})
+
+    def _metrics(self, by_term: Mapping[str, Metrics | None]) -> Metrics:
+        return {
+            f"reward/{name}/{key}": value
+            for name, metrics in by_term.items()
+            for key, value in (metrics or {}).items()
+        }
 
     def clear_data(self, iter: int) -> None:  # noqa: A002 - the documented name
         """Lets every term forget collected data, if it is time to."""
-        for term in self.terms.values():
-            term.model.clear_data(iter)
+        for model in self.models:
+            model.clear_data(iter)
 
-    def break_off(self) -> None:
-        """All running episodes were broken off."""
+    def break_off(self, env_ids: np.ndarray | None = None) -> None:
+        """The running episodes of some environments (None: all) will not go on."""
+        for model in self.models:
+            model.break_off(env_ids)
         if self.scaler:
-            self.scaler.break_off()
+            self.scaler.break_off(env_ids)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that is needed to go on."""
-        state = {"terms": {name: term.model.state_dict() for name, term in self.terms.items()}}
+        state: dict[str, Any] = {
+            "terms": {name: term.model.state_dict() for name, term in self.terms.items()},
+            "columns": {name: column.copy() for name, column in self._columns.items()},
+        }
         return state | ({"scaler": self.scaler.state_dict()} if self.scaler else {})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -125,16 +211,18 @@ class Reward:
             )
         for name, term in self.terms.items():
             term.model.load_state_dict(state["terms"][name])
+        self._columns = {name: np.array(column) for name, column in state["columns"].items()}
         if self.scaler:
             self.scaler.load_state_dict(state["scaler"])
 
 
-def _over(data: Batch, mask: np.ndarray) -> np.ndarray:
+def over(data: Batch) -> np.ndarray:
     """Where episodes are over: one that is cut at its newest row goes on in the next rollout."""
+    mask = np.asarray(data.mask)
     newest = mask & (np.cumsum(mask[::-1], axis=0)[::-1] == 1)
     ended = np.asarray(data.terminated) | np.asarray(data.truncated)
-    over: np.ndarray = ended | (np.asarray(data.cut) & ~newest)
-    return over
+    found: np.ndarray = ended | (np.asarray(data.cut) & ~newest)
+    return found
 
 
 def make_reward(
@@ -153,7 +241,11 @@ def make_reward(
     for name, options in terms.items():
         options = {"type": name, **(options or {})}
         weight = options.pop("weight", 1.0)
-        made[name] = Term(create_reward_model(options, device, tb_logger), weight)
+        scalars = Scalars()
+        model = create_reward_model(options, device, tb_logger or scalars)
+        if isinstance(model, BaseRewardModel):
+            model = GuideAdapter(model, scalars)
+        made[name] = Term(model, weight)
     return Reward(made, gamma=gamma, **stages)
 
 
@@ -168,7 +260,7 @@ class ResolvedBuffer:
         return len(self._buffer)
 
     def __getitem__(self, index: Any) -> Batch:
-        return self._reward.resolve(self._buffer[index])
+        return self._reward.resolve(self._buffer[index], self._buffer.rows(index), self._buffer)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._buffer, name)
@@ -184,14 +276,14 @@ class ResolvedBuffer:
     ) -> tuple[Batch, np.ndarray]:
         """As `ReplayBuffer.sample`."""
         batch, rows = self._buffer.sample(batch_size, length, self._reads(fields))
-        return self._reward.resolve(batch), rows
+        return self._reward.resolve(batch, rows, self._buffer), rows
 
     def rollout(
         self, fields: Sequence[str] | None = None, since: np.ndarray | None = None
     ) -> tuple[Batch, np.ndarray]:
         """As `ReplayBuffer.rollout`."""
         batch, rows = self._buffer.rollout(self._reads(fields), since)
-        return self._reward.resolve(batch), rows
+        return self._reward.resolve(batch, rows, self._buffer), rows
 
     def _reads(self, fields: Sequence[str] | None) -> Sequence[str] | None:
         if fields is None:

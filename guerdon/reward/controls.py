@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from guerdon.reward.base import RewardConfig, RewardModel, as_rewards, register_reward_model
+from guerdon.reward.base import RewardConfig, RewardModel, register_reward_model
 
 if TYPE_CHECKING:
     from guerdon.data import Batch
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class EnvReward(RewardModel):
     """What the environment paid."""
 
-    def estimate(self, data: Batch) -> Batch:
+    def estimate(self, data: Any) -> Any:
         """The transitions as they are."""
         return data
 
@@ -36,9 +36,10 @@ class ConstantReward(RewardModel):
 
     Config = ConstantConfig
 
-    def estimate(self, data: Batch) -> Batch:
-        """Every reward is the constant."""
-        return data.replace(rew=as_rewards(self.config.value, data.rew))
+    def score(self, data: Batch) -> float:  # noqa: ARG002 - whatever they are
+        """The constant."""
+        value: float = self.config.value
+        return value
 
 
 class FunctionConfig(RewardConfig):
@@ -60,17 +61,17 @@ class FunctionReward(RewardModel):
         super().__init__(config, device, tb_logger)
         target = self.config.target
         self._function = load_function(target) if isinstance(target, str) else target
-        self.fields = self.config.fields  # type: ignore[misc] # this model's are an option
+        self.fields = self.config.fields
 
-    def estimate(self, data: Batch) -> Batch:
-        """Every reward is what the rule says."""
+    def score(self, data: Batch) -> Any:
+        """What the rule says."""
         rew = self._function(data)
         if np.shape(rew) != tuple(data.rew.shape):
             raise ValueError(
                 f"the reward function {self.config.target} gave shape {tuple(np.shape(rew))} "
                 f"for transitions of shape {tuple(data.rew.shape)}: one number each is needed"
             )
-        return data.replace(rew=as_rewards(rew, data.rew))
+        return rew
 
 
 def load_function(target: str) -> Callable[[Any], Any]:

@@ -31,9 +31,10 @@ class ReturnScaler:
             self._merge(self._returns[real])
             self._returns[ends & real] = 0.0
 
-    def break_off(self) -> None:
-        """Forgets running episodes."""
-        self._returns[:] = 0.0
+    def break_off(self, env_ids: np.ndarray | None = None) -> None:
+        """Forgets the running episodes of some environments (None: all)."""
+        if len(self._returns):
+            self._returns[slice(None) if env_ids is None else env_ids] = 0.0
 
     def _merge(self, values: np.ndarray) -> None:
         """Chan's update of count, mean and sum of squares."""

@@ -9,12 +9,15 @@ import numpy as np
 import torch
 
 from guerdon.collect import Collector
+from guerdon.config import compose, sources
 from guerdon.envs import make_vec
-from guerdon.policy import create_policy
-from guerdon.reward import make_reward
+from guerdon.envs.ids import registered_limit
+from guerdon.policy import POLICIES, create_policy, register_policy
+from guerdon.reward import Setting, make_reward
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from guerdon.config import GuerdonConfig
     from guerdon.config.schema import EnvConfig
@@ -37,11 +40,12 @@ class Seeds:
     collect: int
     buffer: int
     evaluate: int
+    reward: int
 
     @classmethod
     def of(cls, seed: int) -> Seeds:
         """Draws them."""
-        return cls(*(int(x) for x in np.random.SeedSequence(seed).generate_state(4)))
+        return cls(*(int(x) for x in np.random.SeedSequence(seed).generate_state(5)))
 
 
 @dataclass
@@ -132,15 +136,9 @@ def make_parts(
             make_env(section, (make, each))
             for section, each in zip((collecting, testing), settings, strict=True)
         )
-    spaces = (env.observation_space, env.action_space)
-    options = {"seed": seeds.policy, "device": find_device(config.run.device), "model": model}
-    if policy_fn is None:
-        policy = create_policy(config.policy, *spaces, **options)
-    else:
-        policy = policy_fn(config.policy, *spaces, **options)
-    reward = make_reward(
-        config.reward.model_dump(), gamma=config.policy.get("gamma", 0.99), device=options["device"]
-    )
+    device = find_device(config.run.device)
+    policy = make_policy(config, env, policy_fn, seed=seeds.policy, device=device, model=model)
+    reward = prepare_reward(config, policy, env, seeds.reward)
     if policy.on_policy:
         size = rollout_slots(config, env) * env.n_envs
     else:
@@ -150,6 +148,81 @@ def make_parts(
         policy, env, buffer, seed=seeds.collect, store_info="info" in reward.fields
     )
     return Parts(env, eval_env, policy, reward, collector, seeds)
+
+
+def prepare_reward(config: GuerdonConfig, policy: Policy, env: VectorEnv, seed: int) -> Reward:
+    """The reward of a config, ready for a run: its models know the spaces and demonstrations.
+
+    Args:
+        config: What was asked for.
+        policy: Who will learn from it.
+        env: Where.
+        seed: Of all that the models draw.
+    """
+    gamma = config.policy.get("gamma", 0.99)
+    section = config.reward.model_dump(exclude={"pretrain", "checkpoint_path"})
+    reward = make_reward(section, gamma=gamma, device=str(policy.device))
+    reward.setup(
+        Setting(
+            env.observation_space,
+            env.action_space,
+            n_envs=env.n_envs,
+            gamma=gamma,
+            seed=seed,
+            on_policy=policy.on_policy,
+            horizon=config.env.max_episode_steps or registered_limit(config.env.id),
+            log_prob=policy.log_prob if policy.has_density else None,
+        )
+    )
+    for model in reward.models:
+        if model.imitates:
+            model.load_expert_data()
+    return reward
+
+
+def make_policy(
+    config: GuerdonConfig,
+    env: VectorEnv,
+    policy_fn: Callable[..., Policy] | None = None,
+    **options: Any,
+) -> Policy:
+    """The policy of a config.
+
+    Args:
+        config: What was asked for.
+        env: Where it acts.
+        policy_fn: A policy class, instead of the one that the config names.
+        **options: ``seed``, ``device`` and ``model``.
+    """
+    make = create_policy if policy_fn is None else policy_fn
+    return make(config.policy, env.observation_space, env.action_space, **options)
+
+
+def known_name(policy: type[Policy]) -> str:
+    """The name that a policy class is registered by; a class without one gets its own."""
+    for name in POLICIES.names():
+        if POLICIES.get(name) is policy:
+            return name
+    register_policy(policy.__name__, policy)
+    return policy.__name__
+
+
+def compose_run(
+    path: Path, overrides: Sequence[str] = (), policy_fn: Callable[..., Policy] | None = None
+) -> GuerdonConfig:
+    """The config of a run.
+
+    Args:
+        path: Its ``config.yaml``.
+        overrides: Changes to it.
+        policy_fn: The policy class of the run, if it was given one. Becomes known by the name that
+            the config has for it, if nothing is.
+    """
+    if isinstance(policy_fn, type):
+        name = sources.read(path)["policy"]["type"]
+        if name not in POLICIES.names():
+            register_policy(name, policy_fn)
+    return compose(path, overrides)
 
 
 def rollout_slots(config: GuerdonConfig, env: VectorEnv) -> int:

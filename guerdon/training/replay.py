@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 
-from guerdon.config import GuerdonConfig, compose
-from guerdon.policy import Policy, create_policy
 from guerdon.training.checkpoints import load_checkpoint
 from guerdon.training.evaluation import evaluate
-from guerdon.training.parts import find_device, make_env
+from guerdon.training.parts import EnvSetting, compose_run, find_device, make_env, make_policy
 from guerdon.training.run_folder import RunFolder
 from guerdon.training.video import Film, make_filmed_env
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from guerdon.collect import Collected
+    from guerdon.config import GuerdonConfig
+    from guerdon.policy import Policy
 
 Checkpoint = Literal["best", "latest"] | int
 
@@ -26,15 +27,23 @@ _FILMS = 3  # episodes of an evaluation that are filmed
 
 
 def load_policy(
-    run_dir: str | Path, checkpoint: Checkpoint = "best"
+    run_dir: str | Path,
+    checkpoint: Checkpoint = "best",
+    *,
+    env_setting: EnvSetting | None = None,
+    model: Any = None,
+    policy_fn: Callable[..., Policy] | None = None,
 ) -> tuple[Policy, GuerdonConfig]:
     """The policy of a run, ready to act without exploration, and the run's config.
 
     Args:
         run_dir: The run's folder.
         checkpoint: The best one, the latest, or that of a step.
+        env_setting: What `train` was given as such, if it was.
+        model: What `train` was given as such, if it was; an instance gets the run's weights.
+        policy_fn: What `train` was given as such, if it was.
     """
-    policy, config, _ = _load(run_dir, checkpoint)
+    policy, config, _ = _load(run_dir, checkpoint, env_setting, model, policy_fn)
     return policy, config
 
 
@@ -45,6 +54,9 @@ def evaluate_run(
     episodes: int = 20,
     seed: int = 0,
     video: bool = False,
+    env_setting: EnvSetting | None = None,
+    model: Any = None,
+    policy_fn: Callable[..., Policy] | None = None,
 ) -> dict[str, Any]:
     """Plays episodes with the policy of a run, in its evaluation environments.
 
@@ -56,11 +68,16 @@ def evaluate_run(
         video: Whether to film the first episodes into the run's folder ``videos``, in the place
             of those filmed before. Environments are made one by one then, so that seeds may mean
             other episodes than without.
+        env_setting: What `train` was given as such, if it was. Such environments are not filmed.
+        model: What `train` was given as such, if it was.
+        policy_fn: What `train` was given as such, if it was.
 
     Returns:
         Numbers, ``returns`` and ``lengths`` of all episodes, and paths of ``videos``.
     """
-    policy, config, step = _load(run_dir, checkpoint)
+    if video and env_setting is not None:
+        raise ValueError("environments of 'env_setting' cannot be filmed: leave out 'video'")
+    policy, config, step = _load(run_dir, checkpoint, env_setting, model, policy_fn)
     if config.run.threads is not None:
         torch.set_num_threads(config.run.threads)
     n_films = min(_FILMS, episodes) if video else 0
@@ -68,6 +85,8 @@ def evaluate_run(
     folder, films = RunFolder(run_dir).videos, list[Film]()
     if video:
         env, films = make_filmed_env(section, folder, n_films)
+    elif env_setting is not None:
+        env = make_env(section, (env_setting[0], env_setting[2][:episodes]))
     else:
         env = make_env(section)
     with env:
@@ -106,20 +125,25 @@ def evaluation(played: Collected) -> dict[str, Any]:
     }
 
 
-def _load(run_dir: str | Path, checkpoint: Checkpoint) -> tuple[Policy, GuerdonConfig, int]:
+def _load(
+    run_dir: str | Path,
+    checkpoint: Checkpoint,
+    env_setting: EnvSetting | None,
+    model: Any,
+    policy_fn: Callable[..., Policy] | None,
+) -> tuple[Policy, GuerdonConfig, int]:
     folder = RunFolder(run_dir)
     if not folder.config.is_file():
         raise FileNotFoundError(
             f"{run_dir} holds no run: it has no config.yaml (runs lie in runs/NAME/TIME-SEED, "
             f"or where run.dir put them)"
         )
-    config = compose(folder.config)
+    config = compose_run(folder.config, policy_fn=policy_fn)
     # One environment, for its spaces.
     section = config.env.model_copy(update={"n_envs": 1, "settings": config.env.settings[:1]})
-    with make_env(section) as env:
-        policy = create_policy(
-            config.policy, env.observation_space, env.action_space, device=_device(config)
-        )
+    setting = None if env_setting is None else (env_setting[0], env_setting[1][:1])
+    with make_env(section, setting) as env:
+        policy = make_policy(config, env, policy_fn, device=_device(config), model=model)
     state, step = load_checkpoint(folder.checkpoints, checkpoint, parts=("policy",))
     try:
         # Only the networks: an optimizer or a generator of another device cannot be loaded here.
@@ -127,7 +151,7 @@ def _load(run_dir: str | Path, checkpoint: Checkpoint) -> tuple[Policy, GuerdonC
     except RuntimeError as error:
         raise ValueError(
             f"the policy of {run_dir} is not the {config.policy['type']} that its config.yaml "
-            f"describes: one that was given to `train` in Python has to be loaded there, too"
+            f"describes: a model or policy_fn that `train` was given has to be given here, too"
         ) from error
     return policy.eval(), config, step
 

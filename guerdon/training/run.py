@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint, save
 from guerdon.training.display import Mode, make_display
 from guerdon.training.evaluation import evaluate
 from guerdon.training.monitor import Budget, Monitor
-from guerdon.training.parts import EnvSetting, Parts, make_parts
+from guerdon.training.parts import EnvSetting, Parts, compose_run, make_parts
 from guerdon.training.recorder import Recorder
 from guerdon.training.run_folder import RunFolder, default_path
 from guerdon.training.trainers import offpolicy_trainer, onpolicy_trainer
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from guerdon.policy import Policy
 
 Summary = dict[str, Any]
+
+_ASKED = b"stopping after this iteration; press Ctrl-C again to stop at once\n"
+_STDERR = 2
 
 
 def train(
@@ -64,9 +68,14 @@ def train(
             raise FileNotFoundError(f"{resume} holds no run to resume: it has no config.yaml")
     if isinstance(source, GuerdonConfig):
         source = source.model_dump()
-    config = compose(source, [*overrides, *([] if seed is None else [f"seed={seed}"])])
-    if resume is not None:
-        _check_same(compose(source), config)
+    changes = [*overrides, *([] if seed is None else [f"seed={seed}"])]
+    if resume is None:
+        config = compose(source, changes)
+    else:
+        assert isinstance(source, Path)
+        moved = [change for change in changes if change.startswith("imports=")]
+        config = compose_run(source, changes, policy_fn)
+        _check_same(compose_run(source, moved), config)
     if config.run.threads is not None:
         torch.set_num_threads(config.run.threads)
     with ExitStack() as stack:
@@ -213,6 +222,8 @@ def interrupts() -> Iterator[Callable[[], bool]]:
     def ask(number: int, _: Any) -> None:
         asked.set()
         signal.signal(number, before[number])
+        with suppress(OSError):  # not sys.stderr, which a signal may find in the middle of a line
+            os.write(_STDERR, _ASKED)
 
     before: dict[int, Any] = {
         number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from guerdon.data import PrioritizedReplayBuffer
 from guerdon.training.monitor import Budget, Monitor
 
 if TYPE_CHECKING:
@@ -45,8 +46,8 @@ def onpolicy_trainer(
     while monitor.stop_reason() is None:
         policy.advance(monitor.progress.env_steps, monitor.fraction)
         collected = collector.collect(n_step=n_step, n_episode=n_episode)
-        _train_reward(reward, collector, monitor)
-        metrics = policy.update(batch_size, buffer, reward, repeat=repeat)
+        metrics = _train_reward(reward, collector, monitor)
+        metrics |= policy.update(batch_size, buffer, reward, repeat=repeat)
         buffer.reset()
         monitor.iteration(collected, 1, metrics)
     monitor.finish()
@@ -89,11 +90,10 @@ def offpolicy_trainer(
         warming_up = monitor.progress.env_steps < warmup_steps
         policy.advance(monitor.progress.env_steps, monitor.fraction)
         collected = collector.collect(n_step=n_step, n_episode=n_episode, random=warming_up)
-        _train_reward(reward, collector, monitor)
-        metrics: dict[str, Any] = {}
+        metrics = _train_reward(reward, collector, monitor)
         updates = 0 if warming_up else updates_per_collect
         for _ in range(updates):
-            metrics = policy.update(batch_size, buffer, reward)
+            metrics |= policy.update(batch_size, buffer, reward)
         monitor.iteration(collected, updates, metrics)
     monitor.finish()
     return monitor
@@ -105,11 +105,14 @@ def _buffer_of(collector: Collector) -> Any:
     return collector.buffer
 
 
-def _train_reward(reward: Reward | None, collector: Collector, monitor: Monitor) -> None:
-    """Shows the reward what is new, and lets it learn."""
+def _train_reward(reward: Reward | None, collector: Collector, monitor: Monitor) -> dict[str, Any]:
+    """Shows the reward what is new, and lets it learn; what can be said about it."""
     if reward is None or not reward.learns:
-        return
+        return {}
     fields = dict.fromkeys(("obs", "act", "rew", "terminated", "truncated", *reward.fields))
-    reward.collect_data(collector.fresh(tuple(fields)))
-    reward.train()
+    reward.collect_data(*collector.fresh(tuple(fields)))
+    metrics = reward.train()
     reward.clear_data(monitor.progress.updates)
+    if metrics and isinstance(collector.buffer, PrioritizedReplayBuffer):
+        collector.buffer.reset_priorities()  # errors of old were about another reward
+    return metrics

@@ -72,6 +72,31 @@ def test_the_documented_flags_train_and_evaluate(flags, config, tmp_path):
     assert result.stdout == guerdon("eval", tmp_path / "run", "--seed", 5).stdout
 
 
+def test_the_layout_of_the_tutorial_is_trained_and_evaluated(tmp_path):
+    layout = {
+        "env": {"env_type": "cartpole", "actor_env_num": 2, "evaluator_env_num": 1},
+        "policy": {
+            "policy_type": "dqn",
+            "on_policy": False,
+            "model": {"obs_dim": 4, "action_dim": 2, "hidden_dim_list": [8]},
+            "learn": {"train_step": 1, "batch_size": 8, "algo": {"discount_factor": 0.9}},
+            "collect": {"unroll_len": 1},
+        },
+        "replay_buffer": {"meta_maxlen": 2_000},
+        "actor": {"n_sample": 8},
+        "evaluator": {"n_episode": 1},
+        "run": {"dir": str(tmp_path / "run"), "max_steps": 1_016},
+    }
+    file = tmp_path / "layout.py"
+    file.write_text(f"main_config = {layout!r}\n")
+    result = guerdon("-m", "serial", "-c", file, "-s", 4)
+    assert result.exit_code == 0, result.output
+    found = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (found["seed"], found["updates"]) == (4, 2)  # after a warm-up of 1,000 steps
+    shown = guerdon("-m", "eval", "-c", file).stdout
+    assert shown.startswith(f"CartPole-v1 · dqn · step {found['env_steps']:,} ·")
+
+
 def test_a_config_alone_is_trained(config, tmp_path):
     assert guerdon("-c", config).exit_code == 0
     assert (tmp_path / "run" / "summary.json").exists()

@@ -70,6 +70,15 @@ def test_a_metric_that_is_not_there_is_named(runs, tmp_path):
     assert not (tmp_path / "x.png").exists()
 
 
+@pytest.mark.parametrize("name", ["x.xyz", "x"])
+def test_a_picture_of_an_unknown_kind_is_refused(runs, tmp_path, name):
+    result = invoke(*runs, "--out", tmp_path / name)
+    assert isinstance(result.exception, ValueError)
+    assert ".pdf, " in str(result.exception)
+    assert str(result.exception).endswith(f"which '{tmp_path / name}' does not")
+    assert not (tmp_path / name).exists()
+
+
 def test_without_matplotlib_the_extra_is_named(runs, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.delitem(sys.modules, "matplotlib.figure", raising=False)

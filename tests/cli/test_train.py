@@ -53,16 +53,82 @@ def test_a_preset_groups_or_any_registered_environment_is_trained(arguments, env
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("mine.yaml", "env: cartpole\npolicy: a2c\nseed: 7\n"),
-        ("mine.py", "main_config = dict(env='cartpole', policy='a2c', seed=7)\n"),
+        ("mine.yaml", "env: pendulum\npolicy: ppo\nseed: 7\n"),
+        ("mine.py", "main_config = dict(env='pendulum', policy='ppo', seed=7)\n"),
     ],
 )
 def test_a_file_is_trained(name, text, tmp_path):
     file, folder = tmp_path / name, tmp_path / "run"
     file.write_text(text)
     train(folder, source=file)
-    assert OmegaConf.load(folder / "config.yaml").policy.type == "a2c"
+    assert OmegaConf.load(folder / "config.yaml").env.id == "Pendulum-v1"
     assert summary(folder)["seed"] == 7
+
+
+MINE = """
+import gymnasium
+from gymnasium.envs.classic_control import CartPoleEnv
+from guerdon.nn import ActorCritic, register_model
+from guerdon.policy import PPO, register_policy
+
+@register_policy("mine")
+class Mine(PPO):
+    "A policy of my own."
+
+@register_model("my_network")
+class Network(ActorCritic):
+    "A network of my own."
+
+def double(batch):
+    return 2 * batch.rew
+
+class Pole(CartPoleEnv):
+    pass
+
+gymnasium.register("Mine/Pole-v0", Pole, max_episode_steps=50)
+main_config = dict(
+    env=dict(id="Mine/Pole-v0"),
+    policy=dict(type="mine", model=dict(type="my_network")),
+    reward=dict(type="function", target=double),
+)
+"""
+
+
+def test_a_run_of_a_python_file_is_evaluated_and_resumed_without_naming_the_file(tmp_path):
+    file, folder = tmp_path / "mine.py", tmp_path / "run"
+    file.write_text(MINE)
+    for arguments, said in (
+        (["train", file, *BUDGET, f"run.dir={folder}"], "stopped: max_steps"),
+        (["eval", folder, "--episodes", 1], "Mine/Pole-v0 · mine · step"),
+        (["train", "--resume", folder, "run.max_steps=320"], "resumed at step"),
+    ):
+        with start(*arguments, cwd="/") as process:  # in new processes, which know nothing yet
+            output, errors = process.communicate(timeout=60)
+        assert (process.returncode, errors) == (0, "")
+        assert said in output
+    file.unlink()
+    result = guerdon("eval", folder)
+    assert result.exit_code == 2
+    assert result.stderr == (
+        f"Error: 'imports' names the file '{file}', which is not there: put it back, or write "
+        f"where it is now\n"
+    )
+
+
+def test_a_file_that_moved_can_be_named_on_resume(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(
+        "from guerdon.policy import PPO, register_policy\n"
+        "@register_policy('moved')\nclass Moved(PPO): ...\n"
+        "main_config = dict(env='cartpole', policy='moved')\n"
+    )
+    train(tmp_path / "run", source=tmp_path / "mine.py")
+    (tmp_path / "new").mkdir()
+    (tmp_path / "mine.py").rename(tmp_path / "new" / "mine.py")
+    monkeypatch.chdir(tmp_path)
+    result = guerdon("train", "--resume", "run", "imports=[new/mine.py]", "run.max_steps=320")
+    assert result.exit_code == 0, result.output
+    assert OmegaConf.load("run/config.yaml").imports == [str(tmp_path / "new" / "mine.py")]
+    assert guerdon("eval", "run", "--episodes", 1).exit_code == 0
 
 
 def test_the_last_line_says_how_it_went_where_it_is_and_what_is_next(tmp_path):
@@ -139,7 +205,7 @@ def test_ctrl_c_saves_and_the_run_can_be_resumed(tmp_path):
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=60)
     assert process.returncode == 130, output + errors
-    assert errors == ""
+    assert errors == "stopping after this iteration; press Ctrl-C again to stop at once\n"
     found = summary(folder)
     assert found["stop_reason"] == "interrupted"
     assert checkpoint_steps(folder / "checkpoints")[-1] == found["env_steps"]
@@ -150,6 +216,44 @@ def test_ctrl_c_saves_and_the_run_can_be_resumed(tmp_path):
     assert result.exit_code == 0, result.output
     assert f"resumed at step {found['env_steps']}" in result.stdout
     assert summary(folder)["env_steps"] >= found["env_steps"] + 100
+
+
+SLOW = """
+import time
+import gymnasium
+from gymnasium.envs.classic_control import CartPoleEnv
+
+class Slow(CartPoleEnv):
+    def step(self, action):
+        time.sleep(0.01)
+        return super().step(action)
+
+gymnasium.register("Slow-v0", Slow, max_episode_steps=20)
+main_config = dict(
+    env=dict(id="Slow-v0", n_envs=1), policy="ppo", learn=dict(batch_size=20),
+    collect=dict(n_step=20), run=dict(checkpoint_every=20, log_every=20), eval=dict(every=10**6),
+)
+"""
+
+
+def test_a_second_ctrl_c_ends_at_once_and_leaves_the_last_checkpoint(tmp_path):
+    file, folder = tmp_path / "slow.py", tmp_path / "run"
+    file.write_text(SLOW)
+    with start("train", file, f"run.dir={folder}") as process:
+        for line in process.stdout:
+            if line.startswith("steps 40"):  # and then the checkpoint of step 20 is there
+                break
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.readline().startswith("stopping after this iteration")
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors == ""
+    assert not (folder / "summary.json").exists()
+    (*_, last) = checkpoint_steps(folder / "checkpoints")
+    result = guerdon("train", "--resume", folder, f"run.max_steps={last + 20}", "eval.episodes=1")
+    assert result.exit_code == 0, result.output
+    assert f"resumed at step {last}" in result.stdout
 
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path):

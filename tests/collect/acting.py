@@ -122,7 +122,7 @@ class Follower:
         if "n_episode" in amount:
             self.after_reset = [True] * len(self.patterns)
         collected = self.collector.collect(**amount)
-        fresh = self.collector.fresh(FIELDS)
+        fresh, _ = self.collector.fresh(FIELDS)
         new: list[list[Row]] = []
         for env, pattern in enumerate(self.patterns):
             rows = check_true(rows_of(fresh, env), env, pattern)

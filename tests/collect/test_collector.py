@@ -158,7 +158,7 @@ def test_a_rollout_of_what_is_fresh_says_where_episodes_are_cut(vectors, kind):
     collector = make_collector(vectors(kind))
     collector.collect(n_step=17)
     collector.collect(n_step=11)
-    fresh = collector.fresh(("obs", "terminated", "truncated"))
+    fresh, _ = collector.fresh(("obs", "terminated", "truncated"))
     over = fresh.terminated | fresh.truncated
     newest = fresh.mask & (fresh.mask[::-1].cumsum(0)[::-1] == 1)
     np.testing.assert_array_equal(fresh.cut, over | newest | ~fresh.mask)

@@ -171,6 +171,44 @@ def test_terms_of_a_reward_need_no_choice():
     assert config.run.name == "cartpole_ppo_env+constant"
 
 
+ENV = {"type": "env", "weight": 1.0}
+
+
+def test_changing_one_term_keeps_the_others_as_they_were():
+    def terms(source, *overrides):
+        return compose(source, overrides).reward.terms
+
+    half = {"type": "constant", "weight": 0.5, "value": 1.0}
+    assert terms("cartpole_ppo", "reward.terms.constant.weight=0.5") == {
+        "env": ENV,
+        "constant": half,
+    }
+    # of a preset, and of a file, which are written flat
+    double = {"type": "constant", "weight": 1.0, "value": 2.0}
+    found = terms("cartpole_dqn_constant", "reward.terms.env.weight=1")
+    assert found == {"constant": double, "env": ENV}
+    flat = {"env": "cartpole", "reward": {"type": "constant", "value": 2, "clip": [0, 1]}}
+    assert terms(flat, "reward.terms.env.weight=1") == {"constant": double, "env": ENV}
+    assert compose(flat, ["reward.terms.env.weight=1"]).reward.clip == (0, 1)
+    # and under terms
+    several = {"env": "cartpole", "reward": {"terms": {"env": {}, "constant": {"value": 2}}}}
+    assert terms(several, "reward.terms.constant.weight=1") == {"env": ENV, "constant": double}
+    assert terms(several, "~reward.terms.env") == {"constant": double}
+    assert terms("cartpole_ppo", "reward.terms.constant.value=${seed}", "seed=2") == {
+        "env": ENV,
+        "constant": double,
+    }
+
+
+def test_terms_that_are_said_as_a_whole_are_all_there_are():
+    for reward in ({"type": "env"}, {"terms": {"env": {}}}):
+        config = compose(
+            {"env": "cartpole", "reward": reward}, ["reward.terms={constant: {value: 2}}"]
+        )
+        assert list(config.reward.terms) == ["constant"]
+        assert config.run.name == "cartpole_ppo_constant"
+
+
 def test_a_file_can_refer_to_its_own_values(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("env: {id: CartPole-v1}\nseed: 3\nrun: {name: 'seed-${seed}'}")

@@ -48,6 +48,27 @@ def test_the_same_class_can_be_registered_again_after_a_new_import(things):
     assert things.get("thing") is anew
 
 
+def test_a_class_of_the_same_file_is_the_same_under_another_name_of_its_module(things, monkeypatch):
+    script = type(sys)("as_a_script")
+    script.__file__ = __file__
+    monkeypatch.setitem(sys.modules, "as_a_script", script)
+    again = type("Thing", (), {"__module__": "as_a_script", "__qualname__": "Thing"})
+    things.register("thing", Thing)
+    things.register("thing", again)
+    assert things.get("thing") is again
+    script.__file__ = __file__ + "x"
+    with pytest.raises(ConfigError, match="already"):
+        things.register("thing", Thing)
+
+
+def test_a_name_that_is_like_no_other_may_have_to_be_imported(things):
+    things.register("thing", Thing)
+    with pytest.raises(
+        ConfigError, match=r"choose from thing, or name the file .* under 'imports'"
+    ):
+        things.get("reinforce")
+
+
 def test_an_unknown_name_is_answered_with_the_nearest(things):
     things.register("thing", Thing)
     with pytest.raises(ConfigError, match=r"unknown gadgety 'thign': did you mean 'thing'\?"):

@@ -258,3 +258,13 @@ def test_evaluation_environments_differ_where_they_shall():
     assert (evaluated.n_envs, evaluated.frame_stack, evaluated.settings) == (1, 2, [{"a": 1}])
     assert evaluated.eval == {}
     assert env.for_evaluation().n_envs == 8
+
+
+def test_games_of_atari_are_preprocessed_unless_somebody_says_otherwise():
+    def preprocessed(**given):
+        return EnvConfig(**given).atari
+
+    assert preprocessed(id="ALE/Breakout-v5")
+    assert not preprocessed(id="ALE/Breakout-v5", atari=False)
+    assert not preprocessed(id="ALE/Breakout-v5", kwargs={"obs_type": "ram"})
+    assert not preprocessed(id="CartPole-v1")

@@ -39,3 +39,27 @@ class Telling(Looking):
 
     def observed(self):
         return {**super().observed(), "text": str(self.count)}
+
+
+class Parted(gymnasium.Env):
+    """Observes a tuple, with another one inside."""
+
+    observation_space = spaces.Tuple(
+        [
+            spaces.Discrete(100),
+            spaces.Dict({"a": spaces.Tuple([spaces.Box(-1, 1, (2,), np.float32)])}),
+        ]
+    )
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed, options=options)
+        self.count = 0
+        return self.observed(), {}
+
+    def observed(self):
+        return self.count, {"a": (np.full(2, self.count / 2, np.float32),)}
+
+    def step(self, action):  # noqa: ARG002
+        self.count += 1
+        return self.observed(), 0.0, False, False, {}

@@ -6,7 +6,13 @@ import gymnasium
 import numpy as np
 import pytest
 
-from guerdon.envs import Counting, UnknownEnvironmentError, VectorEnv, make_vec
+from guerdon.envs import (
+    Counting,
+    UnknownEnvironmentError,
+    UnusableEnvironmentError,
+    VectorEnv,
+    make_vec,
+)
 from guerdon.envs.local import LocalVectorEnv
 from guerdon.envs.native import EnvPoolVectorEnv
 from guerdon.envs.subprocess import SubprocessVectorEnv
@@ -200,6 +206,7 @@ def test_an_id_like_no_other_is_answered_with_what_to_do():
         ("ALE/Pong-v5", "ale_py", "atari"),
         ("MiniGrid-Empty-5x5-v0", "minigrid", "minigrid"),
         ("HalfCheetah-v5", "mujoco", "mujoco"),
+        ("LunarLander-v3", "Box2D", "box2d"),
     ],
 )
 def test_an_id_of_a_missing_package_names_the_extra(env_id, module, extra, monkeypatch):
@@ -216,8 +223,79 @@ def test_a_class_that_is_not_there_is_unknown():
 
 
 def test_what_is_no_gymnasium_environment_is_refused():
-    with pytest.raises(TypeError, match="'dict' made a dict, which is no gymnasium"):
+    with pytest.raises(UnusableEnvironmentError, match="'dict' made a dict, which is no gymnasium"):
         make_vec(dict, 1)
+    with pytest.raises(UnusableEnvironmentError, match="the wrapper str made a str"):
+        make_vec("CartPole-v1", 1, wrappers=[str])
+
+
+class Demanding(Counting):
+    """Has to be told something."""
+
+    def __init__(self, goal, **others):
+        super().__init__(**others)
+        self.goal = goal
+
+
+def raises_something_else(number):
+    return Counting(number + "1")
+
+
+@pytest.mark.parametrize("backend", EVERYWHERE)
+@pytest.mark.parametrize(
+    ("env_id", "kwargs", "sentence"),
+    [
+        ("guerdon/Counting-v0", {"lenghts": [1]}, r"no argument 'lenghts': did you mean 'lengths'"),
+        (Demanding, {"goal": 1, "lenghts": [1]}, r"'Demanding' has no argument 'lenghts'"),
+        (Demanding, {}, r"'Demanding' cannot be made with these arguments: missing a .* 'goal'"),
+        (Demanding, {"name": 1}, r"missing a .* 'goal'"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_told_in_a_sentence(backend, env_id, kwargs, sentence):
+    with pytest.raises(UnusableEnvironmentError, match=sentence):
+        make_vec(env_id, 2, backend=backend, kwargs=kwargs)
+
+
+def test_a_setting_that_does_not_fit_is_told_in_a_sentence():
+    with pytest.raises(UnusableEnvironmentError, match="too many positional arguments"):
+        make_vec(lambda: Counting(), 1, settings=[1])
+
+
+def test_other_errors_of_an_environment_stay_what_they_are():
+    with pytest.raises(TypeError, match="unsupported operand"):
+        make_vec(raises_something_else, 1, kwargs={"number": 1})
+
+
+def test_arguments_that_an_environment_hands_on_are_told_in_a_sentence():
+    pytest.importorskip("mujoco")
+    with pytest.raises(UnusableEnvironmentError, match="'HalfCheetah-v5' has no argument 'heigth'"):
+        make_vec("HalfCheetah-v5", 1, kwargs={"heigth": 3})
+
+
+def test_a_package_that_an_environment_lacks_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "jax", None)  # as if it were not installed
+    with pytest.raises(UnusableEnvironmentError, match=r"'phys2d/CartPole-v1' cannot be made.*jax"):
+        make_vec("phys2d/CartPole-v1", 1, backend="base")
+
+
+def test_a_module_that_cannot_be_imported_is_named():
+    with pytest.raises(ValueError, match=r"'env.imports' names the module 'no_such_module'"):
+        make_vec("CartPole-v1", 1, imports=["no_such_module"])
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "sentence"),
+    [
+        ("TimeLimit", "write 'package.module:Class'"),
+        ("no_such_module:Wrapper", "names the module 'no_such_module', which cannot be imported"),
+        ("gymnasium.wrappers:NoSuch", "has no 'NoSuch'"),
+        ("math:pi", "'math:pi', which is a float: name a class or function"),
+        ("gymnasium.wrappers:TimeLimit", "the wrapper TimeLimit .* 'max_episode_steps'"),
+    ],
+)
+def test_a_wrapper_that_is_none_is_named(wrapper, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        make_vec("CartPole-v1", 1, wrappers=[wrapper])
 
 
 def test_unknown_backends_and_numbers_are_refused():
@@ -250,5 +328,7 @@ def test_envpool_refuses_what_it_cannot_do():
             make_vec("CartPole-v1", 1, backend="envpool", **arguments)
     with pytest.raises(UnknownEnvironmentError, match=r"EnvPool has no 'CartPol-v1'.*CartPole-v1"):
         make_vec("CartPol-v1", 1, backend="envpool")
+    with pytest.raises(UnusableEnvironmentError, match=r"'num_threds': did you mean 'num_threads'"):
+        make_vec("CartPole-v1", 1, backend="envpool", kwargs={"num_threds": 1})
     with make_vec("CartPole-v1", 1, backend="envpool") as env:
         assert type(env) is EnvPoolVectorEnv

@@ -258,6 +258,37 @@ def test_wait_num_is_how_many_have_to_be_ready():
             assert env.step(np.zeros(3, np.int64)).env_ids.tolist() == [0, 1, 2]
 
 
+UNGUARDED = {
+    "fork server": "",
+    # as where there is no fork server
+    "spawn": "processes._context = lambda: multiprocessing.get_context('spawn')",
+    # as in newer Pythons, whose fork server imports the script before anything else
+    "preloaded": (
+        "prepare = forkserver.spawn.get_preparation_data\n"
+        "forkserver.spawn.get_preparation_data = lambda name: {\n"
+        "    **prepare(name), 'main_path': prepare(name)['init_main_from_path']\n"
+        "}"
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", UNGUARDED)
+def test_a_script_without_a_guard_is_told_in_one_sentence(tmp_path, kind):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import multiprocessing\n"
+        "from multiprocessing import forkserver\n"
+        "from guerdon.envs import make_vec, processes\n"
+        f"{UNGUARDED[kind]}\n"
+        "make_vec('CartPole-v1', 2, backend='subprocess')\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.count("Traceback") == 1
+    last = done.stderr.rstrip().splitlines()[-1]
+    assert "put what the script does under `if __name__ == '__main__':`" in last
+
+
 # --- what travels
 
 

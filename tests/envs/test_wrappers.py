@@ -1,10 +1,13 @@
-"""Time limits and frame stacks."""
+"""Time limits, frame stacks, and observations in parts."""
 
 import gymnasium
 import numpy as np
+import pytest
+from gymnasium import spaces
 
 from guerdon.envs import Counting, make_vec
-from guerdon.envs.wrappers import frame_stack, time_limit
+from guerdon.envs.wrappers import frame_stack, named_parts, time_limit
+from tests.envs.looking import Parted
 
 
 def test_a_time_limit_truncates():
@@ -44,3 +47,30 @@ def test_wrappers_are_applied_from_the_inside_out():
     )
     env.reset(0)
     assert env.step(np.zeros((1, 1), np.float32)).rew.tolist() == [4.0]
+
+
+@pytest.mark.parametrize("backend", ["base", "subprocess"])
+def test_tuples_in_observations_become_dictionaries(backend):
+    with make_vec(Parted, 2, backend=backend) as env:
+        assert env.observation_space == spaces.Dict(
+            {
+                "0": spaces.Discrete(100),
+                "1": spaces.Dict({"a": spaces.Dict({"0": spaces.Box(-1, 1, (2,), np.float32)})}),
+            }
+        )
+        obs = env.reset(0)
+        assert obs["0"].tolist() == [0, 0]
+        step = env.step(np.zeros(2, np.int64))
+    assert step.obs_next["0"].tolist() == [1, 1]
+    assert step.obs_next["1"]["a"]["0"].tolist() == [[0.5, 0.5]] * 2
+
+
+def test_parts_keep_their_order():
+    many = spaces.Tuple([spaces.Discrete(2)] * 11)
+    env = gymnasium.wrappers.TransformObservation(Counting(), lambda _: (1,) * 11, many)
+    assert list(named_parts(env).observation_space) == [str(i) for i in range(11)]
+
+
+def test_an_environment_without_tuples_stays_as_it_is():
+    env = Counting()
+    assert named_parts(env) is env

@@ -38,6 +38,9 @@ class Bare(nn.Module):
         super().__init__()
         self.spaces = observation_space, action_space
 
+    def forward(self, obs):
+        return {"logit": obs[..., :2]}
+
 
 @pytest.fixture
 def names():
@@ -88,13 +91,20 @@ def test_an_unknown_name_is_answered_with_the_nearest():
 
 
 def test_a_module_is_taken_as_it_is():
-    model = FCDQN(3, 2)
+    model = Bare(VECTOR, TWO)
     assert create_model(QNetwork, VECTOR, TWO, custom=model) is model
+
+
+def test_a_module_of_the_tutorial_is_called_as_it_expects():
+    model = FCDQN(3, 2)
+    obs = torch.randn(4, 3)
+    made = create_model(QNetwork, VECTOR, TWO, custom=model)
+    assert torch.equal(made(obs)["logit"], model.pred(obs))
 
 
 def test_a_class_that_takes_sizes_is_given_sizes():
     model = create_model(QNetwork, VECTOR, TWO, ModelConfig(hidden=[9]), custom=FCDQN)
-    assert model.sizes == (3, 2, (9,), "cpu")
+    assert model.model.sizes == (3, 2, (9,), "cpu")
     images = spaces.Box(0, 255, (3, 40, 40), np.uint8)
     assert create_model(QNetwork, images, TWO, custom=ConvDiscreteNet)(
         torch.zeros(1, 3, 40, 40, dtype=torch.uint8)

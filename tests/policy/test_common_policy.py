@@ -195,6 +195,32 @@ def test_an_on_policy_class_sees_every_transition_of_the_rollout_once_an_epoch()
         assert len(half) == len(stored)
 
 
+def test_rows_with_random_actions_have_the_outputs_of_all_others():
+    class Stored(Recorder):
+        def _process_transition(self, obs, armor_output, timestep):
+            transition = super()._process_transition(obs, armor_output, timestep)
+            return {**transition, "logit": armor_output["logit"]}
+
+    env = make_vec("CartPole-v1", 2)
+    policy = Stored({"type": "stored"}, env.observation_space, env.action_space)
+    buffer = policy.make_buffer(100, 2, 0)
+    obs, act = env.reset(0), np.array([1, 0])
+    output = policy.random_output(Batch(obs=obs), act)
+    step = env.step(output.act)
+    buffer.add(
+        obs=obs, act=output.act, policy=output.policy, rew=step.rew, obs_next=step.obs_next,
+        terminated=step.terminated, truncated=step.truncated,
+    )  # fmt: skip
+    Collector(policy, env, buffer, seed=0).collect(n_step=10)
+    policy.update(64, buffer)
+    env.close()
+    (data,) = policy.seen
+    assert output.act.tolist() == [1, 0]
+    with torch.no_grad():
+        expected = policy._model(data["obs"])["logit"]
+    torch.testing.assert_close(data["logit"], expected)
+
+
 def test_advantages_are_computed_from_rewards_as_they_are_read():
     env = make_vec("CartPole-v1", 1)
     policy = Advantages({"type": "advantages"}, env.observation_space, env.action_space)

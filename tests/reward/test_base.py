@@ -67,8 +67,8 @@ def test_a_model_takes_a_config_or_a_dictionary():
 
 
 def test_a_model_has_to_say_how_it_estimates():
-    with pytest.raises(TypeError, match="estimate"):
-        RewardModel({})
+    with pytest.raises(NotImplementedError, match="neither score"):
+        RewardModel({}).estimate(transitions())
 
 
 def test_most_models_need_no_data_and_no_training():

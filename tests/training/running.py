@@ -38,8 +38,11 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "ppo_continuous": _ON_POLICY
     | {"env": {"id": "guerdon/Target-v0"}, "policy": {"type": "ppo", **_model()}},
-    "a2c": _ON_POLICY
-    | {"env": {"id": "guerdon/Identity-v0"}, "policy": {"type": "a2c", **_model()}},
+    "a2c": {
+        "collect": {"n_step": 32},
+        "env": {"id": "guerdon/Identity-v0"},
+        "policy": {"type": "a2c", **_model()},
+    },
     "dqn_prioritized_3_step": _OFF_POLICY
     | {
         "env": {"id": "CartPole-v1"},

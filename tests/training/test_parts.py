@@ -120,7 +120,7 @@ def test_other_parts_go_on_exactly_where_the_state_was_taken(case):
         parts.collector.collect(n_step=60)
         if parts.reward.learns:
             fields = ("obs", "rew", "terminated", "truncated")
-            parts.reward.collect_data(parts.collector.fresh(fields))
+            parts.reward.collect_data(*parts.collector.fresh(fields))
         for _ in range(2):
             parts.policy.update(16, parts.buffer, parts.reward)
         if parts.policy.on_policy:
@@ -145,7 +145,7 @@ def test_other_parts_go_on_exactly_where_the_state_was_taken(case):
 def test_a_clean_point_breaks_off_every_episode():
     parts = parts_of("ppo_normalized")
     parts.collector.collect(n_step=30)
-    parts.reward.collect_data(parts.collector.fresh(("rew", "terminated", "truncated")))
+    parts.reward.collect_data(*parts.collector.fresh(("rew", "terminated", "truncated")))
     parts.clean_point()
     assert not parts.reward.state_dict()["scaler"]["returns"].any()
     before = parts.buffer.written

@@ -7,10 +7,13 @@ import pytest
 import torch
 
 from guerdon.data import Batch
+from guerdon.envs import Counting
+from guerdon.policy import POLICIES, PPO
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint
 from guerdon.training.replay import evaluate_run, load_policy
 from guerdon.training.run import train
 from tests.cli.tiny import BUDGET, damage
+from tests.training.running import config_of
 
 
 @pytest.fixture(scope="module", params=["cartpole_ppo", "cartpole_dqn"])
@@ -101,3 +104,57 @@ def test_a_run_of_a_device_that_is_not_here_plays_on_the_cpu(run, tmp_path, monk
     config.write_text(config.read_text().replace("device: cpu", "device: cuda"))
     policy, _ = load_policy(folder)
     assert policy.device == torch.device("cpu")
+
+
+# --- what `train` was given in Python
+
+
+class Network(torch.nn.Module):
+    def __init__(self, *_):
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 5)
+
+    def forward(self, obs):
+        output = self.linear(obs.float())
+        return {"logit": output[..., :4], "value": output[..., 4]}
+
+
+class Given(PPO):
+    """No registered policy."""
+
+
+def make(length):
+    return Counting(lengths=[length])
+
+
+def test_what_a_run_was_given_is_given_again(tmp_path):
+    given = {"env_setting": (make, [4, 5], [6, 7]), "model": Network, "policy_fn": Given}
+    config = config_of("ppo", tmp_path / "run", run={"max_steps": 64})
+    train(config, display="none", **given)
+    policy, _ = load_policy(tmp_path / "run", **given)
+    assert type(policy) is Given
+    assert any(isinstance(module, Network) for module in policy.modules())
+    found = evaluate_run(tmp_path / "run", episodes=4, **given)
+    assert sorted(found["lengths"]) == [6, 6, 7, 7]
+    assert evaluate_run(tmp_path / "run", episodes=1, **given)["lengths"] == [6]
+    with pytest.raises(ValueError, match="cannot be filmed: leave out 'video'"):
+        evaluate_run(tmp_path / "run", video=True, **given)
+    without = given | {"model": None}
+    with pytest.raises(ValueError, match="a model or policy_fn that `train` was given has to be"):
+        load_policy(tmp_path / "run", **without)
+
+
+def test_a_policy_class_that_only_python_knows_is_known_by_its_name_in_the_run(tmp_path):
+    train(config_of("ppo", tmp_path / "run", run={"max_steps": 64}), display="none")
+    config = tmp_path / "run" / "config.yaml"
+    config.write_text(config.read_text().replace("type: ppo", "type: only_python"))
+    with pytest.raises(ValueError, match="unknown policy 'only_python'"):
+        load_policy(tmp_path / "run")
+    policy, found = load_policy(tmp_path / "run", policy_fn=Given)
+    assert type(policy) is Given
+    assert found.policy["type"] == "only_python"
+    summary = train(
+        None, "run.max_steps=96", resume=tmp_path / "run", policy_fn=Given, display="none"
+    )
+    assert summary["env_steps"] >= 96
+    assert POLICIES.get("only_python") is Given

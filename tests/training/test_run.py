@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from guerdon.config import ConfigError, compose
-from guerdon.envs import EnvironmentFailedError, Identity, UnknownEnvironmentError
+from guerdon.envs import Identity, UnknownEnvironmentError, UnusableEnvironmentError
 from guerdon.policy import PPO
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint
 from guerdon.training.run import interrupts, train
@@ -197,6 +197,14 @@ def test_ctrl_c_saves_first(number, tmp_path):
     assert summary["env_steps"] == 132
 
 
+def test_the_first_ctrl_c_is_answered_at_once(capfd):
+    with interrupts() as asked:
+        signal.raise_signal(signal.SIGINT)
+        assert asked()
+        said = "stopping after this iteration; press Ctrl-C again to stop at once\n"
+        assert capfd.readouterr().err == said
+
+
 def test_a_second_ctrl_c_ends_at_once(tmp_path):
     class Impatient(Interrupting):
         presses = 2
@@ -244,8 +252,8 @@ def test_an_error_gives_signals_back():
         ({"env": {"id": "NoSuchThing-v7"}}, UnknownEnvironmentError),
         ({"env": {"id": "Pendulum-v1"}, "policy": {"type": "dqn"}}, (ValueError, ConfigError)),
         ({"policy": {"type": "ppo", "gama": 0.9}}, ConfigError),
-        ({"env": {"kwargs": {"nonsense": 1}}}, TypeError),
-        ({"env": {"kwargs": {"nonsense": 1}, "backend": "subprocess"}}, EnvironmentFailedError),
+        ({"env": {"kwargs": {"nonsense": 1}}}, UnusableEnvironmentError),
+        ({"env": {"kwargs": {"nonsense": 1}, "backend": "subprocess"}}, UnusableEnvironmentError),
         ({"reward": {"terms": {"no_such_reward": {}}}}, ConfigError),
     ],
 )

@@ -146,7 +146,7 @@ def test_off_policy_a_reward_that_learns_sees_every_transition_once():
     policy, collector = made("dqn", "CartPole-v1")
     reward = make_reward({"type": "env", "normalize": True})
     seen = []
-    reward.collect_data = lambda data: seen.append(data.obs[data.mask].copy())
+    reward.collect_data = lambda data, rows: seen.append(data.obs[data.mask].copy())
     offpolicy_trainer(
         policy, collector, reward=reward, n_step=24, batch_size=8, warmup_steps=48, max_steps=200
     )
@@ -163,7 +163,7 @@ def test_a_reward_that_does_not_learn_is_not_asked_to():
     reward.collect_data = None
     resolved = []
     resolve = reward.resolve
-    reward.resolve = lambda batch: resolved.append(resolve(batch)) or resolved[-1]
+    reward.resolve = lambda *read: resolved.append(resolve(*read)) or resolved[-1]
     monitor = onpolicy_trainer(policy, collector, reward=reward, n_step=40, max_steps=40)
     (batch,) = resolved
     assert isinstance(batch, Batch)

@@ -10,6 +10,7 @@ import torch
 
 import guerdon
 from guerdon.config import compose
+from guerdon.config.reads import unread
 from guerdon.config.registry import registry_of
 from guerdon.training.checkpoints import load_checkpoint
 from guerdon.training.run import train
@@ -41,13 +42,13 @@ def few_iterations(*choices, n_step=64):
     config = compose(choices[0] if "=" not in choices[0] else None,
                      [choice for choice in choices if "=" in choice])  # fmt: skip
     need_package(config.env.id)
-    on_policy = registry_of("policy").get(config.policy["type"]).on_policy
+    policy = registry_of("policy").get(config.policy["type"])
+    on_policy = policy.on_policy
     n_step = n_step if on_policy else min(config.collect.n_step, 16)
     warmup = 0 if on_policy else 32
     overrides = [
         f"env.n_envs={min(config.env.n_envs, 2)}",
         f"collect.n_step={n_step}",
-        f"learn.batch_size={min(config.learn.batch_size, 32)}",
         f"learn.repeat={min(config.learn.repeat, 2)}",
         f"learn.updates_per_collect={min(config.learn.updates_per_collect, 4)}",
         f"run.max_steps={warmup + ITERATIONS * n_step}",
@@ -57,6 +58,8 @@ def few_iterations(*choices, n_step=64):
         # An episode of Pong takes minutes; this is no matter of the policy.
         f"env.eval={{max_episode_steps: 100, n_envs: 1, backend: {config.env.backend}}}",
     ]
+    if "learn.batch_size" not in unread(policy):
+        overrides += [f"learn.batch_size={min(config.learn.batch_size, 32)}"]
     if not on_policy:
         overrides += [f"collect.warmup_steps={warmup}", "collect.buffer_size=200"]
     return config, overrides

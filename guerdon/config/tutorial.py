@@ -1,0 +1,164 @@
+"""The config layout of the nerveX tutorial, in guerdon's words.
+
+Its environments, buffer, actor and evaluator are sections of their own here. Its policies have
+parts (``policy.learn``, ``policy.collect``, ``policy.command``), which a class in the tutorial's
+style reads as they are; of other policies they become the options.
+"""
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import Any
+
+from guerdon.config import sources
+from guerdon.config.errors import ConfigError
+from guerdon.config.reads import unread
+
+Values = dict[str, Any]
+
+_KEYS = {
+    "env.env_id": "env.id",
+    "env.import_names": "env.imports",
+    "env.env_manager_type": "env.backend",
+    "env.actor_env_num": "env.n_envs",
+    "env.evaluator_env_num": "eval.n_envs",
+    "policy.policy_type": "policy.type",
+    "policy.import_names": "imports",
+    "actor.n_sample": "collect.n_step",
+    "actor.n_episode": "collect.n_episode",
+    "evaluator.n_episode": "eval.episodes",
+    "evaluator.stop_val": "eval.target_return",
+}
+_AMOUNTS = {
+    "replay_buffer.meta_maxlen": "collect.buffer_size",
+    "replay_buffer.replay_buffer_size": "collect.buffer_size",
+    "policy.learn.batch_size": "learn.batch_size",
+    "policy.learn.train_step": "learn.updates_per_collect",
+}
+_OPTIONS = {
+    "learn.learning_rate": "learning_rate",
+    "learn.algo.discount_factor": "gamma",
+    "learn.algo.nstep": "n_step",
+    "learn.algo.target_update_freq": "target_update_every",
+    "command.eps": "epsilon",
+    "model.hidden_dim_list": "model.hidden",
+}
+# The environments say these, or one of the options above does.
+_SAID = (
+    "model.obs_dim",
+    "model.action_dim",
+    "collect.traj_len",
+    "collect.unroll_len",
+    "collect.algo.nstep",
+)
+_PARTS = ("learn", "collect", "eval", "command")
+_SECTIONS = ("actor", "evaluator", "learner", "replay_buffer", "commander")
+_SPELLINGS = {"aynsc_subprocess": "async_subprocess"}  # the tutorial's
+_PACKAGES = ("nervex", "app_zoo")  # whose environments and policies guerdon has under their names
+
+
+def renamed(values: Values) -> Values:
+    """Values with guerdon's keys, where these do not depend on the policy.
+
+    Args:
+        values: Sections, which are changed.
+    """
+    for old, new in _KEYS.items():
+        if (value := _take(values, old)) is not None:
+            value = _without_packages(value) if old.endswith("import_names") else value
+            _put(values, new, _SPELLINGS.get(str(value), value))
+    _take(values, "policy.on_policy")  # a class knows what it is
+    if (cuda := _take(values, "policy.use_cuda")) is not None:
+        _put(values, "run.device", "cuda" if cuda else "cpu")
+    name = _take(values, "env.env_type")
+    if name is not None and "id" not in values["env"]:
+        known = name in sources.options("env")
+        zoo = sources.ZOO / "env" / f"{name}.yaml"
+        section = sources.read(zoo)["env"] if known else {"id": name}
+        values["env"] = {**section, **values["env"]}
+    return values
+
+
+def fitted(values: Values, policy: Any) -> Values:
+    """Values with guerdon's keys, where these depend on the policy.
+
+    Args:
+        values: What `renamed` gave, which is changed.
+        policy: The registered class.
+    """
+    own = policy.Config.model_config.get("extra") == "allow"  # it reads its parts itself
+    idle = unread(policy)
+    for old, new in _AMOUNTS.items():
+        keep = own and old.startswith("policy.")
+        if (value := _take(values, old, keep)) is not None and new not in idle:
+            _put(values, new, value)
+    left = [f"{name}.{key}" for name in _SECTIONS for key in _keys_in(values.get(name))]
+    section = values.get("policy")
+    if isinstance(section, dict) and not own:
+        left += _flatten(section, policy.Config.model_fields, _updates_per_step(values))
+    if left:
+        keys, them = ("key", "it") if len(left) == 1 else ("keys", "them")
+        names = ", ".join(map(repr, left))
+        raise ConfigError(f"unknown {keys} {names}: nothing here is like that, so leave {them} out")
+    return {name: part for name, part in values.items() if name not in _SECTIONS or part}
+
+
+def _flatten(section: Values, fields: Any, updates_per_step: float) -> Iterator[str]:
+    """Makes parts of a policy its options; yields what has no counterpart."""
+    for path in _SAID:
+        _take(section, path)
+    for old, new in _OPTIONS.items():
+        if new.partition(".")[0] not in fields or (value := _take(section, old)) is None:
+            continue
+        if new == "epsilon" and isinstance(value, dict) and "decay" in value:
+            # It counts updates there, and steps of the environments here.
+            value = {**value, "decay": max(1, round(value["decay"] / updates_per_step))}
+        _put(section, new, value)
+    for name in _PARTS:
+        if name not in fields and isinstance(section.get(name), dict):
+            yield from (f"policy.{name}.{key}" for key in _keys_in(section.pop(name)))
+
+
+def _updates_per_step(values: Values) -> float:
+    steps = _take(values, "collect.n_step", keep=True)
+    updates = _take(values, "learn.updates_per_collect", keep=True)
+    known = all(isinstance(number, int) and number > 0 for number in (steps, updates))
+    return updates / steps if known else 1.0
+
+
+def _keys_in(part: Any) -> Iterator[str]:
+    """The dotted keys of all that a part still holds."""
+    for key, value in part.items() if isinstance(part, dict) else ():
+        if isinstance(value, dict):
+            yield from (f"{key}.{inner}" for inner in _keys_in(value))
+        else:
+            yield key
+
+
+def _without_packages(names: Any) -> Any:
+    """Names of modules, less those of the tutorial's own packages where these are missing."""
+    if not isinstance(names, list):
+        return names
+    missing = [package for package in _PACKAGES if find_spec(package) is None]
+    return [name for name in names if str(name).partition(".")[0] not in missing]
+
+
+def _take(sections: Values, path: str, keep: bool = False) -> Any:
+    """Takes the value of a dotted key out of sections; None where there is none."""
+    *outer, key = path.split(".")
+    for name in outer:
+        inner = sections.get(name)
+        if not isinstance(inner, dict):
+            return None
+        sections = inner
+    return sections.get(key) if keep else sections.pop(key, None)
+
+
+def _put(sections: Values, path: str, value: Any) -> None:
+    """Sets a dotted key, unless it is there, or its section is none."""
+    *outer, key = path.split(".")
+    for name in outer:
+        inner = sections.setdefault(name, {})
+        if not isinstance(inner, dict):
+            return
+        sections = inner
+    sections.setdefault(key, value)

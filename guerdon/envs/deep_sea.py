@@ -1,0 +1,73 @@
+"""`DeepSea`: one way in 2**size leads to the treasure, and every step on it costs."""
+
+from __future__ import annotations
+
+import numpy as np
+from gymnasium import spaces
+
+from guerdon.envs.batched import BatchedEnv, SingleEnv
+
+_COST = 0.01
+
+
+class DeepSeaVector(BatchedEnv):
+    """Many `DeepSea`, stepped together.
+
+    Args:
+        num_envs: How many.
+        size: See `DeepSea`.
+        mapping_seed: See `DeepSea`.
+        max_episode_steps: Truncates episodes; None is never, since they end by themselves.
+    """
+
+    def __init__(
+        self,
+        num_envs: int = 1,
+        size: int = 20,
+        mapping_seed: int = 0,
+        max_episode_steps: int | None = None,
+    ) -> None:
+        if size < 1:
+            raise ValueError(f"size is {size}, but a sea has 1 row or more")
+        space = spaces.Box(0.0, 1.0, (size * size,), np.float32)
+        super().__init__(num_envs, space, spaces.Discrete(2), max_episode_steps)
+        self._size = size
+        self._right = np.random.default_rng(mapping_seed).integers(2, size=(size, size))
+        self._row = np.zeros(num_envs, np.int64)
+        self._column = np.zeros(num_envs, np.int64)
+
+    def _begin(self, ids: np.ndarray) -> None:
+        self._row[ids] = self._column[ids] = 0
+
+    def _move(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+        last = self._size - 1
+        right = actions == self._right[self._row, self._column]
+        success = right & (self._column == last)  # a column that only the last row has
+        self._row += 1
+        self._column = np.clip(self._column + np.where(right, 1, -1), 0, last)
+        rew = success - right * (_COST / self._size)
+        return rew, self._row > last, {"success": success}
+
+    def _observe(self) -> np.ndarray:
+        obs = np.zeros((self.num_envs, self._size * self._size), np.float32)
+        inside = self._row < self._size
+        obs[self._ids[inside], (self._row * self._size + self._column)[inside]] = 1
+        return obs
+
+
+class DeepSea(SingleEnv):
+    """A dive from the top left of a square grid: each step goes down a row, and left or right.
+
+    A step to the right costs 0.01 / `size`; from the bottom right cell it finds the treasure, which
+    pays 1 and is told in ``info["success"]``. The best return is 0.99, and one sequence of actions
+    has it. Which of the two actions is "right" differs from cell to cell. Observed is the cell,
+    one-hot and row by row, and all zeros at the end, after `size` steps. The deep sea of bsuite
+    (https://arxiv.org/abs/1908.03568).
+
+    Args:
+        size: Rows, and columns.
+        mapping_seed: Draws which action is "right" in each cell; it stays so in all episodes.
+    """
+
+    def __init__(self, size: int = 20, mapping_seed: int = 0) -> None:
+        super().__init__(DeepSeaVector(1, size, mapping_seed))

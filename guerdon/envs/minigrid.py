@@ -1,0 +1,50 @@
+"""What an agent of MiniGrid sees, as numbers for a network."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from gymnasium import spaces, wrappers
+
+from guerdon.envs.ids import UnusableEnvironmentError
+from guerdon.extras import require
+
+if TYPE_CHECKING:
+    from guerdon.envs.wrappers import AnyEnv
+
+
+def minigrid_view(env: AnyEnv) -> AnyEnv:
+    """Observations become one vector: every cell in view and the direction, one-hot.
+
+    A cell has a kind of object (11), a colour (6) and a state (4: that of a door, or where an agent
+    looks). The mission is left out: it is a text, and in most tasks always the same.
+
+    Args:
+        env: Of MiniGrid, with its symbolic observations: those of the agent, of the whole grid
+            (``minigrid.wrappers:FullyObsWrapper``), or of another size (``ViewSizeWrapper``).
+    """
+    space = env.observation_space
+    if not (isinstance(space, spaces.Dict) and {"image", "direction"} <= {*space}):
+        raise UnusableEnvironmentError(
+            f"minigrid_view reads the image and direction of MiniGrid, but here observations are "
+            f"{space}: leave it out of env.wrappers"
+        )
+    constants = require("minigrid.core.constants", "minigrid")
+    kinds = (
+        len(constants.OBJECT_TO_IDX),
+        len(constants.COLOR_TO_IDX),
+        max(len(constants.STATE_TO_IDX), len(constants.DIR_TO_VEC)),
+    )
+    n_cells = int(np.prod((space["image"].shape or ())[:2]))
+    sizes = np.array([*kinds * n_cells, len(constants.DIR_TO_VEC)])
+    starts = np.cumsum(sizes) - sizes
+    total = int(sizes.sum())
+
+    def view(obs: Any) -> np.ndarray:
+        vector = np.zeros(total, np.float32)
+        vector[starts[:-1] + obs["image"].reshape(-1)] = 1
+        vector[starts[-1] + obs["direction"]] = 1
+        return vector
+
+    return wrappers.TransformObservation(env, view, spaces.Box(0.0, 1.0, (total,), np.float32))

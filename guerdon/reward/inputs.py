@@ -1,0 +1,91 @@
+"""From transitions to what the networks of reward models read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from guerdon.data.batch import Batch
+from guerdon.nn.config import ModelConfig
+from guerdon.nn.encoders import make_joint
+from guerdon.nn.normalizer import make_normalizer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from guerdon.reward.base import Setting
+
+
+def tensors(value: Any, device: str | torch.device) -> Any:
+    """Arrays as tensors on a device, in single precision; parts of a batch as a dictionary."""
+    if isinstance(value, Batch | dict):
+        return {key: tensors(part, device) for key, part in value.items()}
+    if isinstance(value, np.ndarray):
+        value = torch.from_numpy(value if value.flags.writeable else value.copy())
+    dtype = torch.float32 if value.dtype == torch.float64 else None
+    return value.to(device=device, dtype=dtype)
+
+
+class TransitionInput(nn.Module):
+    """Makes one vector of a transition: numbers normalised, categories one-hot, images encoded.
+
+    Calling it is pure; `update` alone changes the statistics that it normalises with.
+
+    Args:
+        setting: Knows the spaces.
+        parts: Which fields to join: ``obs``, ``act``, ``obs_next``.
+        model: How images are encoded.
+        clip: The largest absolute value of a normalised number.
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        parts: Sequence[str],
+        model: ModelConfig | None = None,
+        clip: float = 10.0,
+    ) -> None:
+        super().__init__()
+        self.parts = tuple(parts)
+        self.size = 0
+        self.normalizers = nn.ModuleDict()
+        self.encoders = nn.ModuleDict()
+        for part in self.parts:
+            kind = _kind(part)
+            if kind not in self.encoders:  # observations and next ones are of one kind
+                space = setting.action_space if kind == "act" else setting.observation_space
+                if (normalizer := make_normalizer(space)) is not None:
+                    self.normalizers[kind] = normalizer
+                    _set_clip(normalizer, clip)
+                self.encoders[kind] = make_joint(space, model or ModelConfig())
+            encoder: Any = self.encoders[kind]
+            self.size += encoder.size
+
+    def forward(self, data: Any) -> Tensor:
+        """Vectors [..., size] of transitions: a mapping with tensors."""
+        return torch.cat([self._part(part, data[part]) for part in self.parts], -1)
+
+    def _part(self, part: str, value: Any) -> Tensor:
+        kind = _kind(part)
+        if kind in self.normalizers:
+            value = self.normalizers[kind](value)
+        encoded: Tensor = self.encoders[kind](value)
+        return encoded
+
+    def update(self, data: Any) -> None:
+        """Lets the statistics see transitions [N, ...]; of both observations, the first alone."""
+        for kind, normalizer in self.normalizers.items():
+            normalizer.update(data[kind if kind in data else "obs_next"])  # type: ignore[operator]
+
+
+def _kind(part: str) -> str:
+    return "act" if part == "act" else "obs"
+
+
+def _set_clip(normalizer: Any, clip: float) -> None:
+    for module in normalizer.modules():
+        if hasattr(module, "clip"):
+            module.clip = clip

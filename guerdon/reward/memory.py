@@ -1,0 +1,72 @@
+"""What a reward model remembers of what the policy did."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from guerdon.data.tree import flatten, unflatten
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from guerdon.data.batch import Batch
+
+
+class Memory:
+    """A ring of transitions: the newest ones take the place of the oldest.
+
+    Args:
+        size: Transitions that it holds at most.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._columns: dict[tuple[str, ...], np.ndarray] = {}
+        self._written = 0  # since the last `clear`
+
+    def __len__(self) -> int:
+        return min(self._written, self.size)
+
+    def add(self, rows: Batch) -> None:
+        """Takes rows [N, ...], oldest first."""
+        leaves = dict(flatten(rows))
+        number = len(next(iter(leaves.values())))
+        if not self._columns:
+            self._columns = {
+                path: np.empty((self.size, *leaf.shape[1:]), leaf.dtype)
+                for path, leaf in leaves.items()
+            }
+        places = (self._written + np.arange(max(0, number - self.size), number)) % self.size
+        for path, column in self._columns.items():
+            column[places] = leaves[path][-len(places) :]
+        self._written += number
+
+    def sample(self, number: int, generator: np.random.Generator) -> Batch:
+        """Draws rows, each as likely as any, with replacement."""
+        return self.rows(generator.integers(len(self), size=number))
+
+    def rows(self, index: np.ndarray | None = None) -> Batch:
+        """Rows by their place; all of them by default, which are the memory's own."""
+        places = slice(0, len(self)) if index is None else index
+        return unflatten({path: column[places] for path, column in self._columns.items()})
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self._written = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that is needed to go on."""
+        held = len(self)
+        columns = {".".join(path): column[:held] for path, column in self._columns.items()}
+        return {"written": self._written, "columns": columns}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on where `state_dict` was taken."""
+        self._written = int(state["written"])
+        self._columns = {}
+        for name, rows in state["columns"].items():
+            column = np.empty((self.size, *rows.shape[1:]), np.asarray(rows).dtype)
+            column[: len(rows)] = rows
+            self._columns[tuple(name.split("."))] = column

@@ -1,0 +1,78 @@
+"""Options that a policy does not read are refused where the user sets them."""
+
+import pytest
+
+from guerdon.config import ConfigError, compose, to_yaml
+from guerdon.config.reads import unread
+from guerdon.policy import A2C, DQN, PPO, SAC, CommonPolicy
+
+ON_POLICY = ["collect.buffer_size", "collect.warmup_steps", "learn.updates_per_collect"]
+
+
+class Rollouts(CommonPolicy):
+    on_policy = True
+
+
+class Unsaid(PPO):
+    def learn(self, batch, **options):
+        return super().learn(batch, **options)
+
+
+@pytest.mark.parametrize(
+    ("policy", "keys"),
+    [
+        (PPO, ON_POLICY),
+        (A2C, [*ON_POLICY, "learn.batch_size", "learn.repeat"]),
+        (Rollouts, ON_POLICY),
+        (Unsaid, ON_POLICY),  # nobody can know what it reads of its options
+        (DQN, ["learn.repeat"]),
+        (SAC, ["learn.repeat"]),
+        (CommonPolicy, ["learn.repeat"]),
+    ],
+)
+def test_what_a_policy_does_not_read_is_known(policy, keys):
+    assert unread(policy) == keys
+
+
+@pytest.mark.parametrize(
+    ("preset", "override", "fix"),
+    [
+        ("cartpole_ppo", "collect.warmup_steps=5", "leave it out"),
+        ("cartpole_ppo", "collect.buffer_size=5000", "leave it out"),
+        ("cartpole_ppo", "learn.updates_per_collect=2", "use 'learn.repeat'"),
+        ("cartpole_a2c", "learn.batch_size=32", "leave it out"),
+        ("cartpole_a2c", "learn.repeat=2", "leave it out"),
+        ("cartpole_a2c", "learn.updates_per_collect=2", "leave it out"),
+        ("cartpole_dqn", "learn.repeat=2", "use 'learn.updates_per_collect'"),
+    ],
+)
+def test_an_option_without_effect_is_refused(preset, override, fix):
+    (key, value), policy = override.split("="), preset.partition("_")[2]
+    section, _, option = key.partition(".")
+    sentence = f"{key!r} is {value}, but {policy} does not read it: {fix}"
+    for source, overrides in (
+        (preset, [override]),
+        (preset, [f"{section}={{{option}: {value}}}"]),
+        ({"env": "cartpole", "policy": policy, section: {option: int(value)}}, []),
+    ):
+        with pytest.raises(ConfigError) as error:
+            compose(source, overrides)
+        assert str(error.value) == sentence
+
+
+def test_another_policy_takes_what_a_file_says_with_it():
+    source = {"env": "cartpole", "policy": "dqn", "collect": {"warmup_steps": 7}}
+    assert compose(source, ["policy=ppo"]).collect.warmup_steps == 0
+
+
+def test_the_default_may_be_said():
+    compose("cartpole_ppo", ["collect.warmup_steps=0", "collect.buffer_size=null"])
+    compose("cartpole_dqn", ["learn.repeat=1"])
+
+
+def test_what_the_policy_says_itself_is_no_mistake(tmp_path, monkeypatch):
+    monkeypatch.setattr(A2C, "defaults", {"collect": {"n_step": 8}, "learn": {"batch_size": 99}})
+    config = compose(None, ["env.id=CartPole-v1", "policy=a2c"])
+    assert config.collect.n_step == 8  # fewer than the batch size that nobody reads
+    (tmp_path / "config.yaml").write_text(to_yaml(config))
+    assert compose(tmp_path) == config

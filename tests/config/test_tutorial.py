@@ -1,0 +1,106 @@
+"""The layout of the nerveX tutorial, for policies of guerdon's own; test_entry has the others."""
+
+import copy
+
+import pytest
+
+from guerdon.config import ConfigError, compose
+
+LAYOUT = {
+    "env": {
+        "env_manager_type": "aynsc_subprocess",
+        "import_names": ["app_zoo.classic_control.cartpole.envs", "math"],
+        "env_type": "cartpole",
+        "actor_env_num": 4,
+        "evaluator_env_num": 3,
+    },
+    "policy": {
+        "use_cuda": True,
+        "policy_type": "dqn",
+        "import_names": ["nervex.policy.dqn", "cmath"],
+        "on_policy": False,
+        "model": {"obs_dim": 4, "action_dim": 2, "hidden_dim_list": [32, 16], "dueling": True},
+        "learn": {
+            "train_step": 3,
+            "batch_size": 16,
+            "learning_rate": 0.01,
+            "algo": {"target_update_freq": 100, "discount_factor": 0.97, "nstep": 2},
+        },
+        "collect": {"traj_len": 1, "unroll_len": 1, "algo": {"nstep": 2}},
+        "command": {"eps": {"type": "exp", "start": 0.95, "end": 0.1, "decay": 900}},
+    },
+    "replay_buffer": {"meta_maxlen": 5_000},
+    "actor": {"n_sample": 6},
+    "evaluator": {"n_episode": 5, "stop_val": 195},
+    "commander": {},
+}
+
+
+def layout(**policy):
+    found = copy.deepcopy(LAYOUT)
+    found["policy"] |= policy
+    return found
+
+
+def refused(values) -> str:
+    with pytest.raises(ConfigError) as error:
+        compose(values)
+    return str(error.value)
+
+
+def test_every_part_finds_its_place():
+    values = layout()
+    config = compose(values)
+    assert values == LAYOUT
+    assert (config.env.id, config.env.n_envs) == ("CartPole-v1", 4)
+    assert config.env.backend == "async_subprocess"
+    assert (config.env.imports, config.imports) == (["math"], ["cmath"])
+    assert (config.collect.n_step, config.collect.buffer_size) == (6, 5_000)
+    assert (config.learn.batch_size, config.learn.updates_per_collect) == (16, 3)
+    assert (config.eval.episodes, config.eval.n_envs, config.eval.target_return) == (5, 3, 195)
+    assert config.run.device == "cuda"
+    policy = config.policy
+    assert (policy["type"], policy["gamma"], policy["n_step"]) == ("dqn", 0.97, 2)
+    assert (policy["learning_rate"], policy["target_update_every"]) == (0.01, 100)
+    assert (policy["model"]["hidden"], policy["model"]["dueling"]) == ([32, 16], True)
+    # 900 updates are 1800 steps: 3 follow 6 steps.
+    assert policy["epsilon"] == {"start": 0.95, "end": 0.1, "decay": 1_800, "type": "exp"}
+
+
+def test_guerdons_own_keys_go_before():
+    values = layout(gamma=0.5) | {"collect": {"n_step": 9}}
+    config = compose(values, ["learn.batch_size=17"])
+    assert (config.policy["gamma"], config.collect.n_step) == (0.5, 9)
+    assert config.learn.batch_size == 17
+
+
+def test_an_on_policy_policy_needs_no_buffer_and_no_number_of_updates():
+    learn = {"train_step": 5, "batch_size": 32, "learning_rate": 0.01}
+    values = layout(policy_type="ppo", learn=learn, command={}) | {"actor": {"n_sample": 64}}
+    config = compose(values)
+    assert (config.collect.n_step, config.learn.batch_size) == (64, 32)
+    assert (config.collect.buffer_size, config.learn.updates_per_collect) == (None, 1)
+    assert config.policy["learning_rate"] == 0.01
+
+
+def test_what_has_no_counterpart_is_named():
+    learn = LAYOUT["policy"]["learn"] | {"weight_decay": 0.1}
+    assert refused(layout(learn=learn)) == (
+        "unknown key 'policy.learn.weight_decay': nothing here is like that, so leave it out"
+    )
+    values = layout(learn=learn) | {"actor": {"n_sample": 6, "print_freq": 1}}
+    assert refused(values) == (
+        "unknown keys 'actor.print_freq', 'policy.learn.weight_decay': nothing here is like that, "
+        "so leave them out"
+    )
+
+
+def test_a_section_that_is_none_is_left_to_validation():
+    assert refused(layout() | {"collect": 3}).startswith("'collect' is 3")
+    assert refused(layout() | {"learner": 3}).startswith("unknown key 'learner'")
+
+
+def test_another_policy_can_be_chosen():
+    config = compose(layout(), ["policy=ppo"])
+    assert config.policy["type"] == "ppo"
+    assert (config.env.n_envs, config.collect.buffer_size) == (4, None)
