@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BENCH_VENV ?= .venv-bench
+DIENGINE_VENV ?= .venv-diengine
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
@@ -30,15 +31,15 @@ format: $(VENV)/.dev ## format the code and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(BENCH_VENV)/.peers ## guerdon beside its peers, in an environment of its own
+bench: $(BENCH_VENV)/.peers $(DIENGINE_VENV)/.peer ## guerdon beside its peers, in an environment of its own
 	$(BENCH_VENV)/bin/python benchmarks/buffers.py --markdown docs/benchmarks.md
-	$(BENCH_VENV)/bin/python benchmarks/training.py
+	$(BENCH_VENV)/bin/python benchmarks/training.py --diengine $(abspath $(DIENGINE_VENV))/bin/python
 
 results: $(VENV)/.dev ## train what docs/results.md has no result of yet, and write that page
 	$(BIN)/python benchmarks/learning.py
 
 clean: ## remove what the other targets made
-	rm -rf $(VENV) $(BENCH_VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(BENCH_VENV) $(DIENGINE_VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # Every install goes through constraints.txt, build requirements too. A stamp file is written last, so that a second
 # call does nothing and a broken one starts again.
@@ -63,3 +64,9 @@ $(BENCH_VENV)/.peers: pyproject.toml constraints.txt benchmarks/requirements.txt
 	@echo "Installing guerdon and its peers into $(BENCH_VENV): a few minutes, once."
 	$(call INSTALL,$(BENCH_VENV)) --editable . --requirement benchmarks/requirements.txt
 	@touch $@
+
+# DI-engine's old requirements cannot share an environment, and one day will not be had: it is left out then.
+$(DIENGINE_VENV)/.peer: benchmarks/learners/diengine.txt | $(DIENGINE_VENV)/bin/python
+	@echo "Installing DI-engine into $(DIENGINE_VENV)."
+	@$(DIENGINE_VENV)/bin/python -m pip install --quiet --no-deps --requirement $< && touch $@ || \
+		{ echo "DI-engine could not be installed: it is left out."; rm -rf $(DIENGINE_VENV); }

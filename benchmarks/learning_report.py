@@ -6,12 +6,13 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from trials import results_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from learning import Row
+    from trials import Row
 
 HEAD = """# Results
 
@@ -19,6 +20,7 @@ Made by `make results` (`benchmarks/learning.py`), which runs what is missing an
 from the files in [`benchmarks/results/learning`](../benchmarks/results/learning). Every seed that
 was run is here, failed ones too (one that ended with an error is in no mean). A return is the mean
 over 20 episodes of the *final* policy, played without exploration, in the environment's own reward.
+A dozen runs shared the machine, and some were stopped and resumed: speeds here are no benchmark.
 """
 
 
@@ -36,6 +38,7 @@ def page(solved: Iterable[Row], above_random: Iterable[Row], results: Path) -> s
     """The page, which says nothing but what is in the files of results."""
     text = [HEAD, "## Solved problems", _table(solved, results)]
     text += ["\n## Larger problems, a few minutes each", LARGER, _table(above_random, results)]
+    text += ["", *_at_random(results)]
     return "\n".join([*text, "\n## Where it ran\n", *_machines(results)]) + "\n"
 
 
@@ -45,16 +48,24 @@ bring (100 of them), after the stated number of steps. The presets themselves ru
 """
 
 
-def _runs(row: Row, results: Path) -> list[Any]:
-    paths = sorted(results.glob(f"{row.preset}_?.json"))
-    return [json.loads(path.read_text()) for path in paths]
+def _at_random(results: Path) -> list[str]:
+    lines = []
+    for path in sorted(results.glob("*_random.json")):
+        returns = np.array(json.loads(path.read_text())["returns"])
+        error = 1.96 * returns.std(ddof=1) / np.sqrt(len(returns))
+        lines.append(
+            f"- Random actions, {path.stem.partition('_')[0]}: {returns.mean():.1f} on average "
+            f"(95 % interval of that mean {returns.mean() - error:.1f} to "
+            f"{returns.mean() + error:.1f})"
+        )
+    return lines
 
 
 def _by_env(rows: Iterable[Row], results: Path) -> dict[str, dict[str, list[Any]]]:
     """The curves of all runs, by environment and preset."""
     found: dict[str, dict[str, list[Any]]] = {}
     for row in rows:
-        if runs := _runs(row, results):
+        if runs := results_of(row, results):
             curves = [run["curve"] for run in runs if "curve" in run]
             found.setdefault(row.preset.partition("_")[0], {})[row.preset] = curves
     return found
@@ -67,7 +78,7 @@ def _table(rows: Iterable[Row], results: Path) -> str:
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
-        if not (runs := _runs(row, results)):
+        if not (runs := results_of(row, results)):
             lines.append(f"| `{row.preset}` | not run yet | | | | | | | |")
             continue
         env, goal = row.preset.partition("_")[0], row.goal
