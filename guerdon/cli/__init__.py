@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from guerdon import __version__
-from guerdon.cli import demo, errors, explain, plot, train
+from guerdon.cli import demo, errors, explain, plot, reward, train
+from guerdon.cli.collect import collect
 from guerdon.cli.eval import evaluate
 from guerdon.cli.list import list_options
 
@@ -99,6 +100,8 @@ def _run_of(config: str) -> Path:
 
 app.command("train")(train.train)
 app.command("eval")(evaluate)
+app.command("collect")(collect)
+app.add_typer(reward.app, name="reward")
 app.command("list")(list_options)
 app.command("plot")(plot.plot)
 app.command("explain")(explain.explain)

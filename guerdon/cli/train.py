@@ -35,6 +35,12 @@ def train(
         Path | None,
         typer.Option(metavar="RUN", help="Go on with the run in this folder.", show_default=False),
     ] = None,
+    from_reward: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUN", help="Learn from the reward of this run, as it is.", show_default=False
+        ),
+    ] = None,
     display: Annotated[
         Shown, typer.Option(help="auto: live on a terminal, else lines.")
     ] = Shown.AUTO,
@@ -49,7 +55,7 @@ def train(
             "nothing to train is named: give a preset (`guerdon list presets` shows them), "
             "a config file, or env=NAME policy=NAME"
         )
-    run(source, overrides, resume=resume, display=display)
+    run(source, overrides, resume=resume, from_reward=from_reward, display=display)
 
 
 def run(source: str | None, overrides: Sequence[str] = (), **options: Any) -> None:

@@ -13,9 +13,13 @@ import torch
 from guerdon.data.batch import Batch, from_leaves
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from guerdon.data import ReplayBuffer
     from guerdon.envs import Step, VectorEnv
     from guerdon.policy import Policy
+
+    Watch = Callable[[dict[str, Any], Step, np.ndarray | None], None]
 
 _SUCCESS = ("success", "is_success")
 
@@ -32,6 +36,10 @@ class Collected:
     """Of the same episodes."""
     successes: list[bool] = field(default_factory=list)
     """Of the same episodes, where the environment tells."""
+    learned: list[float] = field(default_factory=list)
+    """Returns of the same episodes in the learned reward, where `evaluate` was given one."""
+    broken: list[int] = field(default_factory=list)
+    """Environments that were restarted in the middle of an episode begun in an earlier call."""
     seconds: float = 0.0
 
     @property
@@ -59,6 +67,8 @@ class Collector:
         buffer: Where transitions go; None keeps only returns and lengths, as for an evaluation.
         seed: Of one generator, from which every reset of the environments draws.
         store_info: Whether ``info`` is stored with transitions.
+        watch: Called after every step with its rows (``obs``, ``act``), what came of them, and
+            which of them count for nothing; None is none of them.
     """
 
     def __init__(
@@ -69,6 +79,7 @@ class Collector:
         *,
         seed: int | np.random.SeedSequence = 0,
         store_info: bool = False,
+        watch: Watch | None = None,
     ) -> None:
         if buffer is not None and buffer.n_envs != env.n_envs:
             raise ValueError(
@@ -79,6 +90,7 @@ class Collector:
         self.env = env
         self.buffer = buffer
         self.store_info = store_info
+        self.watch = watch
         self._generator = np.random.default_rng(seed)
         self._everyone = np.arange(env.n_envs)
         self._returns = np.zeros(env.n_envs)
@@ -184,7 +196,7 @@ class Collector:
         dummy, n_rows, rew = step.dummy, len(ids), step.rew
         done = step.terminated | step.truncated
         if step.broken is not None:
-            self._drop_episodes(step.broken)
+            collected.broken += self._drop_episodes(step.broken)
         if quota is not None:
             idle = quota[ids] <= 0
             dummy = idle if dummy is None else dummy | idle
@@ -192,6 +204,8 @@ class Collector:
             n_rows -= int(dummy.sum())
             rew, done = np.where(dummy, 0.0, rew), done & ~dummy
         collected.n_step += n_rows
+        if self.watch is not None:
+            self.watch(rows, step, dummy)
         if step.env_ids is None and dummy is None:  # by far the most frequent
             self._returns += rew
             self._lengths += 1
@@ -228,19 +242,26 @@ class Collector:
                 done = done & ~told
                 collected.successes.extend(np.asarray(info[key])[told].astype(bool).tolist())
 
-    def _drop_episodes(self, env_ids: np.ndarray) -> None:
-        """Forgets the open episodes of environments that were restarted."""
-        begun = env_ids[self._lengths[env_ids] > 0]
+    def _drop_episodes(self, env_ids: np.ndarray) -> list[int]:
+        """Forgets the open episodes of environments that were restarted.
+
+        Returns:
+            Those whose episode began before this `collect`.
+        """
+        lengths = self._lengths[env_ids]
+        begun = env_ids[lengths > 0]
         self._returns[env_ids] = 0.0
         self._lengths[env_ids] = 0
         if self.buffer is None:
-            return
+            return []
+        earlier = env_ids[lengths > (self.buffer.written - self._before)[env_ids]]
         for row in self.buffer.newest(begun):
             episode = [row]
             while (before := self.buffer.prev(episode[-1])) != episode[-1]:
                 episode.append(before)
             self.buffer.discard(np.array(episode))
         self.buffer.cut(env_ids)
+        return [int(env) for env in earlier]
 
     # --- asynchronous environments: what was sent is needed again when the answer comes
 

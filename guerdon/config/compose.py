@@ -307,6 +307,8 @@ def _settle(composed: Values, values: Values, changes: Sequence[Override]) -> No
             break
     if "eval.episodes" in given and "eval.n_envs" not in given:
         evaluate.pop("n_envs", None)
+    if "reward.checkpoint_path" in given and "reward.cotrain" not in given:
+        _section(composed, "reward").pop("cotrain", None)
 
 
 def _drop_unread(

@@ -107,11 +107,12 @@ class RewardConfig(Section):
     """Whether to divide by a running standard deviation of the return."""
     pretrain: bool = False
     """Whether reward models are trained before the policy acts, on the data they have by then."""
-    cotrain: bool = True
-    """Whether reward models are trained beside the policy; if not, they stay as they are."""
     checkpoint_path: str | None = None
     """A run, or the folder ``reward`` of one, whose reward models to begin with; they stay as they
     are unless ``cotrain`` is set, too."""
+    cotrain: bool = Field(default_factory=lambda said: said.get("checkpoint_path") is None)
+    """Whether reward models are trained beside the policy; if not, they stay as they are. Where
+    left out, they are unless ``checkpoint_path`` is set."""
 
     @model_validator(mode="before")
     @classmethod

@@ -107,8 +107,23 @@ def _read_python(path: Path) -> dict[str, Any]:
     values = plain(module.main_config)
     if not isinstance(values, dict):
         raise ConfigError(f"'main_config' of {str(path)!r} has to be a dict, or have attributes")
+    values = merged(plain(getattr(module, "create_config", {})), values)
     needed = imports.is_needed(path, module, values)
     return _with_imports(values, path, *([str(path.resolve())] if needed else []))
+
+
+def merged(weak: Any, strong: dict[str, Any]) -> dict[str, Any]:
+    """Sections with what others say beside them, such as DI-engine's ``create_config``.
+
+    Args:
+        weak: Sections that say what the strong ones leave out; anything else says nothing.
+        strong: Sections.
+    """
+    values = {**weak} if isinstance(weak, dict) else {}
+    for key, value in strong.items():
+        both = isinstance(value, dict) and isinstance(values.get(key), dict)
+        values[key] = merged(values[key], value) if both else value
+    return values
 
 
 def plain(values: Any) -> Any:

@@ -1,8 +1,9 @@
-"""The config layout of the nerveX tutorial, in guerdon's words.
+"""The config layouts of the nerveX tutorial and of DI-engine's guide, in guerdon's words.
 
-Its environments, buffer, actor and evaluator are sections of their own here. Its policies have
+Their environments, buffer, actor and evaluator are sections of their own here. Their policies have
 parts (``policy.learn``, ``policy.collect``, ``policy.command``), which a class in the tutorial's
-style reads as they are; of other policies they become the options.
+style reads as they are; of other policies they become the options. ``reward_model`` is the section
+``reward``.
 """
 
 from collections.abc import Iterator
@@ -19,7 +20,9 @@ _KEYS = {
     "env.env_id": "env.id",
     "env.import_names": "env.imports",
     "env.env_manager_type": "env.backend",
+    "env_manager.type": "env.backend",
     "env.actor_env_num": "env.n_envs",
+    "env.collector_env_num": "env.n_envs",
     "env.evaluator_env_num": "eval.n_envs",
     "policy.policy_type": "policy.type",
     "policy.import_names": "imports",
@@ -27,12 +30,20 @@ _KEYS = {
     "actor.n_episode": "collect.n_episode",
     "evaluator.n_episode": "eval.episodes",
     "evaluator.stop_val": "eval.target_return",
+    "env.n_evaluator_episode": "eval.episodes",
+    "env.stop_value": "eval.target_return",
+    "exp_name": "run.name",
+    "reward_model": "reward",
 }
 _AMOUNTS = {
     "replay_buffer.meta_maxlen": "collect.buffer_size",
     "replay_buffer.replay_buffer_size": "collect.buffer_size",
     "policy.learn.batch_size": "learn.batch_size",
     "policy.learn.train_step": "learn.updates_per_collect",
+    "policy.other.replay_buffer.replay_buffer_size": "collect.buffer_size",
+    "policy.collect.n_sample": "collect.n_step",
+    "policy.learn.update_per_collect": "learn.updates_per_collect",
+    "policy.learn.epoch_per_collect": "learn.repeat",
 }
 _OPTIONS = {
     "learn.learning_rate": "learning_rate",
@@ -41,19 +52,32 @@ _OPTIONS = {
     "learn.algo.target_update_freq": "target_update_every",
     "command.eps": "epsilon",
     "model.hidden_dim_list": "model.hidden",
+    "discount_factor": "gamma",
+    "nstep": "n_step",
+    "priority": "prioritized",
+    "learn.target_update_freq": "target_update_every",
+    "other.eps": "epsilon",
+    "model.encoder_hidden_size_list": "model.hidden",
 }
 # The environments say these, or one of the options above does.
 _SAID = (
     "model.obs_dim",
     "model.action_dim",
+    "model.obs_shape",
+    "model.action_shape",
     "collect.traj_len",
     "collect.unroll_len",
     "collect.algo.nstep",
 )
-_PARTS = ("learn", "collect", "eval", "command")
-_SECTIONS = ("actor", "evaluator", "learner", "replay_buffer", "commander")
+_PARTS = ("learn", "collect", "eval", "command", "other")
+_SECTIONS = ("actor", "evaluator", "learner", "replay_buffer", "commander", "env_manager")
 _SPELLINGS = {"aynsc_subprocess": "async_subprocess"}  # the tutorial's
-_PACKAGES = ("nervex", "app_zoo")  # whose environments and policies guerdon has under their names
+_PACKAGES = (
+    "nervex",
+    "app_zoo",
+    "ding",
+    "dizoo",
+)  # whose environments and policies guerdon has under their names
 
 
 def renamed(values: Values) -> Values:
@@ -67,9 +91,10 @@ def renamed(values: Values) -> Values:
             value = _without_packages(value) if old.endswith("import_names") else value
             _put(values, new, _SPELLINGS.get(str(value), value))
     _take(values, "policy.on_policy")  # a class knows what it is
-    if (cuda := _take(values, "policy.use_cuda")) is not None:
-        _put(values, "run.device", "cuda" if cuda else "cpu")
-    name = _take(values, "env.env_type")
+    for key in ("policy.use_cuda", "policy.cuda"):
+        if (cuda := _take(values, key)) is not None:
+            _put(values, "run.device", "cuda" if cuda else "cpu")
+    name = _take(values, "env.env_type") or _take(values, "env.type")
     if name is not None and "id" not in values["env"]:
         known = name in sources.options("env")
         zoo = sources.ZOO / "env" / f"{name}.yaml"
@@ -109,7 +134,7 @@ def _flatten(section: Values, fields: Any, updates_per_step: float) -> Iterator[
     for old, new in _OPTIONS.items():
         if new.partition(".")[0] not in fields or (value := _take(section, old)) is None:
             continue
-        if new == "epsilon" and isinstance(value, dict) and "decay" in value:
+        if old == "command.eps" and isinstance(value, dict) and "decay" in value:
             # It counts updates there, and steps of the environments here.
             value = {**value, "decay": max(1, round(value["decay"] / updates_per_step))}
         _put(section, new, value)

@@ -7,6 +7,7 @@ from guerdon.data.list_buffer import ListReplayBuffer
 from guerdon.data.loading import load_demonstrations
 from guerdon.data.manager import BufferManager
 from guerdon.data.minari import from_minari, to_minari
+from guerdon.data.preferences import Preference, load_preferences, save_label, save_preferences
 from guerdon.data.prioritized import PrioritizedReplayBuffer
 from guerdon.data.replay_buffer import Finished, ReplayBuffer
 from guerdon.data.storage import DiskStorage, MemoryStorage, TorchStorage
@@ -21,13 +22,17 @@ __all__ = [
     "Limits",
     "ListReplayBuffer",
     "MemoryStorage",
+    "Preference",
     "PrioritizedReplayBuffer",
     "ReplayBuffer",
     "TorchStorage",
     "UnsafePickleError",
     "from_minari",
     "load_demonstrations",
+    "load_preferences",
     "safe_unpickle",
     "save_demonstrations",
+    "save_label",
+    "save_preferences",
     "to_minari",
 ]

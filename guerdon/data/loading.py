@@ -26,6 +26,11 @@ def load_demonstrations(source: Any) -> Demonstrations:
         return from_minari(source)
     if str(source).startswith("minari:"):
         return from_minari(str(source).removeprefix("minari:"))
+    if str(source).startswith("expert:"):
+        raise ValueError(
+            f"{source!r} is made by training: name it in a run's config, or read the folder that "
+            "guerdon.training.experts.expert_folder gives"
+        )
     path = pathlib.Path(source)
     if str(source).startswith("zoo:"):
         path = ZOO / str(source).removeprefix("zoo:")

@@ -49,7 +49,7 @@ class BufferManager:
         buffers: The buffers by name, or settings (``meta_maxlen``, ``max_use``, ...).
         ratio: The share of each buffer in a batch, as any numbers; equal by default.
         limits: For all buffers, or by name.
-        seed: Of the generator that rounds shares.
+        seed: Of the generator that rounds shares, or that generator.
         clock: Tells seconds, for limits on rates.
     """
 
@@ -58,7 +58,7 @@ class BufferManager:
         buffers: Mapping[str, Any],
         ratio: Mapping[str, float] | None = None,
         limits: Limits | Mapping[str, Limits] | None = None,
-        seed: int | None = None,
+        seed: int | np.random.Generator | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if not all(isinstance(buffer, ReplayBuffer) for buffer in buffers.values()):
@@ -80,9 +80,12 @@ class BufferManager:
     def __len__(self) -> int:
         return sum(len(buffer) for buffer in self.buffers.values())
 
-    def __getitem__(self, name: str) -> Any:
-        self._check_names([name], "this")
-        return self.buffers[name]
+    def __getitem__(self, key: Any) -> Any:
+        """A buffer by its name, or the rows of indices, as `sample` gives them."""
+        if not isinstance(key, str):
+            return self._read(key, self._common_fields())
+        self._check_names([key], "this")
+        return self.buffers[key]
 
     # --- writing
 
@@ -244,6 +247,41 @@ class BufferManager:
             if name in _REQUIRED or all(layout.get(name) == first.get(name) for layout in layouts)
         ]
 
+    def rows(self, index: Any) -> np.ndarray:
+        """Indices as an array; rows are checked when they are read."""
+        return np.asarray(index)
+
+    def get(self, index: Any, key: str, stack_num: int | None = None) -> Any:
+        """One field at indices; see `ReplayBuffer.get`."""
+        return self._read(index, (key,), stack_num)[key]
+
+    def prev(self, index: Any) -> np.ndarray:
+        """See `ReplayBuffer.prev`."""
+        return self._walk(index, "prev")
+
+    def next(self, index: Any) -> np.ndarray:
+        """See `ReplayBuffer.next`."""
+        return self._walk(index, "next")
+
+    def _walk(self, index: Any, method: str) -> np.ndarray:
+        index = np.asarray(index)
+        walked: np.ndarray = index.reshape(-1).copy()
+        for name, (positions, rows) in self.split(walked).items():
+            walked[positions] += getattr(self.buffers[name], method)(rows) - rows
+        return walked.reshape(index.shape)
+
+    def _read(self, index: Any, fields: Sequence[str], stack_num: int | None = None) -> Any:
+        index = np.asarray(index)
+        parts, order = [], []
+        for number, (name, (positions, rows)) in enumerate(self.split(index.reshape(-1)).items()):
+            if len(rows):
+                member = self.buffers[name]
+                read = member._reader.read(member.rows(rows), fields, stack_num)
+                parts.append((number, read, rows))
+                order.append(positions)
+        batch = self._joined(parts, segments=False)[0][np.argsort(np.concatenate(order))]
+        return batch.apply(lambda leaf: leaf.reshape(*index.shape, *leaf.shape[1:]))
+
     def split(self, indices: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """Sorts indices by buffer: the positions among `indices`, and the rows there.
 
@@ -266,6 +304,12 @@ class BufferManager:
         for name, (positions, rows) in self.split(indices).items():
             if isinstance(self.buffers[name], PrioritizedReplayBuffer) and len(rows):
                 self.buffers[name].update_weight(rows, weights[positions])
+
+    def set_beta(self, beta: float) -> None:
+        """See `PrioritizedReplayBuffer.set_beta`; for those buffers that have priorities."""
+        for buffer in self.buffers.values():
+            if isinstance(buffer, PrioritizedReplayBuffer):
+                buffer.set_beta(beta)
 
     def statistics(self) -> dict[str, dict[str, float]]:
         """Of each buffer: rows in, out, dropped and held; refusals; use and age last sampled."""
@@ -344,7 +388,7 @@ class BufferManager:
 
 
 def _items_from_settings(
-    settings: Mapping[str, Any], seed: int | None
+    settings: Mapping[str, Any], seed: int | np.random.Generator | None
 ) -> tuple[dict[str, ItemBuffer], Limits]:
     named = {_SETTINGS.get(key, key): value for key, value in settings.items()}
     size = named.pop("size", None)

@@ -20,7 +20,7 @@ class GoalReward:
         self,
         achieved_goal: np.ndarray,
         desired_goal: np.ndarray,
-        info: Any,  # noqa: ARG002 - part of the names
+        info: Any,  # noqa: ARG002 - callers of such environments give it
     ) -> np.ndarray:
         """0 where the goal is reached, else -1."""
         return _reached(achieved_goal, desired_goal) - 1.0
@@ -29,7 +29,7 @@ class GoalReward:
         self,
         achieved_goal: np.ndarray,
         desired_goal: np.ndarray,
-        info: Any,  # noqa: ARG002 - part of the names
+        info: Any,  # noqa: ARG002 - callers of such environments give it
     ) -> np.ndarray:
         """Whether the goal is reached."""
         return _reached(achieved_goal, desired_goal)
@@ -102,7 +102,7 @@ class BitFlip(GoalReward, SingleEnv):
     Args:
         n_bits: How many, and how many actions.
         length: Steps after which an episode is truncated; None is `n_bits`, in which any goal can
-            be reached.
+            be reached. A limit from outside (``env.max_episode_steps``) can only be shorter.
     """
 
     def __init__(self, n_bits: int = 15, length: int | None = None) -> None:

@@ -71,6 +71,10 @@ class LocalVectorEnv(VectorEnv):
         info = batch_info(infos, n) if infos else {}
         return Step(None, obs_next, rew, terminated, truncated, info, obs)
 
+    def example(self) -> Any:
+        """The first environment."""
+        return self.envs[0]
+
     def render(self) -> Any:
         """A frame for each environment, for those made with a render mode."""
         return tuple(env.render() for env in self.envs)

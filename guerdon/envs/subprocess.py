@@ -251,6 +251,10 @@ class SubprocessVectorEnv(VectorEnv):
             return read_rows(self._memory[0].obs, ids)
         return {k: rows[i].obs for k, i in enumerate(ids)}
 
+    def example(self) -> Any:
+        """An environment like the first, made anew in this process."""
+        return self._recipe.fn.build(0)
+
     def render(self) -> Any:
         """Not here: frames stay in the processes."""
         raise NotImplementedError("environments in processes do not render: use backend 'base'")

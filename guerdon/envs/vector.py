@@ -124,6 +124,13 @@ class VectorEnv:
             return np.array(seeds)
         return seeds[0]  # one generator draws for all environments
 
+    def example(self) -> Any:
+        """One of the environments, to be asked what it knows; or all, where they are but one.
+
+        It is not to be stepped.
+        """
+        return getattr(self.env.unwrapped, "envs", (self.env.unwrapped,))[0]
+
     def render(self) -> Any:
         """A frame for each environment, for those made with a render mode."""
         return self.env.render()

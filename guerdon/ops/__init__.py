@@ -36,6 +36,12 @@ from guerdon.ops.policy_gradient import (
     ppo_policy_loss,
     ppo_value_loss,
 )
+from guerdon.ops.preferences import (
+    preference_accuracy,
+    preference_logit,
+    preference_loss,
+    preference_probability,
+)
 from guerdon.ops.returns import (
     discounted_sum,
     generalized_advantage,
@@ -174,6 +180,10 @@ __all__ = [
     "ppo_loss",
     "ppo_policy_loss",
     "ppo_value_loss",
+    "preference_accuracy",
+    "preference_logit",
+    "preference_loss",
+    "preference_probability",
     "q_1step_td_data",
     "q_1step_td_error",
     "q_error",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from guerdon.policy.actions import Actions
     from guerdon.policy.base import Policy
 
-_CHUNK = 4096  # rows a pass, so that images fit into memory
+CHUNK = 4096  # rows a pass, so that images fit into memory
 
 
 @torch.no_grad()
@@ -47,23 +47,23 @@ def with_advantages(
         real = torch.from_numpy(np.flatnonzero(mask)).to(policy.device)
         obs, act = index_rows(obs, real), act[real]
     log_probs, values = [], []
-    for start in range(0, len(act), _CHUNK):
-        part = slice(start, start + _CHUNK)
+    for start in range(0, len(act), CHUNK):
+        part = slice(start, start + CHUNK)
         output = model(index_rows(obs, part))
         log_probs.append(actions.log_prob_entropy(output, act[part])[0])
         values.append(output["value"])
     log_prob, value = (x[0] if len(x) == 1 else torch.cat(x) for x in (log_probs, values))
 
     values_now = np.zeros(mask.shape, np.float32)
-    values_now[mask] = _numbers(value)
+    values_now[mask] = numbers(value)
     values_next = np.zeros_like(values_now)
     values_next[:-1] = values_now[1:]
     bootstraps = cut & ~terminated & mask
     if bootstraps.any():
         ends = policy.observation(buffer.get(indices[bootstraps], "obs_next"))
-        values_next[bootstraps] = _numbers(half(model, "critic")(ends)["value"])
+        values_next[bootstraps] = numbers(half(model, "critic")(ends)["value"])
     advantage = ops.generalized_advantage(
-        rew=_numbers(batch.rew),
+        rew=numbers(batch.rew),
         value=values_now,
         value_next=values_next,
         discount=np.where(terminated, np.float32(0), np.float32(policy.config.gamma)),
@@ -114,7 +114,8 @@ def index_rows(obs: Any, rows: Any) -> Any:
     return obs[rows] if isinstance(rows, slice) else obs.index_select(0, rows)
 
 
-def _numbers(values: Any) -> np.ndarray:
+def numbers(values: Any) -> np.ndarray:
+    """Arrays or tensors as arrays, in single precision."""
     if isinstance(values, Tensor):
         values = values.numpy(force=True)
     return np.asarray(values, np.float32)

@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field, field_validator
 from torch import Tensor, nn
 
 from guerdon.config.attr_dict import AttrDict
-from guerdon.data import PrioritizedReplayBuffer
+from guerdon.data import BufferManager, PrioritizedReplayBuffer
 from guerdon.data.batch import Batch, from_leaves
 from guerdon.nn import Armor, seeded
 from guerdon.nn.armor_plugins import Sampler
@@ -223,7 +223,7 @@ class CommonPolicy(CommonHooks, Policy):
         fields = (*fields, "policy") if self._kept else fields
         if self.on_policy:
             return buffer.rollout(fields)
-        if isinstance(buffer, PrioritizedReplayBuffer):
+        if isinstance(buffer, PrioritizedReplayBuffer | BufferManager):
             buffer.set_beta(self._beta)
         return buffer.sample(batch_size, length=self._get_segment_len(), fields=fields)
 
@@ -306,7 +306,8 @@ class CommonPolicy(CommonHooks, Policy):
 
     def post_process_fn(self, batch: Batch, buffer: ReplayBuffer, indices: np.ndarray) -> None:  # noqa: ARG002
         """New priorities, where there are any."""
-        if isinstance(buffer, PrioritizedReplayBuffer) and batch.get("priority") is not None:
+        prioritized = isinstance(buffer, PrioritizedReplayBuffer | BufferManager)
+        if prioritized and batch.get("priority") is not None:
             buffer.update_weight(batch.row, batch.priority)
 
     # --- files

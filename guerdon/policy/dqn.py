@@ -9,7 +9,7 @@ from gymnasium import spaces
 from pydantic import BaseModel, ConfigDict, Field
 
 from guerdon import ops
-from guerdon.data import PrioritizedReplayBuffer
+from guerdon.data import BufferManager, PrioritizedReplayBuffer
 from guerdon.data.batch import Batch, from_leaves
 from guerdon.nn import Armor, ModelConfig, QNetwork
 from guerdon.nn.optimizer import Optimizer
@@ -141,7 +141,7 @@ class DQN(Policy):
         self, batch_size: int, buffer: ReplayBuffer, fields: tuple[str, ...]
     ) -> tuple[Batch, np.ndarray]:
         """Samples, with the bias of priorities undone as far as it is time to."""
-        if isinstance(buffer, PrioritizedReplayBuffer):
+        if isinstance(buffer, PrioritizedReplayBuffer | BufferManager):
             buffer.set_beta(self._beta)
         return super().read(batch_size, buffer, fields)
 
@@ -180,7 +180,7 @@ class DQN(Policy):
 
     def post_process_fn(self, batch: Batch, buffer: ReplayBuffer, indices: np.ndarray) -> None:
         """New priorities."""
-        if isinstance(buffer, PrioritizedReplayBuffer):
+        if "error" in batch and isinstance(buffer, PrioritizedReplayBuffer | BufferManager):
             buffer.update_weight(indices, batch.error.abs())
 
     def training_state(self) -> dict[str, Any]:

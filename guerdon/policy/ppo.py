@@ -13,6 +13,7 @@ from guerdon.nn.optimizer import Optimizer
 from guerdon.policy.actions import make_actions
 from guerdon.policy.advantages import half, minibatches, with_advantages
 from guerdon.policy.base import Metrics, Policy, PolicyConfig, register_policy
+from guerdon.policy.intrinsic import IntrinsicConfig, IntrinsicCritic, with_intrinsic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,6 +45,8 @@ class PPOConfig(PolicyConfig):
     """Whether advantages have mean 0 and variance 1 in every minibatch."""
     target_kl: float | None = Field(default=None, gt=0)
     """A round of learning ends early when the policy has moved this far; 0.01 to 0.05."""
+    intrinsic: IntrinsicConfig | None = None
+    """A second value for terms of the reward that are a bonus, such as `rnd`; none by default."""
 
 
 @register_policy("ppo")
@@ -63,8 +66,13 @@ class PPO(Policy):
         self.actions = make_actions(self.action_space, "ppo")
         self.fields = ("obs", *self.actions.fields, "rew", "terminated")  # type: ignore[misc]
         self.model = self.create_model(ActorCritic)
+        parameters = [*self.model.parameters()]
+        self.intrinsic: Any = None
+        if self.config.intrinsic is not None:
+            self.intrinsic = self.create_part(IntrinsicCritic)
+            parameters += self.intrinsic.parameters()
         self.optimizers["model"] = Optimizer(
-            self.model.parameters(),
+            parameters,
             self.config.learning_rate,
             max_grad_norm=self.config.max_grad_norm,
             eps=1e-5,
@@ -83,7 +91,10 @@ class PPO(Policy):
 
     def process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> Batch:
         """The real rows, with log-probabilities, values, advantages and returns."""
-        return with_advantages(self, self.model, self.actions, batch, buffer, indices)
+        rows = with_advantages(self, self.model, self.actions, batch, buffer, indices)
+        if self.intrinsic is None:
+            return rows
+        return with_intrinsic(self, self.intrinsic, batch, rows, buffer, indices)
 
     def learn(self, batch: Batch, batch_size: int = 64, repeat: int = 1, **_: Any) -> Metrics:
         """Goes over the rows several times, in minibatches.
@@ -109,6 +120,7 @@ class PPO(Policy):
             if self.config.target_kl is not None and moved[0] > self.config.target_kl:
                 break
         self.update_normalizer(self.model, batch.obs)
+        self.update_normalizer(self.intrinsic, batch.obs)
         policy_loss, value_loss, entropy = torch.stack(losses).mean(0)
         return {
             "train/policy_gradient_loss": policy_loss,
@@ -134,6 +146,13 @@ class PPO(Policy):
         value = ops.ppo_value_loss(
             output["value"], rows["returns"], rows["value"], config.value_clip_range
         )
+        if "intrinsic_returns" in rows:
+            value = value + ops.ppo_value_loss(
+                self.intrinsic.value(rows["obs"]),
+                rows["intrinsic_returns"],
+                rows["intrinsic_value"],
+                config.value_clip_range,
+            )
         mean_entropy = entropy.mean()
         # Coefficients are given for the squared error, as everywhere; the operation has half of it.
         loss = policy + 2 * config.value_coefficient * value

@@ -53,6 +53,8 @@ class Setting:
     log_prob: Callable[[Any, Any], torch.Tensor] | None = None
     """The log-probability of actions (second) at observations (first) under the policy as it is,
     where it has a density."""
+    example: Callable[[], Any] | None = None
+    """Gives one of the environments, to be asked what it knows, and not to be stepped."""
 
     @classmethod
     def of(cls, data: Batch) -> Setting:
@@ -77,16 +79,16 @@ class RewardModel:
     """The fields of a transition that `estimate` and `collect_data` read, beside ``rew``."""
     with_env: ClassVar[bool] = False
     """Whether it is a bonus: written flat in a config, the environment's reward comes with it."""
-    learns: ClassVar[bool] = False
+    learns: bool = False
     """Whether it wants fresh data, and training."""
-    imitates: ClassVar[bool] = False
+    imitates: bool = False
     """Whether it learns from demonstrations, which `load_expert_data` takes."""
-    episodic: ClassVar[bool] = False
+    episodic: bool = False
     """Whether what a transition is worth depends on those before it in its episode; then `scan` is
     shown all of them in order, and what it says is stored beside them."""
     needs_log_prob: bool = False
     """Whether the policy has to have a density."""
-    off_policy: ClassVar[bool] = False
+    off_policy: bool = False
     """Whether it needs a policy that learns from a replay buffer."""
 
     def __init__(
@@ -136,6 +138,14 @@ class RewardModel:
             buffer: From which buffer.
         """
         return data
+
+    def wrap_buffer(self, buffer: Any) -> Any:
+        """What an off-policy policy shall read from; asked again after each round of collecting.
+
+        Args:
+            buffer: The collector's, with a transition or more.
+        """
+        return buffer
 
     # --- learning
 

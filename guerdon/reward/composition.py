@@ -6,9 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import torch
 
 from guerdon.data.batch import Batch
 from guerdon.reward.base import REWARDS, Metrics, RewardModel, Setting, create_reward_model
+from guerdon.reward.controls import EnvReward
 from guerdon.reward.guide import BaseRewardModel, GuideAdapter, Scalars
 from guerdon.reward.scaling import ReturnScaler
 
@@ -63,12 +65,41 @@ class Reward:
         self._relabellers = [
             model for model in self.models if type(model).relabel is not RewardModel.relabel
         ]
+        self._wrappers = [
+            name
+            for name, model in zip(self.terms, self.models, strict=True)
+            if type(model).wrap_buffer is not RewardModel.wrap_buffer
+        ]
+        self._check_wrappers()
         self._columns: dict[str, np.ndarray] = {}  # what episodic terms said, by the buffer's rows
+        self._saw: tuple[Any, Any] | None = None  # the newest rewards of a learner, and their mask
+
+    def _check_wrappers(self) -> None:
+        """A term that adds to the buffer adds rows that were never collected here."""
+        if not self._wrappers:
+            return
+        name, *others = self._wrappers
+        for other, model in zip(self.terms, self.models, strict=True):
+            if other in others or model.episodic or model in self._relabellers:
+                raise ValueError(
+                    f"the reward {name!r} reads more than the policy has done, which {other!r} "
+                    "cannot be asked about: use one of them"
+                )
+        if self.scaler:
+            raise ValueError(
+                f"'reward.normalize' follows what the policy is paid, which for {name!r} is "
+                "nothing: use 'reward.scale'"
+            )
 
     @property
     def fields(self) -> tuple[str, ...]:
         """The fields of a transition that `resolve` needs, beside ``rew``."""
         return tuple(sorted({field for model in self.models for field in model.fields}))
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is nothing but the environment's own, scaled or clipped at most."""
+        return all(isinstance(model, EnvReward) for model in self.models)
 
     @property
     def learns(self) -> bool:
@@ -105,9 +136,26 @@ class Reward:
             for model in self._relabellers:
                 batch = model.relabel(batch, rows, buffer)
         terms = self._estimate(batch, rows)
-        return batch.replace(
-            rew=self._stages(self._sum(terms)), rew_env=batch.rew, rew_terms=Batch(**terms)
-        )
+        rew = self._stages(self._sum(terms))
+        self._saw = rew, batch.get("mask")
+        return batch.replace(rew=rew, rew_env=batch.rew, rew_terms=Batch(**terms))
+
+    def score(self, batch: Batch) -> Any:
+        """What a learner would see as the reward of transitions that are in no buffer."""
+        return self._stages(self._sum(self._estimate(batch, None)))
+
+    def seen(self) -> Metrics:
+        """Mean and spread of the rewards that were resolved last, unless they are the plain ones.
+
+        Returns:
+            ``reward/mean`` and ``reward/std``; nothing before the first.
+        """
+        if self._saw is None or self.plain:
+            return {}
+        rew, mask = self._saw
+        rew = rew if mask is None else rew[mask]
+        whole = {"correction": 0} if isinstance(rew, torch.Tensor) else {}
+        return {"reward/mean": rew.mean(), "reward/std": rew.std(**whole)}
 
     def _estimate(self, batch: Batch, rows: np.ndarray | None) -> dict[str, Any]:
         terms = {}
@@ -131,6 +179,12 @@ class Reward:
         if scale != 1.0:
             rew = scale * rew
         return rew if self.clip is None else rew.clip(*self.clip)
+
+    def buffer(self, buffer: Any) -> Any:
+        """What an off-policy policy shall read from: the collector's buffer, or more than it."""
+        for name in self._wrappers:
+            buffer = self.terms[name].model.wrap_buffer(buffer)
+        return buffer
 
     def view(self, buffer: ReplayBuffer) -> ResolvedBuffer:
         """The buffer as the learner shall see it."""
@@ -160,6 +214,11 @@ class Reward:
             column = np.append(column, np.zeros(max(missing, len(column)), np.float32))
         column[rows] = values
         self._columns[name] = column
+
+    @property
+    def pretrains(self) -> bool:
+        """Whether a model can be trained before the policy acts."""
+        return any(type(model).pretrain is not RewardModel.pretrain for model in self.models)
 
     def pretrain(self) -> Metrics:
         """Fits every term before the policy acts at all."""

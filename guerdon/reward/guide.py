@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+import torch
 from pydantic import ConfigDict
 
+from guerdon.data.batch import Batch
 from guerdon.reward import items
-from guerdon.reward.base import Metrics, RewardConfig, RewardModel
+from guerdon.reward.base import Metrics, RewardConfig, RewardModel, Setting
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-    from guerdon.data.batch import Batch
+_GIVEN = ("cfg", "config", "device", "tb_logger")
+_PLAIN = (bool, int, float, str, type(None), torch.Tensor, np.ndarray, np.generic)
+_LEFT_OUT = object()
+_TRANSITIONS = "transitions"  # marks a list of them, which is saved as one array a key
 
 
 class GuideConfig(RewardConfig):
@@ -26,22 +33,25 @@ class GuideConfig(RewardConfig):
 class BaseRewardModel(RewardModel, ABC):
     """What a reward model of the guide's style derives from.
 
-    It is made with its config (keys are attributes), a device and a ``tb_logger``; data are lists
-    of dictionaries with tensors: ``obs``, ``action``, ``reward``, ``next_obs``, ``done``.
+    It is made with its config (keys are attributes), a device and a ``tb_logger``. Data are lists
+    of dictionaries with tensors: ``obs``, ``action``, ``reward``, ``next_obs``, ``done``; actions
+    and rewards that are single numbers have shape [1]. What torch draws while it is made and
+    trained depends on the run's seed alone.
     """
 
     Config: ClassVar[type[RewardConfig]] = GuideConfig
     fields = ("obs", "act", "obs_next", "terminated")
     learns = True
 
-    def __init__(self, config: Any, device: str = "cpu", tb_logger: Any = None) -> None:
-        self.cfg = config
-        self.device = device
-        self.tb_logger = tb_logger
+    def __init__(self, config: Any = None, device: str = "cpu", tb_logger: Any = None) -> None:
+        if config is not None:  # else a subclass keeps them itself
+            self.cfg = config
+            self.device = device
+            self.tb_logger = tb_logger
 
     @abstractmethod
     def estimate(self, data: Any) -> Any:
-        """Copies of the dictionaries with ``reward`` as the model sees it."""
+        """The dictionaries with ``reward`` as the model sees it; they are copies already."""
 
     @abstractmethod
     def train(self) -> None:
@@ -55,6 +65,18 @@ class BaseRewardModel(RewardModel, ABC):
     def clear_data(self, iter: int) -> None:  # noqa: A002 - the documented name
         """Forgets collected data, if it is time to."""
 
+    def state_dict(self) -> dict[str, Any]:
+        """Its networks, optimizers and generators, numbers, tensors, and lists of transitions."""
+        found = {name: _saved(value) for name, value in vars(self).items() if name not in _GIVEN}
+        return {name: value for name, value in found.items() if value is not _LEFT_OUT}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on where `state_dict` was taken."""
+        for name, value in state.items():
+            if not hasattr(self, name):
+                raise ValueError(f"{type(self).__name__} has no {name!r}, but the saved one has")
+            _restore(self, name, value)
+
 
 class Scalars:
     """A ``tb_logger`` that keeps the newest value of each scalar, for the run's own log."""
@@ -64,7 +86,13 @@ class Scalars:
 
     def add_scalar(self, tag: str, scalar_value: Any, global_step: Any = None, **_: Any) -> None:  # noqa: ARG002
         """Takes a value, as a TensorBoard writer does."""
-        self.newest[tag.rpartition("/")[2]] = scalar_value
+        value = scalar_value.detach() if isinstance(scalar_value, torch.Tensor) else scalar_value
+        self.newest[tag.rpartition("/")[2]] = value
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        if not name.startswith("add_"):
+            raise AttributeError(f"a logger of reward models has no {name!r}")
+        return lambda *_, **__: None  # histograms and so on, which a run's log does not show
 
 
 class GuideAdapter(RewardModel):
@@ -75,28 +103,51 @@ class GuideAdapter(RewardModel):
         scalars: What it writes its scalars to.
     """
 
-    fields = BaseRewardModel.fields
     learns = True
 
     def __init__(self, model: BaseRewardModel, scalars: Scalars) -> None:
         super().__init__(RewardConfig())
         self.model = model
         self.scalars = scalars
+        self.fields = model.fields
+        self._drawn = torch.Generator().get_state()
 
+    def setup(self, setting: Setting) -> None:
+        """See `RewardModel`."""
+        self._drawn = torch.Generator().manual_seed(setting.seed).get_state()
+
+    @contextmanager
+    def _drawing(self) -> Iterator[None]:
+        """Lets the model draw from torch's generator without touching anybody else's."""
+        with torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(self._drawn)
+            yield
+            self._drawn = torch.get_rng_state()
+
+    @torch.no_grad()
     def score(self, data: Batch) -> np.ndarray:
         """What the model's copies of the transitions say."""
-        rows = data if data.rew.ndim == 1 else data.reshape(-1)
-        estimated = self.model.estimate(items.from_batch(rows))
+        read = Batch({name: data[name] for name in ("rew", *self.fields)})
+        rows = items.from_batch(read[np.ones(data.rew.shape, bool)])
+        estimated = self.model.estimate(rows)
+        if estimated is None:  # it has changed the dictionaries in place
+            estimated = rows
         rew = np.array([float(item["reward"]) for item in estimated], np.float32)
         return rew.reshape(data.rew.shape)
 
     def collect_data(self, data: Batch) -> None:
         """Gives the model the real transitions as a list."""
-        self.model.collect_data(items.from_batch(data[np.asarray(data.mask)]))
+        with self._drawing():
+            self.model.collect_data(items.from_batch(data[np.asarray(data.mask)]))
+
+    def pretrain(self) -> Metrics:
+        """Lets the model learn from what it took in when it was made."""
+        return self.train()
 
     def train(self) -> Metrics:
         """Lets the model learn; what it wrote to its logger comes back."""
-        self.model.train()
+        with self._drawing():
+            self.model.train()
         return dict(self.scalars.newest)
 
     def clear_data(self, iter: int) -> None:  # noqa: A002 - the documented name
@@ -108,9 +159,64 @@ class GuideAdapter(RewardModel):
         self.model.load_expert_data(data)
 
     def state_dict(self) -> dict[str, Any]:
-        """What the model wants saved."""
-        return self.model.state_dict()
+        """What the model wants saved, and where torch's generator is."""
+        return {"model": self.model.state_dict(), "drawn": self._drawn.clone()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """See `RewardModel`."""
-        self.model.load_state_dict(state)
+        self.model.load_state_dict(state["model"])
+        self._drawn = state["drawn"].clone()
+
+
+# --- attributes of a user's class as files
+
+
+def _saved(value: Any) -> Any:
+    """An attribute as a file can hold it, if it can."""
+    if isinstance(value, torch.nn.Module | torch.optim.Optimizer):
+        return copy.deepcopy(value.state_dict())
+    if isinstance(value, torch.Generator):
+        return value.get_state()
+    if isinstance(value, np.random.Generator):
+        return value.bit_generator.state
+    if _is_plain(value):
+        rows = _are_rows(value)
+        return {_TRANSITIONS: items.columns(value)} if rows else copy.deepcopy(value)
+    return _LEFT_OUT
+
+
+def _restore(owner: Any, name: str, value: Any) -> None:
+    present = getattr(owner, name)
+    if isinstance(present, torch.nn.Module | torch.optim.Optimizer):
+        present.load_state_dict(value)
+    elif isinstance(present, torch.Generator):
+        present.set_state(value)
+    elif isinstance(present, np.random.Generator):
+        present.bit_generator.state = value
+    elif isinstance(value, dict) and value.keys() == {_TRANSITIONS}:
+        setattr(owner, name, items.rows(value[_TRANSITIONS]))
+    else:
+        setattr(owner, name, copy.deepcopy(value))
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(_is_plain(key) and _is_plain(part) for key, part in value.items())
+    if type(value) in (list, tuple):
+        return all(map(_is_plain, value))
+    return isinstance(value, _PLAIN)
+
+
+def _are_rows(value: Any) -> bool:
+    """Whether this is a list of transitions: dictionaries with tensors of the same shapes."""
+    if type(value) is not list or not value or not isinstance(value[0], dict):
+        return False
+    first = _shapes(value[0])
+    return first is not None and all(_shapes(each) == first for each in value)
+
+
+def _shapes(item: Any) -> Any:
+    if isinstance(item, dict):
+        parts = {key: _shapes(part) for key, part in item.items()}
+        return None if None in parts.values() else parts
+    return (item.shape, item.dtype) if isinstance(item, torch.Tensor) else None

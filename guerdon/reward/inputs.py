@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from torch import Tensor, nn
 
 from guerdon.data.batch import Batch
 from guerdon.nn.config import ModelConfig
 from guerdon.nn.encoders import make_joint
 from guerdon.nn.normalizer import make_normalizer
+from guerdon.nn.spaces import is_image, part_spaces
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,6 +29,33 @@ def tensors(value: Any, device: str | torch.device) -> Any:
         value = torch.from_numpy(value if value.flags.writeable else value.copy())
     dtype = torch.float32 if value.dtype == torch.float64 else None
     return value.to(device=device, dtype=dtype)
+
+
+def refuse_images(name: str, setting: Setting) -> None:
+    """Says that a reward model has no use for images, if observations hold any.
+
+    Args:
+        name: The model's.
+        setting: Knows the spaces.
+    """
+    if _has_images(setting.observation_space):
+        raise ValueError(
+            f"{name} compares numbers, and observations hold images ({setting.observation_space}): "
+            "use gail or red, or an environment with vectors"
+        )
+
+
+def _has_images(space: Any) -> bool:
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        return any(_has_images(part) for part in part_spaces(space).values())
+    return is_image(space)
+
+
+def take_rows(value: Any, index: Any) -> Any:
+    """Rows of tensors, or of a dictionary of them, by any index."""
+    if isinstance(value, dict):
+        return {key: take_rows(part, index) for key, part in value.items()}
+    return value[index]
 
 
 class TransitionInput(nn.Module):

@@ -37,13 +37,34 @@ def to_batch(data: list[dict[str, Any]]) -> Batch:
 
 
 def from_batch(batch: Batch) -> list[dict[str, Any]]:
-    """A dictionary of tensors for each row [B, ...]."""
-    columns = {key: batch[name] for name, key in _NAMES.items() if name in batch}
-    rows: list[dict[str, Any]] = [{} for _ in range(len(batch.rew))]
-    for key, column in columns.items():
-        for i, row in enumerate(rows):
-            row[key] = _tensors(column[i])
-    return rows
+    """A dictionary of tensors for each row [B, ...], in memory of their own.
+
+    Actions and rewards that are single numbers have an axis of their own, as in the guide.
+    """
+    held = {key: _tensors(batch[name]) for name, key in _NAMES.items() if name in batch}
+    for key in ("action", "reward"):
+        if isinstance(held.get(key), torch.Tensor) and held[key].ndim == 1:
+            held[key] = held[key][:, None]
+    return rows(held)
+
+
+def columns(data: list[dict[str, Any]]) -> dict[str, Any]:
+    """One tensor a key of dictionaries that are alike."""
+    return {
+        key: columns([item[key] for item in data])
+        if isinstance(data[0][key], dict)
+        else torch.stack([item[key] for item in data])
+        for key in data[0]
+    }
+
+
+def rows(held: dict[str, Any]) -> list[dict[str, Any]]:
+    """The inverse of `columns`."""
+    parts = {
+        key: rows(value) if isinstance(value, dict) else value.unbind()
+        for key, value in held.items()
+    }
+    return [dict(zip(parts, row, strict=True)) for row in zip(*parts.values(), strict=True)]
 
 
 def with_rewards(data: list[dict[str, Any]], rew: Any) -> list[dict[str, Any]]:
@@ -63,9 +84,10 @@ def _stack(values: list[Any]) -> Any:
 
 
 def _tensors(value: Any) -> Any:
+    """Copies as tensors; torch does not take arrays that are read-only, as stacked frames are."""
     if isinstance(value, Batch):
         return {key: _tensors(part) for key, part in value.items()}
-    return torch.as_tensor(value)
+    return value.clone() if isinstance(value, torch.Tensor) else torch.from_numpy(np.array(value))
 
 
 def _like(value: Any, before: Any) -> Any:

@@ -45,6 +45,8 @@ class Memory:
 
     def sample(self, number: int, generator: np.random.Generator) -> Batch:
         """Draws rows, each as likely as any, with replacement."""
+        if not len(self):
+            raise ValueError("nothing was collected yet: call collect_data() before train()")
         return self.rows(generator.integers(len(self), size=number))
 
     def rows(self, index: np.ndarray | None = None) -> Batch:

@@ -16,7 +16,7 @@ from guerdon.data.spaces import check_rows
 from guerdon.nn.init import seeded
 from guerdon.reward import items
 from guerdon.reward.base import Metrics, RewardConfig, RewardModel, Setting
-from guerdon.reward.inputs import tensors
+from guerdon.reward.inputs import take_rows, tensors
 from guerdon.reward.memory import Memory
 
 if TYPE_CHECKING:
@@ -84,6 +84,10 @@ class TrainedReward(RewardModel):
         """One gradient step."""
         raise NotImplementedError
 
+    def remembered(self, rows: Batch) -> Batch:
+        """What the memory keeps of transitions: their `fields`."""
+        return Batch({name: rows[name] for name in self.fields})
+
     # --- the contract
 
     def setup(self, setting: Setting) -> None:
@@ -106,7 +110,7 @@ class TrainedReward(RewardModel):
         rows = data[np.asarray(data.mask)] if isinstance(data, Batch) else items.to_batch(data)
         self.prepare(rows)
         if len(rows.rew):
-            self.memory.add(Batch({name: rows[name] for name in self.fields}))
+            self.memory.add(self.remembered(rows))
             self._new += len(rows.rew)
 
     def train(self) -> Metrics | None:
@@ -166,12 +170,35 @@ class TrainedReward(RewardModel):
         self.trained, self._new = state["trained"], state["new"]
 
 
+def read_experts(model: RewardModel, data: Any = None) -> Demonstrations:
+    """The demonstrations of a model.
+
+    Args:
+        model: Has ``expert_data_path`` among its options.
+        data: Demonstrations to take instead, or what `guerdon.data.load_demonstrations` reads.
+    """
+    source = model.config.expert_data_path if data is None else data
+    if source is None:
+        raise ValueError(
+            f"{model.config.type or type(model).__name__} learns from demonstrations: name them in "
+            "'expert_data_path'"
+        )
+    return source if isinstance(source, Demonstrations) else load_demonstrations(source)
+
+
+def check_experts(setting: Setting, rows: Batch) -> None:
+    """Holds demonstrated transitions against the spaces of a run."""
+    check_rows(setting.observation_space, rows.obs, "obs of the demonstrations")
+    check_rows(setting.action_space, rows.act, "act of the demonstrations", "same_kind")
+
+
 class ImitationConfig(TrainedConfig):
     """What every reward model that learns from demonstrations can be told."""
 
     expert_data_path: str | None = None
     """Demonstrations: a folder that `guerdon collect` wrote, ``minari:<dataset id>``, a ``.pkl``
-    file, or ``zoo:<name>`` for those that come with guerdon."""
+    file, ``zoo:<name>`` for those that come with guerdon, or ``expert:<preset>``, optionally with
+    ``?episodes=10&return=475``, for those of a policy that is trained once and kept."""
 
 
 class ImitationReward(TrainedReward):
@@ -193,19 +220,9 @@ class ImitationReward(TrainedReward):
             data: The demonstrations, or what `guerdon.data.load_demonstrations` reads; what
                 ``expert_data_path`` names by default.
         """
-        source = self.config.expert_data_path if data is None else data
-        if source is None:
-            raise ValueError(
-                f"{self.config.type or type(self).__name__} learns from demonstrations: name them "
-                "in 'expert_data_path'"
-            )
-        if not isinstance(source, Demonstrations):
-            source = load_demonstrations(source)
-        self.demonstrations = source
-        rows = source.transitions()
-        setting = self.prepare(rows)
-        check_rows(setting.observation_space, rows.obs, "obs of the demonstrations")
-        check_rows(setting.action_space, rows.act, "act of the demonstrations", "same_kind")
+        self.demonstrations = read_experts(self, data)
+        rows = self.demonstrations.transitions()
+        check_experts(self.prepare(rows), rows)
         self.expert = self.tensors(rows)
         self.take_experts(rows)
 
@@ -216,14 +233,8 @@ class ImitationReward(TrainedReward):
         """Tensors of demonstrated transitions, drawn at random."""
         n_rows = len(self.expert["act"])
         index = torch.from_numpy(self.generator.integers(n_rows, size=number)).to(self.device)
-        drawn: dict[str, Any] = _take(self.expert, index)
+        drawn: dict[str, Any] = take_rows(self.expert, index)
         return drawn
-
-
-def _take(value: Any, index: torch.Tensor) -> Any:
-    if isinstance(value, dict):
-        return {key: _take(part, index) for key, part in value.items()}
-    return value[index]
 
 
 def _mean(values: list[Any]) -> Any:

@@ -1,24 +1,35 @@
-"""How good a policy is, in the environment's own reward."""
+"""How good a policy is, in the environment's own reward; and what a learned one says of it."""
 
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from guerdon.collect import Collector
+from guerdon.data.batch import Batch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from guerdon.collect import Collected
-    from guerdon.envs import VectorEnv
+    from guerdon.envs import Step, VectorEnv
     from guerdon.policy import Policy
+    from guerdon.reward import Reward
+
+_CHUNK = 1_024  # transitions that are scored at once: few calls, little memory
+_SHOWN = {"obs", "act", "rew", "terminated", "truncated", "obs_next"}
 
 
 def evaluate(
-    policy: Policy, env: VectorEnv, episodes: int, *, seed: int = 0, deterministic: bool = True
+    policy: Policy,
+    env: VectorEnv,
+    episodes: int,
+    *,
+    seed: int = 0,
+    deterministic: bool = True,
+    reward: Reward | None = None,
 ) -> Collected:
     """Plays whole episodes; the same policy and seed give the same ones, and nothing else changes.
 
@@ -28,9 +39,17 @@ def evaluate(
         episodes: How many.
         seed: Of the environments, and of the policy's draws.
         deterministic: Whether it plays as in testing, or explores as in collecting.
+        reward: A learned one, which is asked for its returns of the episodes, too; it may be one
+            that cannot say, see `can_follow`.
     """
+    watch = None
+    if reward is not None and can_follow(reward):
+        watch = LearnedReturns(reward, env.n_envs)
     with in_testing_state(policy, seed, deterministic):
-        return Collector(policy, env, seed=seed).collect(n_episode=episodes)
+        collected = Collector(policy, env, seed=seed, watch=watch).collect(n_episode=episodes)
+    if watch is not None:
+        collected.learned = watch.returns()
+    return collected
 
 
 @contextmanager
@@ -55,4 +74,92 @@ def evaluation_metrics(result: Collected) -> dict[str, float]:
     }
     if result.success_rate is not None:
         metrics["eval/success_rate"] = result.success_rate
+    if result.learned:
+        metrics["reward/eval_return"] = float(np.mean(result.learned))
+        correlation = rank_correlation(result.learned, result.returns)
+        if correlation is not None:
+            metrics["reward/rank_correlation"] = correlation
     return metrics
+
+
+def can_follow(reward: Reward) -> bool:
+    """Whether a reward other than the environment's can score episodes as they are played.
+
+    One that depends on earlier transitions would have to be shown whole episodes in order, and
+    what an environment tells beside a transition is not kept.
+    """
+    episodic = any(model.episodic for model in reward.models)
+    return not reward.plain and not episodic and _SHOWN.issuperset(reward.fields)
+
+
+class LearnedReturns:
+    """Follows episodes step by step, for a `Collector` to call.
+
+    Args:
+        reward: What transitions are worth.
+        n_envs: Environments that are played in.
+    """
+
+    def __init__(self, reward: Reward, n_envs: int) -> None:
+        self._reward = reward
+        self._running = np.zeros(n_envs)
+        self._everyone = np.arange(n_envs)
+        self._returns: list[float] = []
+        self._steps: list[tuple[Step, np.ndarray, Batch]] = []
+
+    def __call__(self, rows: dict[str, Any], step: Step, dummy: np.ndarray | None) -> None:
+        """Takes a step; see `Collector`."""
+        ids = self._everyone if step.env_ids is None else step.env_ids
+        real = np.ones(len(ids), bool) if dummy is None else ~dummy
+        shown = Batch(
+            obs=rows["obs"],
+            act=rows["act"],
+            rew=step.rew,
+            terminated=step.terminated,
+            truncated=step.truncated,
+            obs_next=step.obs_next,
+        )
+        self._steps.append((step, ids[real], shown[real]))
+        if len(self._steps) * len(self._everyone) >= _CHUNK:
+            self._score()
+
+    def returns(self) -> list[float]:
+        """The returns of all episodes that ended, in the order in which they did."""
+        self._score()
+        return self._returns
+
+    def _score(self) -> None:
+        steps, self._steps = self._steps, []
+        if not any(len(ids) for _, ids, _ in steps):
+            return
+        rows = Batch.cat([rows for _, _, rows in steps])
+        scored = np.asarray(self._reward.score(rows), np.float64)
+        start = 0
+        for step, ids, own in steps:
+            if step.broken is not None:
+                self._running[step.broken] = 0.0
+            self._running[ids] += scored[start : start + len(ids)]
+            start += len(ids)
+            ended = ids[own.terminated | own.truncated]
+            self._returns.extend(self._running[ended].tolist())
+            self._running[ended] = 0.0
+
+
+def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float | None:
+    """Spearman's: whether two lists put things into the same order, 1 to -1.
+
+    Returns:
+        None where one of them makes no difference at all.
+    """
+    ranks = [_ranks(np.asarray(values)) for values in (one, other)]
+    if any(np.ptp(each) == 0 for each in ranks):
+        return None
+    return float(np.corrcoef(np.stack(ranks))[0, 1])
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    """The place of each value in order; equal ones share theirs."""
+    _, place, number = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(number)
+    ranks: np.ndarray = (last - (number - 1) / 2)[place]
+    return ranks

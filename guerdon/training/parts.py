@@ -12,6 +12,7 @@ from guerdon.collect import Collector
 from guerdon.config import compose, sources
 from guerdon.envs import make_vec
 from guerdon.envs.ids import registered_limit
+from guerdon.nn import seeded
 from guerdon.policy import POLICIES, create_policy, register_policy
 from guerdon.reward import Setting, make_reward
 
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from guerdon.data import ReplayBuffer
     from guerdon.envs import VectorEnv
     from guerdon.policy import Policy
-    from guerdon.reward import Reward
+    from guerdon.reward import Reward, RewardModel
+    from guerdon.training.display import Mode
 
 LIMIT = 30_000
 """Steps of an episode where nobody sets a limit: one that never ends would stop an evaluation."""
@@ -117,6 +119,7 @@ def make_parts(
     env_setting: EnvSetting | None = None,
     model: Any = None,
     policy_fn: Callable[..., Policy] | None = None,
+    display: Mode = "auto",
 ) -> Parts:
     """Makes the parts of a run.
 
@@ -125,6 +128,7 @@ def make_parts(
         env_setting: Environments, instead of those that the config names.
         model: A network for the policy, instead of its own.
         policy_fn: A policy class, instead of the one that the config names.
+        display: How the training of an expert is shown, where demonstrations are made by one.
     """
     seeds = Seeds.of(config.seed)
     collecting, testing = config.env, config.env.for_evaluation(config.eval.n_envs)
@@ -138,7 +142,7 @@ def make_parts(
         )
     device = find_device(config.run.device)
     policy = make_policy(config, env, policy_fn, seed=seeds.policy, device=device, model=model)
-    reward = prepare_reward(config, policy, env, seeds.reward)
+    reward = prepare_reward(config, policy, env, seeds.reward, display)
     if policy.on_policy:
         size = rollout_slots(config, env) * env.n_envs
     else:
@@ -150,7 +154,9 @@ def make_parts(
     return Parts(env, eval_env, policy, reward, collector, seeds)
 
 
-def prepare_reward(config: GuerdonConfig, policy: Policy, env: VectorEnv, seed: int) -> Reward:
+def prepare_reward(
+    config: GuerdonConfig, policy: Policy, env: VectorEnv, seed: int, display: Mode = "auto"
+) -> Reward:
     """The reward of a config, ready for a run: its models know the spaces and demonstrations.
 
     Args:
@@ -158,10 +164,15 @@ def prepare_reward(config: GuerdonConfig, policy: Policy, env: VectorEnv, seed: 
         policy: Who will learn from it.
         env: Where.
         seed: Of all that the models draw.
+        display: How the training of an expert is shown, where demonstrations are made by one.
     """
+    from guerdon.training.experts import with_experts  # who are made of parts, too
+
     gamma = config.policy.get("gamma", 0.99)
-    section = config.reward.model_dump(exclude={"pretrain", "checkpoint_path"})
-    reward = make_reward(section, gamma=gamma, device=str(policy.device))
+    section = config.reward.model_dump(exclude={"pretrain", "checkpoint_path", "terms"})
+    section["terms"] = with_experts(config.reward.terms, display)
+    with seeded(seed):  # models of the guide's style make their networks at once
+        reward = make_reward(section, gamma=gamma, device=str(policy.device))
     reward.setup(
         Setting(
             env.observation_space,
@@ -172,12 +183,22 @@ def prepare_reward(config: GuerdonConfig, policy: Policy, env: VectorEnv, seed: 
             on_policy=policy.on_policy,
             horizon=config.env.max_episode_steps or registered_limit(config.env.id),
             log_prob=policy.log_prob if policy.has_density else None,
+            example=env.example,
         )
     )
-    for model in reward.models:
-        if model.imitates:
-            model.load_expert_data()
+    for name, term in reward.terms.items():
+        if term.model.imitates:
+            _load_experts(term.model, name, config.reward.terms[name].get("expert_data_path"))
     return reward
+
+
+def _load_experts(model: RewardModel, name: str, path: Any) -> None:
+    try:
+        model.load_expert_data()
+    except ValueError as error:
+        if path is None:
+            raise
+        raise ValueError(f"the reward {name!r} cannot learn from {path}: {error}") from error
 
 
 def make_policy(

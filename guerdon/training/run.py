@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from guerdon.training.evaluation import evaluate
 from guerdon.training.monitor import Budget, Monitor
 from guerdon.training.parts import EnvSetting, Parts, compose_run, make_parts
 from guerdon.training.recorder import Recorder
+from guerdon.training.reward_files import load_reward, save_reward, with_reward_of
 from guerdon.training.run_folder import RunFolder, default_path
 from guerdon.training.trainers import offpolicy_trainer, onpolicy_trainer
 
@@ -39,6 +41,7 @@ def train(
     *overrides: str,
     seed: int | None = None,
     resume: str | Path | None = None,
+    from_reward: str | Path | None = None,
     display: Mode = "auto",
     env_setting: EnvSetting | None = None,
     model: Any = None,
@@ -51,6 +54,8 @@ def train(
         *overrides: Dotted keys with values, as on the command line: ``"policy.gamma=0.9"``.
         seed: Of everything random; the config's own by default.
         resume: The folder of a run to go on with; its config is used, with the overrides.
+        from_reward: The folder of a run whose reward, as that run left it, a fresh policy learns
+            from; it takes the place of the reward that the source names.
         display: What to show: ``auto``, ``live``, ``lines`` or ``none``.
         env_setting: A function that makes an environment, with settings for the collecting and
             for the evaluating ones; instead of what the config names.
@@ -68,6 +73,10 @@ def train(
             raise FileNotFoundError(f"{resume} holds no run to resume: it has no config.yaml")
     if isinstance(source, GuerdonConfig):
         source = source.model_dump()
+    if from_reward is not None:
+        if resume is not None:
+            raise ValueError("a run is resumed with its own reward: leave 'from_reward' out")
+        source = with_reward_of(source, overrides, from_reward)
     changes = [*overrides, *([] if seed is None else [f"seed={seed}"])]
     if resume is None:
         config = compose(source, changes)
@@ -80,8 +89,11 @@ def train(
         torch.set_num_threads(config.run.threads)
     with ExitStack() as stack:
         # Before the folder: a config that cannot be built leaves nothing behind.
-        parts = make_parts(config, env_setting=env_setting, model=model, policy_fn=policy_fn)
+        parts = make_parts(
+            config, env_setting=env_setting, model=model, policy_fn=policy_fn, display=display
+        )
         stack.callback(parts.close)
+        _prepare_reward(config, parts, resume)
         if resume is None:
             path = Path(config.run.dir or default_path(config.run.name, config.seed))
             folder = RunFolder.create(path, to_yaml(config))
@@ -91,10 +103,22 @@ def train(
         return _run(config, parts, folder, display, resumed=resume is not None)
 
 
+def _prepare_reward(config: GuerdonConfig, parts: Parts, resume: str | Path | None) -> None:
+    """Gives the reward what it begins with, unless a checkpoint will."""
+    if config.reward.pretrain and not parts.reward.pretrains:
+        raise ValueError(
+            f"'reward.pretrain' is set, but nothing in {', '.join(parts.reward.terms)} can be "
+            f"trained before the policy acts: leave it out"
+        )
+    begun = resume is not None and checkpoint_steps(RunFolder(resume).checkpoints)
+    if config.reward.checkpoint_path is not None and not begun:
+        load_reward(parts.reward, config.reward)
+
+
 def _run(
     config: GuerdonConfig, parts: Parts, folder: RunFolder, display: Mode, resumed: bool
 ) -> Summary:
-    state, step = None, 0 if resumed else None
+    state, step = None, -1 if resumed else None
     if resumed and checkpoint_steps(folder.checkpoints):  # it may have been killed before the first
         state, step = load_checkpoint(folder.checkpoints)
         _restore(parts, state, folder)
@@ -108,7 +132,10 @@ def _run(
         monitor = _monitor(config, parts, folder, recorder, interrupted)
         if state is not None:
             monitor.load_state_dict(state["monitor"])
-        recorder.text(f"{'resumed at step' if resumed else 'started at step'} {step or 0}")
+        at = max(step or 0, 0)
+        recorder.text(f"{'resumed at step' if resumed else 'started at step'} {at}")
+        if state is None and config.reward.pretrain:
+            _pretrain(parts, recorder)
         collect, learn = config.collect, config.learn
         common: dict[str, Any] = {
             "reward": parts.reward,
@@ -133,6 +160,15 @@ def _run(
     return {**summary, "run_dir": str(folder.path)}
 
 
+def _pretrain(parts: Parts, recorder: Recorder) -> None:
+    recorder.text("training the reward before the policy acts")
+    start = time.perf_counter()
+    metrics = parts.reward.pretrain()
+    if metrics:
+        recorder.log(0, metrics)
+    recorder.text(f"trained the reward in {time.perf_counter() - start:.1f} s")
+
+
 def _check_same(before: GuerdonConfig, now: GuerdonConfig) -> None:
     """Sees that a run goes on as the run it is: limits may change, but not what is learned."""
     for key, old, new in (
@@ -142,6 +178,7 @@ def _check_same(before: GuerdonConfig, now: GuerdonConfig) -> None:
         ("policy.type", before.policy["type"], now.policy["type"]),
         ("policy.model", before.policy.get("model"), now.policy.get("model")),
         ("reward.terms", list(before.reward.terms), list(now.reward.terms)),
+        ("reward.checkpoint_path", before.reward.checkpoint_path, now.reward.checkpoint_path),
     ):
         if old != new:
             raise ValueError(f"{key} of a run cannot change on resume: it is {old}, not {new}")
@@ -170,7 +207,7 @@ def _monitor(
         seed = np.random.SeedSequence(entropy).generate_state(1)[0]
         return evaluate(
             parts.policy, parts.eval_env, config.eval.episodes,
-            seed=int(seed), deterministic=config.eval.deterministic,
+            seed=int(seed), deterministic=config.eval.deterministic, reward=parts.reward,
         )  # fmt: skip
 
     def save(is_best: bool) -> None:
@@ -178,6 +215,7 @@ def _monitor(
         state = parts.state_dict() | {"monitor": monitor.state_dict()}
         steps = monitor.progress.env_steps
         save_checkpoint(folder.checkpoints, steps, state, keep=config.run.keep, is_best=is_best)
+        save_reward(folder.reward, steps, parts.reward, folder.config)
 
     run = config.run
     monitor = Monitor(

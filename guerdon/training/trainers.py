@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from guerdon.data import PrioritizedReplayBuffer
 from guerdon.training.monitor import Budget, Monitor
 
 if TYPE_CHECKING:
-    from guerdon.collect import Collector
+    from guerdon.collect import Collected, Collector
     from guerdon.policy import Policy
     from guerdon.reward import Reward
 
@@ -46,8 +48,9 @@ def onpolicy_trainer(
     while monitor.stop_reason() is None:
         policy.advance(monitor.progress.env_steps, monitor.fraction)
         collected = collector.collect(n_step=n_step, n_episode=n_episode)
-        metrics = _train_reward(reward, collector, monitor)
+        metrics = train_reward(reward, collector, collected, monitor.progress.updates)
         metrics |= policy.update(batch_size, buffer, reward, repeat=repeat)
+        metrics |= reward.seen() if reward is not None else {}
         buffer.reset()
         monitor.iteration(collected, 1, metrics)
     monitor.finish()
@@ -90,10 +93,12 @@ def offpolicy_trainer(
         warming_up = monitor.progress.env_steps < warmup_steps
         policy.advance(monitor.progress.env_steps, monitor.fraction)
         collected = collector.collect(n_step=n_step, n_episode=n_episode, random=warming_up)
-        metrics = _train_reward(reward, collector, monitor)
+        metrics = train_reward(reward, collector, collected, monitor.progress.updates)
+        read_from = buffer if reward is None else reward.buffer(buffer)
         updates = 0 if warming_up else updates_per_collect
         for _ in range(updates):
-            metrics |= policy.update(batch_size, buffer, reward)
+            metrics |= policy.update(batch_size, read_from, reward)
+        metrics |= reward.seen() if reward is not None else {}
         monitor.iteration(collected, updates, metrics)
     monitor.finish()
     return monitor
@@ -105,14 +110,28 @@ def _buffer_of(collector: Collector) -> Any:
     return collector.buffer
 
 
-def _train_reward(reward: Reward | None, collector: Collector, monitor: Monitor) -> dict[str, Any]:
-    """Shows the reward what is new, and lets it learn; what can be said about it."""
+def train_reward(
+    reward: Reward | None, collector: Collector, collected: Collected, updates: int
+) -> dict[str, Any]:
+    """Shows the reward what is new, and lets it learn.
+
+    Args:
+        reward: The reward; None is the environment's.
+        collector: Has collected.
+        collected: What its last call said.
+        updates: How often the policy was updated so far.
+
+    Returns:
+        What can be said about the reward.
+    """
     if reward is None or not reward.learns:
         return {}
+    if collected.broken:
+        reward.break_off(np.unique(collected.broken))
     fields = dict.fromkeys(("obs", "act", "rew", "terminated", "truncated", *reward.fields))
     reward.collect_data(*collector.fresh(tuple(fields)))
     metrics = reward.train()
-    reward.clear_data(monitor.progress.updates)
+    reward.clear_data(updates)
     if metrics and isinstance(collector.buffer, PrioritizedReplayBuffer):
         collector.buffer.reset_priorities()  # errors of old were about another reward
     return metrics

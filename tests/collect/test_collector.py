@@ -492,6 +492,50 @@ def test_a_failure_after_the_buffer_was_emptied_drops_what_is_left_of_the_episod
     assert collected.n_step == 4  # these steps were taken, whatever became of them
 
 
+@pytest.mark.parametrize(
+    ("amounts", "told"),
+    # It fails at every sixth step, in the middle of its second episode, which begins with row 4.
+    [
+        ([5, 1], [[], [0]]),  # the episode began in the call before
+        ([3, 3], [[], []]),  # in this one: nobody outside has heard of it
+        ([4, 2, 6], [[], [0], []]),
+        ([12], [[]]),
+    ],
+)
+@pytest.mark.usefixtures("_quiet")
+def test_it_tells_of_episodes_of_earlier_calls_that_were_lost(amounts, told):
+    own = [{"fails_at": 6}]
+    with backend_vector("subprocess", [Pattern((3, 5, 1))], own, max_restarts=9) as env:
+        collector = make_collector(env)
+        assert [collector.collect(n_step=amount).broken for amount in amounts] == told
+        assert env.restarts >= 1
+
+
+# --- being watched
+
+
+@pytest.mark.parametrize("kind", [*AutoresetMode, "base"])
+@pytest.mark.parametrize("amount", [{"n_step": 30}, {"n_episode": 5}])
+def test_whoever_watches_sees_exactly_what_is_stored(kind, amount):
+    make = backend_vector if kind == "base" else modes_vector
+    seen = []
+
+    def watch(rows, step, dummy):
+        real = np.ones(3, bool) if dummy is None else ~dummy
+        values = {"obs": rows["obs"], "act": rows["act"], "rew": step.rew}
+        values |= {"terminated": step.terminated, "obs_next": step.obs_next}
+        seen.append(Batch(values)[real])
+
+    collector = make_collector(make(kind, MIXED), watch=watch)
+    collected = collector.collect(**amount)
+    stored = collector.buffer.sample(0)[0]
+    watched = Batch.cat(seen)
+    assert len(watched) == collected.n_step == len(stored)
+    order = [np.lexsort(rows.obs.T) for rows in (watched, stored)]
+    for name, values in watched.items():
+        np.testing.assert_array_equal(values[order[0]], stored[name][order[1]])
+
+
 # --- making one, and going on with it
 
 

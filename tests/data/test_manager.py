@@ -259,6 +259,37 @@ def test_buffers_on_a_device_give_tensors():
         assert batch.weight.tolist() == [1] * 4
 
 
+# --- by index
+
+
+@pytest.mark.parametrize("length", [1, 3])
+def test_rows_are_read_again_by_their_indices(length):
+    manager = pair()
+    batch, indices = manager.sample(10, length)
+    again = manager[indices]
+    np.testing.assert_array_equal(again.obs, batch.obs)
+    np.testing.assert_array_equal(again.source, batch.source)
+    np.testing.assert_array_equal(manager.get(indices, "act"), batch.act)
+    np.testing.assert_array_equal(manager.rows(indices), indices)
+    shuffled = indices[..., ::-1]
+    np.testing.assert_array_equal(manager[shuffled].obs, batch.obs[..., ::-1, :])
+
+
+def test_rows_before_and_after_are_those_of_the_same_buffer():
+    manager = pair()
+    _, indices = manager.sample(16)
+    obs = manager[indices].obs[:, 0]
+    after, before = (manager[walk(indices)].obs[:, 0] for walk in (manager.next, manager.prev))
+    np.testing.assert_array_equal(after, obs + (obs % 1000 != 7))
+    np.testing.assert_array_equal(before, obs - (obs % 1000 != 0))
+
+
+def test_an_index_without_a_transition_is_an_error():
+    manager = pair(agent=filled(rows=3, size=8))
+    with pytest.raises(IndexError, match="index 5 holds no transition"):
+        manager[np.array([0, 5])]
+
+
 # --- priorities
 
 
@@ -294,6 +325,12 @@ def test_new_priorities_go_where_the_rows_came_from(length):
     expected[drawn.astype(int) - 1000] = drawn
     assert len(drawn) == 8
     np.testing.assert_allclose(manager["demonstrations"].priorities, expected)
+
+
+def test_the_bias_to_undo_is_told_to_those_with_priorities():
+    manager = prioritized_pair()
+    manager.set_beta(0.25)
+    assert manager["demonstrations"].beta == 0.25
 
 
 @pytest.mark.parametrize("errors", [np.ones(3), np.ones(5), [1, 1, 1, np.nan], [np.inf, 1, 1, 1]])

@@ -10,11 +10,15 @@ from gymnasium.utils.env_checker import check_env
 from guerdon.envs import Counting, Identity, Target
 
 
-@pytest.mark.parametrize("name", ["Counting", "Identity", "Target"])
+@pytest.mark.parametrize(
+    "name", ["BitFlip", "CartPoleFixed", "Counting", "DeepSea", "Identity", "Target"]
+)
 def test_they_are_registered_and_keep_gymnasiums_rules(name):
     env = gymnasium.make(f"guerdon/{name}-v0")
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*(render|bound|action space|spec)", UserWarning)
+        warnings.filterwarnings(
+            "ignore", ".*(render|bound|infinity|action space|spec)", UserWarning
+        )
         check_env(env.unwrapped, skip_render_check=True, skip_close_check=True)
 
 

@@ -7,7 +7,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from guerdon.envs import Counting, VectorEnv
+from guerdon.envs import Counting, VectorEnv, make_vec
 from guerdon.envs.rows import batch_info
 
 
@@ -201,3 +201,14 @@ def test_environments_that_step_together_take_no_subset():
     env.step([0, 0], np.array([0, 1]))
     with pytest.raises(ValueError, match=r"step together.*\[1\]"):
         env.step([0], np.array([1]))
+
+
+@pytest.mark.parametrize("backend", ["native", "base", "subprocess"])
+def test_an_example_can_be_asked_wherever_environments_run(backend):
+    with make_vec("guerdon/BitFlip-v0", 2, backend=backend, kwargs={"n_bits": 3}) as env:
+        assert env.example().unwrapped.compute_reward(np.zeros(3), np.zeros(3), {}) == 0.0
+
+
+def test_the_example_of_gymnasiums_own_vector_is_its_first_environment():
+    vector = gymnasium.vector.SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 2)
+    assert VectorEnv(vector).example() is vector.envs[0]

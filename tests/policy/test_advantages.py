@@ -70,7 +70,7 @@ def test_rows_are_those_of_the_buffer_in_time_order():
 def test_many_rows_are_computed_in_pieces(name, monkeypatch):
     policy, buffer = warmed_up(CASES[name])
     whole = computed(policy, buffer)
-    monkeypatch.setattr(advantages, "_CHUNK", 7)
+    monkeypatch.setattr(advantages, "CHUNK", 7)
     pieces = computed(policy, buffer)
     for key in ("log_prob", "value", "advantage", "returns"):
         torch.testing.assert_close(whole[key], pieces[key], rtol=1e-5, atol=1e-5)

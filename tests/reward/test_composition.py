@@ -351,3 +351,30 @@ def test_reading_the_view_leaves_the_buffer_alone():
     reward = make_reward({"type": "env", "scale": 5.0, "clip": (0.0, 6.0)})
     assert reward.view(buffer)[:].rew.tolist() == [5.0, 6.0, 6.0, 6.0]
     assert buffer.rew.tolist() == [1.0, 2.0, 3.0, 4.0]
+
+
+def test_what_was_seen_last_is_summed_up_without_masked_rows():
+    reward = make_reward({"type": "function", "target": "tests.reward.cases:first_number"})
+    assert reward.seen() == {}
+    rows = transitions(4)
+    rows.mask = np.array([True, True, True, False])
+    reward.resolve(rows)
+    assert reward.seen() == {"reward/mean": 1.0, "reward/std": np.float32(np.sqrt(2 / 3))}
+    reward.score(transitions(2))  # nobody learns from that
+    assert reward.seen()["reward/mean"] == 1.0
+    reward.resolve(rows.to_torch())
+    assert reward.seen()["reward/std"].item() == pytest.approx(np.sqrt(2 / 3))
+
+
+def test_a_score_is_what_resolve_would_say():
+    reward = make_reward(
+        {"terms": {"constant": {"value": 3.0}, "env": {"weight": 2.0}}, "scale": 2}
+    )
+    rows = transitions(3)
+    assert reward.score(rows).tolist() == [10.0, 14.0, 18.0]
+    assert reward.resolve(rows).rew.tolist() == [10.0, 14.0, 18.0]
+
+
+def test_only_terms_of_the_environment_are_plain():
+    assert make_reward({"type": "env", "scale": 3.0, "normalize": True}).plain
+    assert not make_reward({"terms": {"env": {}, "constant": {"weight": 0.0}}}).plain

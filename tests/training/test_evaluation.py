@@ -8,7 +8,15 @@ from gymnasium.vector import AutoresetMode
 from guerdon.collect import Collected, Collector
 from guerdon.envs import make_vec
 from guerdon.policy import create_policy
-from guerdon.training.evaluation import evaluate, evaluation_metrics, in_testing_state
+from guerdon.reward import make_reward
+from guerdon.training import evaluation as evaluation_module
+from guerdon.training.evaluation import (
+    can_follow,
+    evaluate,
+    evaluation_metrics,
+    in_testing_state,
+    rank_correlation,
+)
 from tests.collect.acting import Tracing, backend_vector, modes_vector, reported
 from tests.envs.walking import Pattern
 from tests.training.running import leaves, same
@@ -133,3 +141,71 @@ def test_metrics_of_an_evaluation():
     assert evaluation_metrics(result)["eval/success_rate"] == 0.5
     assert all(type(value) is float for value in evaluation_metrics(result).values())
     assert np.isclose(evaluation_metrics(result)["eval/std_reward"], np.std([1.0, 3.0]))
+
+
+# --- what a learned reward says
+
+
+def step_number(data):
+    return data.obs_next[..., 2].astype(np.float32)
+
+
+def info_number(data):
+    return data.rew
+
+
+def rule(name, **options):
+    return {"type": "function", "target": f"tests.training.test_evaluation:{name}", **options}
+
+
+@pytest.mark.parametrize("kind", [*AutoresetMode, "base"])
+@pytest.mark.parametrize("chunk", [1, 7, 10_000])
+def test_a_learned_reward_is_asked_for_its_returns_of_the_same_episodes(kind, chunk, monkeypatch):
+    monkeypatch.setattr(evaluation_module, "_CHUNK", chunk)
+    patterns = [Pattern((20,)), Pattern((1,)), Pattern((2, 9))]
+    env = (backend_vector if kind == "base" else modes_vector)(kind, patterns)
+    # Twice the step's number, and one less; the environment pays the step's number.
+    terms = {"steps": rule("step_number", weight=2.0), "minus": {"type": "constant", "value": -1.0}}
+    found = evaluate(Tracing(env), env, 6, reward=make_reward({"terms": terms, "scale": 0.5}))
+    assert sorted(found.lengths) == [1, 1, 2, 9, 20, 20]
+    for learned, true, length in zip(found.learned, found.returns, found.lengths, strict=True):
+        assert learned == true - length / 2
+    metrics = evaluation_metrics(found)
+    assert metrics["reward/eval_return"] == np.mean(found.learned)
+    assert metrics["reward/rank_correlation"] == pytest.approx(1.0)
+
+
+def test_a_lost_episode_is_not_counted_in_the_learned_return():
+    patterns = [Pattern((3, 5, 1))]
+    with backend_vector("subprocess", patterns, [{"fails_at": 6}], max_restarts=9) as env:
+        found = evaluate(Tracing(env), env, 3, reward=make_reward(rule("step_number")))
+    assert found.learned == found.returns == [6.0, 6.0, 6.0]
+
+
+def test_rewards_that_cannot_follow_are_left_out():
+    env = modes_vector(AutoresetMode.NEXT_STEP, [Pattern((2,))])
+    plain = make_reward({"type": "env", "scale": 0.1})
+    informed = make_reward(rule("info_number", fields=["info"]))
+    assert can_follow(make_reward(rule("step_number")))
+    for reward in (plain, informed):
+        assert not can_follow(reward)
+        found = evaluate(Tracing(env), env, 2, reward=reward)
+        assert found.learned == []
+        assert not any(name.startswith("reward/") for name in evaluation_metrics(found))
+
+
+def test_equal_returns_have_no_order():
+    result = Collected(returns=[5.0, 5.0], lengths=[5, 5], learned=[1.0, 2.0])
+    metrics = evaluation_metrics(result)
+    assert metrics["reward/eval_return"] == 1.5
+    assert "reward/rank_correlation" not in metrics
+
+
+def test_rank_correlation_is_spearmans():
+    assert rank_correlation([1, 2, 3], [10, 20, 1000]) == pytest.approx(1.0)
+    assert rank_correlation([1, 2, 3], [3, 2, -50]) == pytest.approx(-1.0)
+    # 1 - 6 * (0 + 1 + 1 + 0) / (4 * 15), by the formula for ranks without ties.
+    assert rank_correlation([1, 2, 3, 4], [1, 3, 2, 4]) == pytest.approx(0.8)
+    # Ranks 1.5, 1.5, 3 against 1, 2, 3: covariance 1.5, spreads sqrt(1.5) and sqrt(2).
+    assert rank_correlation([7, 7, 9], [1, 2, 3]) == pytest.approx(1.5 / np.sqrt(1.5 * 2))
+    assert rank_correlation([1, 1, 1], [1, 2, 3]) is None

@@ -10,7 +10,7 @@ from guerdon.policy import create_policy
 from guerdon.reward import make_reward
 from guerdon.training.evaluation import evaluate
 from guerdon.training.monitor import Budget, Monitor
-from guerdon.training.trainers import offpolicy_trainer, onpolicy_trainer
+from guerdon.training.trainers import offpolicy_trainer, onpolicy_trainer, train_reward
 
 
 def made(name, env_id, n_envs=4, seed=0, **options):
@@ -170,6 +170,35 @@ def test_a_reward_that_does_not_learn_is_not_asked_to():
     assert (np.asarray(batch.rew) == 2.0).all()
     assert set(np.unique(batch.rew_env)) <= {0.0, 1.0}
     assert monitor.progress.updates == 1
+
+
+def test_a_reward_hears_of_lost_episodes_before_it_sees_what_is_new():
+    _, collector = made("ppo", "guerdon/Identity-v0")
+    reward = make_reward({"type": "env", "normalize": True})
+    order = []
+    reward.break_off = lambda env_ids: order.append(env_ids.tolist())
+    reward.collect_data = lambda *_: order.append("data")
+    collected = collector.collect(n_step=8)
+    train_reward(reward, collector, collected, 0)
+    collected.broken = [2, 0, 2]
+    train_reward(reward, collector, collected, 0)
+    assert order == ["data", [0, 2], "data"]
+
+
+@pytest.mark.parametrize("trainer", [onpolicy_trainer, offpolicy_trainer])
+def test_what_the_learner_saw_is_logged_if_it_is_not_what_the_environment_paid(trainer):
+    lines = []
+    for section in ({"type": "constant", "value": 2.0}, {"type": "env", "scale": 2.0}):
+        policy, collector = made("ppo" if trainer is onpolicy_trainer else "dqn", "CartPole-v1")
+        monitor = Monitor(
+            Budget(max_steps=80), log=lambda _, line: lines.append(line), log_every=80
+        )
+        trainer(
+            policy, collector, reward=make_reward(section), n_step=80, batch_size=8, monitor=monitor
+        )
+    learned, plain = lines
+    assert (learned["reward/mean"], learned["reward/std"]) == (2.0, 0.0)
+    assert not any(name.startswith("reward/") for name in plain)
 
 
 @pytest.mark.parametrize("trainer", [onpolicy_trainer, offpolicy_trainer])

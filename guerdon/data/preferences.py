@@ -1,0 +1,194 @@
+"""Preferences between segments: a file of JSON lines, and the segments in files beside it.
+
+A line is a judgement of a pair: ``pair`` (its name), ``label`` (0: the first segment is better, 1:
+the second is, 0.5: they are equal, ``"skip"``: the rater could not say, null: nobody was asked),
+``rater`` and ``time``. The pair's first line also has ``segments``, the file that holds both.
+Of several judgements of a pair by one rater, the newest counts.
+"""
+
+import json
+import os
+import pathlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from guerdon.data.batch import Batch
+from guerdon.data.files import atomic_file, read_arrays, write_arrays
+from guerdon.data.tree import flatten, unflatten
+
+SKIP: Literal["skip"] = "skip"
+Label = float | Literal["skip"] | None
+LABELS = (0.0, 0.5, 1.0, SKIP, None)
+
+
+@dataclass(frozen=True)
+class Preference:
+    """A judgement of two segments.
+
+    Args:
+        pair: The name of the pair: letters, digits, dots, dashes and underscores.
+        first: A segment [T, ...].
+        second: A segment of the same fields and the same length.
+        label: 0 if the first is better, 1 if the second is, 0.5 if they are equal, "skip" if the
+            rater could not say, None if nobody was asked.
+        rater: Who judged.
+        time: When, in ISO 8601; now by default.
+    """
+
+    pair: str
+    first: Batch
+    second: Batch
+    label: Label = None
+    rater: str = ""
+    time: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.pair or self.pair.strip(".") == "" or not _is_plain(self.pair):
+            raise ValueError(f"{self.pair!r} is no name for a pair: use letters, digits and dashes")
+        check_label(self.label, f"the pair {self.pair!r}")
+        keys, other = ({path for path, _ in flatten(each)} for each in (self.first, self.second))
+        if keys != other:
+            odd = ".".join(min(keys ^ other))
+            raise ValueError(f"only one segment of the pair {self.pair!r} has {odd!r}")
+        if len(self.first) != len(self.second) or not len(self.first):
+            raise ValueError(
+                f"the segments of the pair {self.pair!r} have {len(self.first)} and "
+                f"{len(self.second)} rows: both need the same number, and one at least"
+            )
+
+
+def _is_plain(name: str) -> bool:
+    return all(letter.isalnum() or letter in "._-" for letter in name)
+
+
+def check_label(label: Any, what: str) -> None:
+    """Raises unless a label is one.
+
+    Args:
+        label: It.
+        what: What has it, for the error.
+    """
+    if isinstance(label, bool) or label not in LABELS:
+        raise ValueError(f"the label of {what} is {label!r}: it has to be 0, 0.5, 1 or 'skip'")
+
+
+def save_preferences(path: str | os.PathLike[str], preferences: Iterable[Preference]) -> None:
+    """Adds judgements and their segments to a file, which is made if need be.
+
+    Args:
+        path: The file, ``.jsonl``; segments go to the folder ``<its name>_segments`` beside it.
+        preferences: What to add. Segments of a pair that is there already are written anew.
+    """
+    path = pathlib.Path(path)
+    folder = path.with_name(f"{path.stem}_segments")
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = []
+    for each in preferences:
+        file = folder / f"{each.pair}.npz"
+        leaves = dict(flatten({"first": each.first, "second": each.second}))
+        write_arrays(file, leaves, {"pair": each.pair})
+        lines.append(
+            {
+                "pair": each.pair,
+                "segments": f"{folder.name}/{file.name}",
+                **_judgement(each.label, each.rater, each.time),
+            }
+        )
+    _append(path, lines)
+
+
+def save_label(
+    path: str | os.PathLike[str], pair: str, label: Label, rater: str, time: str = ""
+) -> None:
+    """Adds a judgement of a pair whose segments are in the file already.
+
+    Args:
+        path: The file.
+        pair: The name of the pair.
+        label: See `Preference`.
+        rater: Who judged.
+        time: When, in ISO 8601; now by default.
+    """
+    check_label(label, f"the pair {pair!r}")
+    path = pathlib.Path(path)
+    if not any(line["pair"] == pair for line in _read_lines(path)):
+        raise KeyError(f"{path} has no pair {pair!r}")
+    _append(path, [{"pair": pair, **_judgement(label, rater, time)}])
+
+
+def load_preferences(path: str | os.PathLike[str]) -> list[Preference]:
+    """Reads the newest judgement of each pair by each rater, in the order of the pairs.
+
+    A pair without any judgement comes with the label None.
+    """
+    path = pathlib.Path(path)
+    segments: dict[str, str] = {}
+    judged: dict[str, dict[str, dict[str, Any]]] = {}
+    for line in _read_lines(path):
+        pair = line["pair"]
+        if "segments" in line:
+            segments[pair] = line["segments"]
+        if pair not in segments:
+            raise ValueError(
+                f"{path} judges the pair {pair!r} before it says where its segments are"
+            )
+        raters = judged.setdefault(pair, {})
+        if line["label"] is not None:
+            raters[line["rater"]] = line
+    found = []
+    for pair, raters in judged.items():
+        first, second = _read_segments(path, segments[pair])
+        lines: Sequence[dict[str, Any]] = list(raters.values()) or [_judgement(None, "", "")]
+        found += [
+            Preference(pair, first, second, line["label"], line["rater"], line["time"])
+            for line in lines
+        ]
+    return found
+
+
+def _judgement(label: Label, rater: str, time: str) -> dict[str, Any]:
+    return {
+        "label": label,
+        "rater": rater,
+        "time": time or datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _append(path: pathlib.Path, lines: Iterable[dict[str, Any]]) -> None:
+    """Adds lines; the file is written anew, so that it never ends in half a line."""
+    before = path.read_bytes() if path.exists() else b""
+    added = "".join(f"{json.dumps(line)}\n" for line in lines).encode()
+    if added:
+        with atomic_file(path) as file:
+            file.write(before + (b"\n" if before and not before.endswith(b"\n") else b"") + added)
+
+
+def _read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        raise FileNotFoundError(f"there are no preferences at {path}")
+    lines = []
+    for number, text in enumerate(path.read_text("utf-8").splitlines(), 1):
+        where = f"line {number} of {path}"
+        if not text.strip():
+            continue
+        try:
+            line = json.loads(text)
+        except ValueError as error:
+            raise ValueError(f"{where} is no JSON: {error}") from None
+        if not isinstance(line, dict) or not isinstance(line.get("pair"), str):
+            raise ValueError(f"{where} has no 'pair'")
+        if "label" not in line:
+            raise ValueError(f"{where} has no 'label'")
+        check_label(line["label"], where)
+        lines.append({"rater": "", "time": "", **line})
+    return lines
+
+
+def _read_segments(path: pathlib.Path, name: str) -> tuple[Batch, Batch]:
+    file = path.parent / name
+    if not file.exists():
+        raise FileNotFoundError(f"{path} names segments that are not there: {file}")
+    both = unflatten(read_arrays(file)[0])
+    return both.first, both.second

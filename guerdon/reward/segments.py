@@ -1,0 +1,154 @@
+"""Segments of episodes, and comparisons of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from guerdon.data.batch import Batch
+from guerdon.data.leaves import to_numpy
+from guerdon.data.tree import flatten, unflatten
+from guerdon.reward.inputs import tensors
+from guerdon.reward.ranking import Pairs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+class Cutter:
+    """Cuts rollouts into segments of one length; the last of an episode may be shorter.
+
+    Args:
+        length: Rows of a segment.
+    """
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self._open: dict[tuple[str, ...], np.ndarray] = {}  # [env, length, ...]
+        self._filled = np.zeros(0, np.int64)
+
+    def add(self, rows: Batch, mask: np.ndarray, over: np.ndarray) -> Batch | None:
+        """Takes a rollout [T, n_envs, ...] in time order.
+
+        Args:
+            rows: What to keep of it.
+            mask: Which rows are real [T, n_envs].
+            over: Where episodes are over [T, n_envs].
+
+        Returns:
+            The segments that are complete now [N, length, ...], with ``length``: how many rows of
+            each are real. None if there are none.
+        """
+        leaves = {path: to_numpy(leaf) for path, leaf in flatten(rows)}
+        n_steps, n_envs = mask.shape
+        if len(self._filled) != n_envs:
+            self._filled = np.zeros(n_envs, np.int64)
+            self._open = {
+                path: np.zeros((n_envs, self.length, *leaf.shape[2:]), leaf.dtype)
+                for path, leaf in leaves.items()
+            }
+        closed = []
+        for time in range(n_steps):
+            envs = np.flatnonzero(mask[time])
+            for path, leaf in leaves.items():
+                self._open[path][envs, self._filled[envs]] = leaf[time, envs]
+            self._filled[envs] += 1
+            ends = envs[(self._filled[envs] == self.length) | over[time, envs]]
+            if len(ends):
+                closed.append(self._close(ends))
+        return Batch.cat(closed) if closed else None
+
+    def break_off(self, env_ids: np.ndarray | None = None) -> Batch | None:
+        """Closes the open segments of some environments (None: all); see `add`."""
+        envs = np.arange(len(self._filled)) if env_ids is None else np.asarray(env_ids)
+        envs = envs[self._filled[envs] > 0] if len(self._filled) else envs[:0]
+        return self._close(envs) if len(envs) else None
+
+    def _close(self, envs: np.ndarray) -> Batch:
+        segments = unflatten({path: column[envs] for path, column in self._open.items()})
+        segments.length = self._filled[envs]
+        self._filled[envs] = 0
+        return segments
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that is needed to go on."""
+        columns = {".".join(path): column.copy() for path, column in self._open.items()}
+        return {"open": columns, "filled": self._filled.copy()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on where `state_dict` was taken."""
+        self._open = {
+            tuple(name.split(".")): np.array(column) for name, column in state["open"].items()
+        }
+        self._filled = np.array(state["filled"])
+
+
+class Comparisons:
+    """Labelled pairs of segments, as one table of rows; some are held out."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[str, ...], np.ndarray] = {}
+        self.length = np.zeros(0, np.int64)
+        self.label = np.zeros(0)
+        self.held_out = np.zeros(0, bool)
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+    def add(
+        self,
+        segments: Sequence[tuple[Batch, Batch]],
+        label: np.ndarray,
+        share: float,
+        generator: np.random.Generator,
+    ) -> Batch:
+        """Takes pairs of equally long segments.
+
+        Args:
+            segments: The pairs.
+            label: 0, 0.5 or 1 for each.
+            share: Of all comparisons, the share that is held out.
+            generator: Draws which ones.
+
+        Returns:
+            The rows of all segments, one after the other.
+        """
+        rows = Batch.cat([segment for pair in segments for segment in pair])
+        for path, leaf in flatten(rows):
+            before = self._rows.get(path)
+            self._rows[path] = leaf if before is None else np.concatenate([before, leaf])
+        self.length = np.append(self.length, [len(first) for first, _ in segments])
+        self.label = np.append(self.label, label)
+        wanted = min(round(share * len(self.label)), len(self.label) - 1)
+        held_out = np.zeros(len(segments), bool)
+        held_out[generator.permutation(len(segments))[: max(wanted - self.held_out.sum(), 0)]] = (
+            True
+        )
+        self.held_out = np.append(self.held_out, held_out)
+        return rows
+
+    def pairs(self, held_out: bool, device: str) -> Pairs:
+        """Those that are held out, or the others."""
+        which = self.held_out == held_out
+        first = 2 * (np.cumsum(self.length) - self.length)
+        rows = tensors(unflatten(self._rows), device)
+        length = self.length[which]
+        return Pairs(rows, first[which], first[which] + length, length, self.label[which])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that is needed to go on."""
+        return {
+            "rows": {".".join(path): column for path, column in self._rows.items()},
+            "length": self.length,
+            "label": self.label,
+            "held_out": self.held_out,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on where `state_dict` was taken."""
+        self._rows = {
+            tuple(name.split(".")): np.array(column) for name, column in state["rows"].items()
+        }
+        self.length, self.label = np.array(state["length"]), np.array(state["label"])
+        self.held_out = np.array(state["held_out"])

@@ -1,0 +1,76 @@
+import numpy as np
+import pytest
+import torch
+
+from guerdon.reward import items
+from tests.reward.cases import transitions
+
+
+def listed(n_rows=3):
+    return [
+        {
+            "obs": torch.tensor([float(i), 0.5]),
+            "action": torch.tensor([i % 2]),
+            "reward": torch.tensor([1.0 + i]),
+            "next_obs": torch.tensor([i + 1.0, 0.5]),
+            "done": i == n_rows - 1,
+        }
+        for i in range(n_rows)
+    ]
+
+
+def test_the_guides_list_becomes_a_batch():
+    batch = items.to_batch(listed())
+    np.testing.assert_array_equal(batch.obs, [[0, 0.5], [1, 0.5], [2, 0.5]])
+    assert batch.act.tolist() == [0, 1, 0]
+    assert batch.rew.tolist() == [1.0, 2.0, 3.0]
+    assert batch.terminated.tolist() == [False, False, True]
+    assert batch.obs_next[:, 0].tolist() == [1.0, 2.0, 3.0]
+
+
+def test_observations_may_have_parts():
+    data = [{"obs": {"a": np.zeros(2), "b": np.array(i)}, "action": np.array(0)} for i in range(2)]
+    batch = items.to_batch(data)
+    assert batch.obs.a.shape == (2, 2)
+    assert batch.obs.b.tolist() == [0, 1]
+    assert batch.rew.tolist() == [0.0, 0.0]
+
+
+def test_a_batch_becomes_the_guides_list():
+    rows = transitions(3)
+    data = items.from_batch(rows)
+    assert [sorted(item) for item in data] == [["action", "done", "next_obs", "obs", "reward"]] * 3
+    assert all(isinstance(value, torch.Tensor) for item in data for value in item.values())
+    np.testing.assert_array_equal(items.to_batch(data).obs, rows.obs)
+    assert items.to_batch(data).act.tolist() == rows.act.tolist()
+    assert {item["action"].shape for item in data} == {item["reward"].shape for item in data}
+    assert data[1]["reward"].tolist() == [2.0]
+    assert data[1]["done"].shape == ()
+    data[0]["obs"] += 1.0
+    assert rows.obs[0].tolist() == [0.0, 0.0]
+
+
+def test_columns_and_rows_are_each_others_inverse():
+    data = [{"obs": {"a": torch.full((2,), float(i))}, "done": torch.tensor(i > 0)} for i in (0, 1)]
+    held = items.columns(data)
+    assert held["obs"]["a"].tolist() == [[0.0, 0.0], [1.0, 1.0]]
+    again = items.rows(held)
+    assert [item["done"].item() for item in again] == [False, True]
+    assert again[1]["obs"]["a"].tolist() == [1.0, 1.0]
+
+
+def test_other_rewards_are_put_into_copies():
+    data = listed()
+    changed = items.with_rewards(data, np.array([7.0, 8.0, 9.0], np.float32))
+    assert [float(item["reward"]) for item in data] == [1.0, 2.0, 3.0]
+    assert [item["reward"].tolist() for item in changed] == [[7.0], [8.0], [9.0]]
+    assert changed[0]["obs"] is data[0]["obs"]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [([], "the list is empty"), ([{"obs": np.zeros(2)}], "has no 'action'")],
+)
+def test_a_list_that_is_none_is_refused(data, message):
+    with pytest.raises(ValueError, match=message):
+        items.to_batch(data)

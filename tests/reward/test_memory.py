@@ -1,0 +1,54 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from guerdon.data import Batch
+from guerdon.reward.memory import Memory
+
+
+def rows(numbers):
+    numbers = np.array(numbers, np.float32)
+    return Batch(obs=Batch(a=numbers[:, None]), act=numbers.astype(np.int64))
+
+
+@given(st.integers(1, 6), st.lists(st.one_of(st.none(), st.integers(1, 9)), max_size=8))
+def test_it_holds_the_newest_rows_whatever_is_added_and_cleared(size, calls):
+    memory, expected, count = Memory(size), [], 0
+    for number in calls:
+        if number is None:
+            memory.clear()
+            expected = []
+        else:
+            new = list(range(count, count + number))
+            memory.add(rows(new))
+            expected, count = [*expected, *new][-size:], count + number
+        assert len(memory) == len(expected)
+        if expected:
+            held = memory.rows()
+            assert sorted(held.act.tolist()) == expected
+            assert held.obs.a[:, 0].tolist() == held.act.tolist()
+
+
+def test_samples_are_whole_rows_drawn_by_the_generator():
+    memory = Memory(10)
+    memory.add(rows(range(4)))
+    one, other = (memory.sample(50, np.random.default_rng(3)) for _ in range(2))
+    assert set(one.act.tolist()) == {0, 1, 2, 3}
+    np.testing.assert_array_equal(one.obs.a[:, 0], one.act)
+    np.testing.assert_array_equal(one.act, other.act)
+
+
+def test_a_restored_memory_goes_on_as_the_first_would():
+    first, second = Memory(5), Memory(5)
+    first.add(rows(range(7)))
+    second.load_state_dict(first.state_dict())
+    for memory in (first, second):
+        memory.add(rows([7, 8]))
+    np.testing.assert_array_equal(first.rows().act, second.rows().act)
+    np.testing.assert_array_equal(first.rows().obs.a, second.rows().obs.a)
+
+
+def test_an_empty_memory_has_nothing_to_sample():
+    with pytest.raises(ValueError, match="nothing was collected yet"):
+        Memory(3).sample(1, np.random.default_rng(0))

@@ -1,0 +1,269 @@
+import copy
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from guerdon.reward import Setting, create_reward_model
+from guerdon.reward.red import _noise, _split
+from tests.reward.experts import (
+    ARM,
+    IMAGE,
+    TWO,
+    VECTOR,
+    as_items,
+    demonstrations,
+    noise,
+    rows,
+    transitions,
+)
+
+
+def make(observation_space=VECTOR, action_space=TWO, experts=None, **options):
+    model = create_reward_model({"type": "red", "update_per_collect": 300, **options})
+    model.setup(Setting(observation_space, action_space, n_envs=4, seed=1))
+    model.load_expert_data(experts or noise(observation_space, action_space))
+    return model
+
+
+def on_a_curve(seed, n_rows=200, spread=0.0):
+    """Steps on a circle, where the action is the side of it that one is on."""
+    generator = np.random.default_rng(seed)
+    angle = generator.uniform(0, 2 * np.pi, n_rows)
+    obs = np.stack([np.cos(angle), np.sin(angle), np.zeros(n_rows)], -1)
+    obs = (obs + spread * generator.normal(size=obs.shape)).astype(np.float32)
+    return rows(obs, (angle < np.pi).astype(np.int64))
+
+
+def curves():
+    return demonstrations(*(on_a_curve(seed) for seed in range(5)))
+
+
+# --- the formula
+
+
+def test_the_reward_falls_with_the_error_as_sigma_says():
+    model, data = make(sigma=2.5), transitions((6,))
+    with torch.no_grad():
+        tensors = model.tensors(data)
+        difference = model.network.predictor(tensors) - model.network.target(tensors)
+    expected = np.exp(-2.5 * np.square(difference.numpy()).mean(-1))
+    np.testing.assert_allclose(model.estimate(data).rew, expected, rtol=1e-5)
+    assert 0 < expected.min() < expected.max() < 1
+
+
+def test_sigma_is_one_over_the_median_error_on_what_was_held_out():
+    model = make(experts=curves())
+    metrics = model.train()
+    with torch.no_grad():
+        error = model.network.error(model.held_out)
+        held_out = model.network(model.held_out)
+    assert float(model.network.sigma) == pytest.approx(1 / float(error.median()), rel=1e-5)
+    assert metrics["sigma"] == model.network.sigma
+    assert np.median(held_out) == pytest.approx(np.exp(-1), rel=0.02)
+
+
+def test_a_sigma_that_is_given_is_used_as_it_is():
+    model = make(experts=curves(), sigma=40.0)
+    assert model.train()["sigma"] == 40.0
+    assert model.network.sigma == 40.0
+
+
+# --- training
+
+
+def test_it_is_trained_once_with_the_steps_that_were_asked_for():
+    model = make(experts=curves(), update_per_collect=150)
+    metrics = model.train()
+    assert set(metrics) == {"loss", "error", "sigma", "contrast"}
+    assert model.trained == 150
+    before = copy.deepcopy(model.network.state_dict())
+    assert model.train() is None
+    assert model.pretrain() is None
+    assert model.trained == 150
+    for name, value in model.network.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
+def test_pretraining_is_that_training():
+    model = make(experts=curves())
+    assert model.pretrain()["contrast"] > 0.1
+    assert model.train() is None
+
+
+def test_the_target_stays_and_the_predictor_learns():
+    model = make(experts=curves())
+    before = copy.deepcopy(model.network)
+    model.train()
+    for name, value in model.network.target.named_parameters():
+        assert torch.equal(value, dict(before.target.named_parameters())[name])
+    assert model.network.learn(model.expert) < 0.1 * before.learn(model.expert)
+
+
+def test_demonstrations_are_worth_more_than_anything_else():
+    model = make(experts=curves(), update_per_collect=1000)
+    contrast = model.train()["contrast"]
+    like, beside, wrong = on_a_curve(9), on_a_curve(9, spread=0.3), on_a_curve(9)
+    wrong.act = 1 - wrong.act
+    worth = [model.estimate(data).rew.mean() for data in (like, beside, wrong)]
+    assert worth[0] > 0.3
+    assert worth[1] < 0.6 * worth[0]
+    assert worth[2] < 0.5 * worth[0]
+    assert contrast > 0.2
+
+
+def test_nothing_of_the_policy_is_needed_or_remembered():
+    first, second = make(experts=curves()), make(experts=curves())
+    first.collect_data(transitions((30, 4)))
+    first.train()
+    second.train()
+    assert len(first.memory) == 0
+    data = transitions((5,))
+    np.testing.assert_array_equal(first.estimate(data).rew, second.estimate(data).rew)
+
+
+def test_too_little_contrast_is_warned_of():
+    model = make(experts=curves(), sigma=1e-6)
+    with pytest.warns(UserWarning, match="red hardly tells demonstrations from noise"):
+        metrics = model.train()
+    assert abs(metrics["contrast"]) < 0.1
+
+
+def test_enough_contrast_is_not():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make(experts=curves()).train()
+
+
+# --- demonstrations
+
+
+def test_whole_episodes_are_held_out():
+    lengths = np.array([3, 5, 2, 4, 6])
+    fitted, held_out = _split(lengths, np.random.default_rng(0))
+    assert sorted([*fitted, *held_out]) == list(range(20))
+    episode = np.repeat(np.arange(5), lengths)
+    assert set(episode[fitted]) & set(episode[held_out]) == set()
+    assert len(set(episode[held_out])) == 1
+
+
+@pytest.mark.parametrize(("n_rows", "expected"), [(1, (1, 1)), (2, (1, 1)), (20, (16, 4))])
+def test_of_a_single_episode_rows_are_held_out(n_rows, expected):
+    fitted, held_out = _split(np.array([n_rows]), np.random.default_rng(0))
+    assert (len(fitted), len(held_out)) == expected
+    assert n_rows == 1 or not set(fitted) & set(held_out)
+
+
+def test_the_sample_size_is_how_many_rows_it_is_fitted_to():
+    assert len(make(experts=curves(), sample_size=50).expert["act"]) == 50
+    assert len(make(experts=curves(), sample_size=None).expert["act"]) == 800
+    assert len(make(experts=curves(), sample_size=100_000).expert["act"]) == 800
+    assert len(make(experts=curves()).held_out["act"]) == 200
+
+
+def test_inputs_are_in_units_of_the_experts_spread():
+    wide = demonstrations(rows(curves().transitions().obs * 1000, curves().transitions().act))
+    model = make(experts=wide)
+    normalizer = model.network.predictor.input.normalizers["obs"]
+    np.testing.assert_allclose(normalizer.scale[:2], 1.4e-3, rtol=0.05)
+    assert torch.equal(model.network.target.input.normalizers["obs"].scale, normalizer.scale)
+
+
+def test_noise_is_wider_than_the_demonstrations_and_of_their_kinds():
+    generator = np.random.default_rng(0)
+    expert = {
+        "obs": {"a": torch.randn(500, 3), "b": torch.arange(500, dtype=torch.uint8).view(125, 4)},
+        "act": torch.tensor([1, 3, 3]),
+    }
+    drawn = _noise(expert, generator)
+    assert drawn["obs"]["a"].std() == pytest.approx(3.0, rel=0.1)
+    assert drawn["obs"]["b"].dtype == torch.uint8
+    assert sorted(drawn["obs"]["b"].ravel().tolist()) == sorted(expert["obs"]["b"].ravel().tolist())
+    assert sorted(drawn["act"].tolist()) == [1, 3, 3]
+
+
+# --- the contract
+
+
+@pytest.mark.filterwarnings("ignore:red hardly tells")
+@pytest.mark.parametrize("action_space", [TWO, ARM], ids=["discrete", "continuous"])
+@pytest.mark.parametrize("observation_space", [VECTOR, IMAGE], ids=["vectors", "images"])
+def test_it_takes_vectors_and_images_and_actions_of_both_kinds(observation_space, action_space):
+    model = make(observation_space, action_space, update_per_collect=3)
+    model.train()
+    data = transitions((5, 4), observation_space, action_space)
+    rew = model.estimate(data).rew
+    assert rew.shape == (5, 4)
+    assert len(np.unique(rew)) == 20
+    data.act = data.act[::-1].copy()
+    assert (model.estimate(data).rew != rew).any()
+
+
+def test_what_a_transition_is_worth_depends_on_nothing_else():
+    model, data = make(experts=curves()), transitions((8, 4))
+    model.train()
+    before = copy.deepcopy(data)
+    whole = model.estimate(data).rew
+    np.testing.assert_array_equal(model.estimate(data).rew, whole)
+    pieces = [model.estimate(data[i]).rew for i in range(8)]
+    np.testing.assert_allclose(np.stack(pieces), whole, rtol=1e-4)
+    order = np.random.default_rng(0).permutation(8)
+    np.testing.assert_allclose(model.estimate(data[order]).rew, whole[order], rtol=1e-4)
+    np.testing.assert_array_equal(data.obs, before.obs)
+    np.testing.assert_array_equal(data.rew, before.rew)
+
+
+def test_dictionaries_in_are_dictionaries_out():
+    model, data = make(experts=curves()), transitions((6,))
+    items = as_items(data)
+    found = model.estimate(items)
+    assert [item["reward"] for item in items] == [7.0] * 6
+    assert [item["reward"] for item in found] == model.estimate(data).rew.tolist()
+
+
+def test_it_works_on_its_own_by_the_documented_calls():
+    model = create_reward_model({"type": "red", "update_per_collect": 300})
+    model.load_expert_data(curves())
+    model.train()
+    model.clear_data(iter=1)
+    assert model.estimate(as_items(on_a_curve(9, 4)))[0]["reward"] > 0
+
+
+@pytest.mark.filterwarnings("ignore:red hardly tells")
+def test_it_goes_on_where_its_state_was_taken():
+    model, other = make(experts=curves()), make(experts=curves())
+    model.fit(20)
+    other.load_state_dict(model.state_dict())
+    model.fit(20)
+    other.fit(20)
+    data = transitions((6,))
+    np.testing.assert_array_equal(other.estimate(data).rew, model.estimate(data).rew)
+
+
+def test_a_trained_state_needs_no_demonstrations_and_no_training():
+    model = make(experts=curves())
+    model.train()
+    other = create_reward_model({"type": "red", "update_per_collect": 300})
+    other.setup(Setting(VECTOR, TWO, seed=5))
+    other.load_state_dict(model.state_dict())
+    data = transitions((6,))
+    np.testing.assert_array_equal(other.estimate(data).rew, model.estimate(data).rew)
+    assert other.train() is None
+
+
+def test_the_documented_options_are_taken():
+    model = create_reward_model(
+        {
+            "type": "red",
+            "expert_data_path": "expert_data.pkl",
+            "sample_size": 1000,
+            "sigma": 5,
+            "batch_size": 64,
+            "hidden_size": 128,
+            "update_per_collect": 100,
+            "clear_buffer_per_iters": 1,
+        }
+    )
+    assert model.config.hidden == [128]
+    assert model.config.sigma == 5.0
