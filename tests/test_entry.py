@@ -3,6 +3,7 @@
 import copy
 import json
 from pathlib import Path
+from typing import ClassVar
 
 import gymnasium
 import pytest
@@ -10,9 +11,15 @@ import torch
 
 import guerdon.entry
 from guerdon.config import compose
-from guerdon.entry import eval_pipeline, serial_pipeline
+from guerdon.entry import (
+    eval_pipeline,
+    serial_pipeline,
+    serial_pipeline_reward_model_offpolicy,
+    serial_pipeline_reward_model_onpolicy,
+)
 from guerdon.nn import FCDiscreteNet
 from guerdon.policy import DQN, POLICIES, CommonPolicy, register_policy
+from guerdon.reward import BaseRewardModel, register_reward_model
 
 SHORT = {
     "env": {"id": "CartPole-v1", "n_envs": 2},
@@ -174,6 +181,103 @@ def test_a_run_is_evaluated(tmp_path):
     serial_pipeline(short(tmp_path), max_env_step=40)
     found = eval_pipeline(tmp_path / "run", episodes=3, seed=1)
     assert found["episodes"] == 3
+
+
+# --- with a reward model
+
+
+class Shown(BaseRewardModel):
+    """Pays for a pole that leans to the right; of the guide's style."""
+
+    made: ClassVar[list] = []
+
+    def __init__(self, config, device, tb_logger):
+        super().__init__(config, device, tb_logger)
+        self.rounds = 0
+        self.made.append(self)
+
+    def collect_data(self, data):
+        assert {"obs", "action", "reward", "next_obs", "done"} <= data[0].keys()
+
+    def train(self):
+        self.rounds += 1
+        self.tb_logger.add_scalar("rounds", self.rounds, self.rounds)
+
+    def clear_data(self, iter):  # noqa: A002
+        pass
+
+    def estimate(self, data):
+        return [{**item, "reward": item["obs"][2:3] * self.cfg.factor} for item in data]
+
+
+register_reward_model("entry_shown", Shown)
+CREATE = {
+    "env": {"type": "cartpole"},
+    "policy": {"type": "dqn"},
+    "reward_model": {"type": "entry_shown"},
+}
+
+
+def rewarded(tmp_path, name="run", **policy):
+    config = short(tmp_path, reward_model={"factor": 2.0})
+    config["run"]["dir"] = str(tmp_path / name)
+    config["env"] = {"collector_env_num": 2}
+    config["policy"] = {"model": {"hidden": [8]}, **policy}
+    return config
+
+
+def last_line(tmp_path, name="run"):
+    return json.loads((tmp_path / name / "metrics.jsonl").read_text().splitlines()[-1])
+
+
+def test_a_reward_model_and_a_policy_train_together(tmp_path):
+    config = rewarded(tmp_path)
+    before = copy.deepcopy(config)
+    pair = (config, CREATE)
+    summary = serial_pipeline_reward_model_offpolicy(pair, seed=3, max_env_step=60)
+    assert config == before
+    assert (summary["seed"], summary["stop_reason"]) == (3, "max_steps")
+    assert written(summary).reward.terms["entry_shown"]["factor"] == 2.0
+    assert last_line(tmp_path)["reward/entry_shown/rounds"] == 6  # after every 10 steps
+    assert abs(last_line(tmp_path)["reward/mean"]) < 0.5  # twice an angle
+
+
+def test_a_reward_model_may_be_trained_before_and_not_beside_the_policy(tmp_path):
+    serial_pipeline_reward_model_offpolicy(
+        (rewarded(tmp_path), CREATE), max_env_step=60, pretrain_reward=True, cooptrain_reward=False
+    )
+    assert Shown.made[-1].rounds == 1
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(lines[0])["reward/entry_shown/rounds"] == 1
+    assert "reward/entry_shown/rounds" not in last_line(tmp_path)
+
+
+def test_an_on_policy_policy_learns_from_a_reward_model(tmp_path):
+    config = short(tmp_path, reward={"type": "entry_shown", "factor": 1.0})
+    config |= {"policy": {"type": "ppo"}, "collect": {"n_step": 20}, "learn": {"batch_size": 10}}
+    summary = serial_pipeline_reward_model_onpolicy(config, max_train_iter=2)
+    assert summary["updates"] == 2
+    assert last_line(tmp_path)["reward/entry_shown/rounds"] == 2
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "policy", "message"),
+    [
+        (
+            serial_pipeline_reward_model_onpolicy,
+            "dqn",
+            "is for on-policy policies, and dqn is none",
+        ),
+        (
+            serial_pipeline_reward_model_offpolicy,
+            "ppo",
+            "use serial_pipeline_reward_model_onpolicy",
+        ),
+    ],
+)
+def test_the_wrong_kind_of_policy_is_sent_to_the_other_function(pipeline, policy, message):
+    with pytest.raises(ValueError, match=message):
+        pipeline(f"cartpole_{policy}")
 
 
 def test_the_documents_find_what_they_look_for():

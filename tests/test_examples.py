@@ -22,6 +22,7 @@ def run(name, folder, *arguments):
     [
         ("tutorial_dqn.py", ("--steps", "400", "--nstep", "3"), 0),
         ("custom_policy.py", ("--steps", "6000", "--seed", "0"), 60),
+        ("custom_reward_model.py", ("--steps", "3000", "--seed", "0"), 25),
     ],
 )
 def test_an_example_runs(name, arguments, better_than, tmp_path):

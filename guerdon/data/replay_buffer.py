@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
-from guerdon.data import buffer_files, episodes, kernels
+from guerdon.data import buffer_files, kernels
 from guerdon.data.batch import Batch, layout
 from guerdon.data.express import ENDED, WRITTEN, Express
 from guerdon.data.intake import Checked, Intake
@@ -271,11 +271,11 @@ class ReplayBuffer:
 
     def episode_first(self, index: Any) -> Any:
         """The oldest rows of the same episodes, of those that are still here."""
-        return self._walk(episodes.first_rows, index)
+        return self._walk(kernels.first_rows, index)
 
     def episode_last(self, index: Any) -> Any:
         """The newest rows of the same episodes: their last ones, if they have ended."""
-        return self._walk(episodes.last_rows, index)
+        return self._walk(kernels.last_rows, index)
 
     def _walk(self, kernel: Any, index: Any) -> Any:
         rows = self.rows(index)

@@ -30,9 +30,10 @@ class ModelConfig(BaseModel):
     orthogonal: bool = True
     """Orthogonal weights and zero biases at the start, instead of torch's own. Helps on-policy."""
 
-    normalize_obs: bool = False
+    normalize_obs: bool | Literal["demonstrations"] = False
     """Whether observations (not images) are brought to mean 0 and variance 1 by running
-    statistics; helps where their scales differ, as in MuJoCo."""
+    statistics; helps where their scales differ, as in MuJoCo. ``demonstrations`` takes the
+    statistics of what the reward's demonstrations saw, and keeps them."""
 
     dueling: bool = False
     """For Q networks: action values are a state's value plus advantages of mean 0."""

@@ -271,10 +271,16 @@ class Policy(nn.Module):
         """Changes the buffer after learning: new priorities, where it has any."""
 
     def update_normalizer(self, model: Any, obs: Any) -> None:
-        """Lets a model's normaliser of observations see new ones, if it has one."""
+        """Lets a model's normaliser of observations see new ones, if it has one that changes."""
         normalizer = getattr(model, "normalizer", None)
-        if normalizer is not None:
+        if normalizer is not None and self.config.model.normalize_obs is True:
             normalizer.update(obs)
+
+    def normalize_by(self, obs: Any) -> None:
+        """Gives all its normalisers of observations the statistics of some of them."""
+        for module in self.modules():
+            if isinstance(normalizer := getattr(module, "normalizer", None), nn.Module):
+                normalizer.update(self.observation(obs))  # type: ignore[operator]
 
     def advance(self, env_steps: int, progress: float) -> None:  # noqa: ARG002 - for subclasses
         """Is told how far the run has come, before each round of collecting.

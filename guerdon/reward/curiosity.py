@@ -32,9 +32,10 @@ CLIP = 5.0
 class CuriosityConfig(TrainedConfig):
     """What every model of curiosity can be told."""
 
-    update_proportion: float = Field(default=0.25, gt=0, le=1)
-    """The share of new transitions that it learns from, in minibatches of `batch_size`. The less,
-    the longer novelty lasts; 0.1 to 1."""
+    update_proportion: float = Field(default=1.0, gt=0, le=1)
+    """The share of new transitions that it learns from, in minibatches of `batch_size`; 0.25 to 1.
+    The less, the longer novelty lasts. (The paper of RND takes a quarter of them in each of four
+    passes, which is as much as all of them in one.)"""
     update_per_collect: int | None = Field(default=None, ge=1)  # type: ignore[assignment]
     """Gradient steps in a call of `train`, instead of what `update_proportion` makes."""
     train_every: int = Field(default=128, ge=1)

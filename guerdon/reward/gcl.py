@@ -35,12 +35,9 @@ class GCLConfig(ImitationConfig):
     weight_decay: float = Field(default=0.01, ge=0)
     """Decoupled, as in AdamW; 0.01 to 10. Without any, costs grow without end where demonstrations
     never were."""
-    weight_limit: float = Field(default=2.0, ge=0)
-    """How far the logarithm of an importance weight may be from their mean; 1 to 5. Unlikely
-    actions would else decide alone; with 0 all count alike."""
     statistics_rate: float = Field(default=0.01, gt=0, le=1)
     """How fast mean and spread of the reward follow the network, in each gradient step."""
-    limit: float = Field(default=5.0, gt=0)
+    limit: float = Field(default=10.0, gt=0)
     """The largest absolute value of a reward, in standard deviations."""
 
 
@@ -53,11 +50,25 @@ def guided_cost_loss(expert: Tensor, samples: Tensor, log_prob: Tensor) -> tuple
         log_prob: How likely each of these was to be drawn [M].
 
     Returns:
-        The loss, and the weights of the samples in its gradient [M], which sum to 1.
+        The loss, and the logarithm of the partition function, which is a part of it.
     """
-    unlikely = -samples - log_prob
-    log_partition = torch.logsumexp(unlikely, 0) - math.log(len(samples))
-    return expert.mean() + log_partition, unlikely.detach().softmax(0)
+    log_partition = torch.logsumexp(-samples - log_prob, 0) - math.log(len(samples))
+    return expert.mean() + log_partition, log_partition.detach()
+
+
+def mixed_log_prob(cost: Tensor, log_partition: Tensor, log_prob: Tensor) -> Tensor:
+    """How likely actions are to be drawn, if half of the draws are the policy's.
+
+    The other half are demonstrations, of which nobody knows how likely they are: the cost's own
+    word is taken (https://arxiv.org/abs/1611.03852, section 3.1). So no sample counts for more
+    than twice the mean, however unlikely the policy was to act so.
+
+    Args:
+        cost: Of transitions [M].
+        log_partition: The logarithm of the partition function.
+        log_prob: How likely the policy was to act so [M].
+    """
+    return torch.logaddexp(log_prob, -cost - log_partition) - math.log(2.0)
 
 
 class Cost(nn.Module):
@@ -73,11 +84,12 @@ class Cost(nn.Module):
         self.input = TransitionInput(setting, config.inputs)
         body = MLP(self.input.size, config.hidden)
         self.layers = nn.Sequential(body, linear(body.size, 1, 1.0))
-        for name in ("mean", "variance", "count"):
+        for name in ("mean", "variance", "count", "log_partition"):
             self.register_buffer(name, torch.zeros(()))
         self.mean: Tensor
         self.variance: Tensor
         self.count: Tensor
+        self.log_partition: Tensor
         self.limit = config.limit
 
     def forward(self, data: Any) -> Tensor:
@@ -86,7 +98,7 @@ class Cost(nn.Module):
         return cost.squeeze(-1)
 
     def reward(self, cost: Tensor) -> Tensor:
-        """What costs are worth: of mean 0 and spread 1 where they were seen last."""
+        """What costs are worth: of mean 0 and spread 1 for what the policy did lately."""
         spread = torch.where(self.count > 0, (self.variance + 1e-8).sqrt(), 1.0)
         return ((self.mean - cost) / spread).clamp(-self.limit, self.limit)
 
@@ -104,8 +116,8 @@ class Cost(nn.Module):
 class GCL(ImitationReward):
     """A cost by which demonstrations are as likely as can be, among all that a policy may do.
 
-    The partition function is estimated from what the policy did and, half of the samples, from
-    the demonstrations themselves; each weighs the less, the likelier the policy was to do it.
+    The partition function is estimated from samples: one half is what the policy did, the other
+    the demonstrations themselves. Each weighs the less, the likelier it was to be drawn.
     """
 
     Config = GCLConfig
@@ -143,19 +155,19 @@ class GCL(ImitationReward):
         """One step towards costs by which demonstrations are likelier."""
         config, network = self.config, self.network
         expert, policy = self.sample_expert(config.batch_size), self.sample(config.batch_size)
-        log_prob = torch.cat([self._log_prob(expert), policy["log_prob"]])
-        log_prob = (log_prob - log_prob.mean()).clamp(-config.weight_limit, config.weight_limit)
         features = torch.cat([network.input(expert), network.input(policy)])
         cost = network.layers(features).squeeze(-1)
         of_expert, of_policy = cost.split(config.batch_size)
-        loss, weight = guided_cost_loss(of_expert, cost, log_prob)
+        log_prob = torch.cat([self._log_prob(expert), policy["log_prob"]])
+        drawn = mixed_log_prob(cost.detach(), network.log_partition, log_prob)
+        loss, log_partition = guided_cost_loss(of_expert, cost, drawn)
         self.optimizers["network"].step(loss)
-        network.follow(cost.detach(), config.statistics_rate)
+        network.log_partition.copy_(log_partition)
+        network.follow(of_policy.detach(), config.statistics_rate)
         return {
             "loss": loss.detach(),
             "expert_cost": of_expert.detach().mean(),
             "policy_cost": of_policy.detach().mean(),
-            "effective_samples": 1.0 / weight.square().sum(),
         }
 
     @torch.no_grad()

@@ -10,6 +10,7 @@ import torch
 
 from guerdon.collect import Collector
 from guerdon.config import compose, sources
+from guerdon.data.demonstrations import Demonstrations
 from guerdon.envs import make_vec
 from guerdon.envs.ids import registered_limit
 from guerdon.nn import seeded
@@ -189,7 +190,20 @@ def prepare_reward(
     for name, term in reward.terms.items():
         if term.model.imitates:
             _load_experts(term.model, name, config.reward.terms[name].get("expert_data_path"))
+    if config.policy.get("model", {}).get("normalize_obs") == "demonstrations":
+        policy.normalize_by(_demonstrated(reward))
     return reward
+
+
+def _demonstrated(reward: Reward) -> Any:
+    """All observations of the reward's demonstrations."""
+    for model in reward.models:
+        if isinstance(found := getattr(model, "demonstrations", None), Demonstrations):
+            return found.transitions().obs
+    raise ValueError(
+        "'policy.model.normalize_obs' is 'demonstrations', but the reward has none: set it to true "
+        "or false"
+    )
 
 
 def _load_experts(model: RewardModel, name: str, path: Any) -> None:

@@ -190,7 +190,7 @@ def _verdict(rows: list[Probed], lengths: set[int], ends: bool, absorbing: bool)
             f"It rewards ending as such: no step is worth more than {highest:.3g} and episodes "
             f"end early, so that dying soon pays, whatever is done before."
         )
-    return "Neither living nor ending is a reward by itself: steps are worth more and less than 0."
+    return "Neither living nor ending is a reward by itself: not all steps are on one side of 0."
 
 
 def _ranking(rows: list[Probed]) -> str:

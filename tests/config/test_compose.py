@@ -350,3 +350,14 @@ def test_threads_can_compose_at_once():
     for thread in threads:
         thread.join()
     assert sorted(config.seed for config in found) == list(range(8))
+
+
+def test_a_reward_with_a_checkpoint_stays_as_it_is_unless_somebody_says_otherwise():
+    plain = compose("cartpole_ppo")
+    assert plain.reward.cotrain is True
+    begun = ["reward.checkpoint_path=runs/x"]
+    assert compose("cartpole_ppo", begun).reward.cotrain is False
+    assert compose("cartpole_ppo", [*begun, "reward.cotrain=true"]).reward.cotrain is True
+    # A whole config says everything, but not because somebody wanted it.
+    assert compose(plain.model_dump(), begun).reward.cotrain is False
+    assert compose({**plain.model_dump(), "seed": 3}).reward.cotrain is True

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from guerdon.config import ConfigError, compose
+from guerdon.config import ConfigError, compose, sources
 
 LAYOUT = {
     "env": {
@@ -104,3 +104,87 @@ def test_another_policy_can_be_chosen():
     config = compose(layout(), ["policy=ppo"])
     assert config.policy["type"] == "ppo"
     assert (config.env.n_envs, config.collect.buffer_size) == (4, None)
+
+
+# --- DI-engine
+
+MAIN = {
+    "exp_name": "cartpole_dqn_gail",
+    "env": {
+        "collector_env_num": 4,
+        "evaluator_env_num": 3,
+        "n_evaluator_episode": 5,
+        "stop_value": 195,
+    },
+    "reward_model": {
+        "hidden_size": 32,
+        "batch_size": 16,
+        "update_per_collect": 3,
+        "clear_buffer_per_iters": 2,
+        "expert_data_path": "expert_data.pkl",
+    },
+    "policy": {
+        "cuda": False,
+        "model": {"obs_shape": 4, "action_shape": 2, "encoder_hidden_size_list": [32, 16]},
+        "nstep": 2,
+        "discount_factor": 0.97,
+        "priority": True,
+        "learn": {"batch_size": 16, "learning_rate": 0.01, "update_per_collect": 3,
+                  "target_update_freq": 100},
+        "collect": {"n_sample": 6},
+        "other": {
+            "eps": {"type": "exp", "start": 0.95, "end": 0.1, "decay": 900},
+            "replay_buffer": {"replay_buffer_size": 5_000},
+        },
+    },
+}  # fmt: skip
+CREATE = {
+    "env": {"type": "cartpole", "import_names": ["dizoo.classic_control.cartpole.envs"]},
+    "env_manager": {"type": "subprocess"},
+    "policy": {"type": "dqn"},
+    "reward_model": {"type": "gail"},
+}
+
+
+def test_di_engines_layout_is_understood_too():
+    config = compose(sources.merged(CREATE, MAIN))
+    assert (config.env.id, config.env.n_envs) == ("CartPole-v1", 4)
+    assert (config.env.backend, config.env.imports) == ("subprocess", [])
+    assert (config.eval.episodes, config.eval.n_envs, config.eval.target_return) == (5, 3, 195)
+    assert (config.collect.n_step, config.collect.buffer_size) == (6, 5_000)
+    assert (config.learn.batch_size, config.learn.updates_per_collect) == (16, 3)
+    assert (config.run.name, config.run.device) == ("cartpole_dqn_gail", "cpu")
+    policy = config.policy
+    assert (policy["gamma"], policy["n_step"], policy["prioritized"]) == (0.97, 2, True)
+    assert (policy["learning_rate"], policy["target_update_every"]) == (0.01, 100)
+    assert policy["model"]["hidden"] == [32, 16]
+    # There it counts steps of the environments, as here.
+    assert policy["epsilon"] == {"start": 0.95, "end": 0.1, "decay": 900, "type": "exp"}
+    gail = config.reward.terms["gail"]
+    assert {key: gail[key] for key in MAIN["reward_model"]} == MAIN["reward_model"]
+
+
+def test_a_file_of_di_engine_is_understood(tmp_path):
+    file = tmp_path / "config.py"
+    file.write_text(f"main_config = {MAIN!r}\ncreate_config = {CREATE!r}\n")
+    config = compose(file)
+    assert config.reward.terms["gail"]["hidden_size"] == 32
+    assert config.policy["type"] == "dqn"
+
+
+def test_a_section_reward_goes_before_reward_model():
+    values = sources.merged(CREATE, MAIN) | {"reward": {"type": "constant"}}
+    assert list(compose(values).reward.terms) == ["constant"]
+
+
+def test_an_unknown_key_of_a_reward_model_is_named():
+    values = sources.merged(CREATE, MAIN)
+    values["reward_model"]["hiden_size"] = 3
+    assert refused(values) == "unknown key 'reward.hiden_size': did you mean 'hidden_size'?"
+
+
+def test_merging_leaves_both_as_they_are():
+    weak, strong = {"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"c": 4}, "e": {"f": 5}}
+    assert sources.merged(weak, strong) == {"a": {"b": 1, "c": 4}, "d": 3, "e": {"f": 5}}
+    assert (weak, strong) == ({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"c": 4}, "e": {"f": 5}})
+    assert sources.merged(None, strong) == strong

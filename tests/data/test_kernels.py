@@ -44,6 +44,18 @@ def test_nothing_follows_a_cut(flag):
     assert walk(kernels.next_rows, [1, 3], flags) == [3, 3]
 
 
+def test_the_first_and_last_rows_of_episodes():
+    assert walk(kernels.first_rows, [4, 6, 0, 2, 1, 3, 5]) == [4, 4, 4, 2, 1, 1, 1]
+    assert walk(kernels.last_rows, [4, 6, 0, 2, 1, 3, 5]) == [0, 0, 0, 2, 5, 5, 5]
+
+
+@pytest.mark.parametrize("flag", [VALID | LAST, 0], ids=["cut", "no transition"])
+def test_an_episode_goes_no_further_than_a_break(flag):
+    flags = flags_of(row3=flag)
+    assert walk(kernels.last_rows, [1, 5], flags) == [3 if flag else 1, 5]
+    assert walk(kernels.first_rows, [1, 5], flags) == [1, 5]
+
+
 def test_rows_that_are_no_transitions_are_not_walked_to():
     flags = flags_of(row3=0)
     assert walk(kernels.previous_rows, [5], flags) == [5]
@@ -57,6 +69,8 @@ def test_a_ring_that_is_full_for_the_first_time_starts_in_slot_0():
     assert kernels.next_rows(rows, np.array([3]), flags).tolist() == [1, 2, 2]
     assert kernels.previous_rows(rows, np.array([4]), flags).tolist() == [2, 1, 1]
     assert kernels.next_rows(rows, np.array([4]), flags).tolist() == [0, 2, 0]
+    assert kernels.first_rows(rows, np.array([4]), flags).tolist() == [1, 1, 1]
+    assert kernels.last_rows(rows, np.array([4]), flags).tolist() == [0, 0, 0]
 
 
 def test_a_ring_of_one_slot():

@@ -577,6 +577,18 @@ def test_only_last_frames_of_single_rows_in_dictionaries():
     assert buffer[:].obs_next.a.tolist() == [1, 2, 3]
 
 
+def test_the_first_and_last_rows_of_episodes_are_found_for_rows_of_any_shape():
+    buffer = ReplayBuffer(6)
+    for i in range(5):
+        buffer.add(obs=i, act=0, rew=0.0, terminated=i == 1, truncated=False, obs_next=i + 1)
+    rows = np.array([[0, 2], [1, 3]])
+    assert buffer.episode_first(rows).tolist() == [[0, 2], [0, 2]]
+    assert buffer.episode_last(rows).tolist() == [[1, 4], [1, 4]]
+    assert buffer.episode_last(3) == 4
+    with pytest.raises(IndexError, match="holds no transition"):
+        buffer.episode_last(5)
+
+
 def test_without_next_observations():
     buffer = filled(range(6), ends=[2], size=4, ignore_obs_next=True)
     assert buffer[:].obs[:, 0].tolist() == [4, 5, 2, 3]

@@ -16,6 +16,8 @@ from tests.policy.cases import CASES, N_ENVS, collected, make_policy, spaces_of,
 from tests.policy.reference import gradient, targets, watched_update
 
 SMALL = {"hidden_size": [8], "update_per_collect": 2, "batch_size": 16}
+# Small: far from its target, the gradient of DQN's Huber loss is the same for all targets.
+CURIOUS = {**SMALL, "warmup": 0, "train_every": 1, "scale": 0.1}
 MODELS = {
     "gail": SMALL,
     "gail_absorbing": {**SMALL, "type": "gail", "absorbing": True},
@@ -27,11 +29,17 @@ MODELS = {
     "pwil": {"subsample": 3},
     "pdeil": {},
     "trex": {**SMALL, "min_snippet_length": 3, "max_snippet_length": 5, "num_snippets": 40},
-    "drex": {**SMALL, "min_snippet_length": 3, "max_snippet_length": 5, "num_snippets": 40},
-    "preference": {**SMALL, "length": 4, "comparisons": 20},
-    "rnd": SMALL,
-    "icm": SMALL,
-    "ngu": SMALL,
+    "drex": {
+        **SMALL,
+        "min_snippet_length": 3,
+        "max_snippet_length": 5,
+        "num_snippets": 40,
+        "min_accuracy": 0.0,
+    },
+    "preference": {**SMALL, "segment_length": 4, "comparisons": 40, "train_every": 10},
+    "rnd": CURIOUS,
+    "icm": CURIOUS,
+    "ngu": CURIOUS,
     "ensemble": {"members": 2, "of": {"type": "gail", **SMALL}},
 }
 ELSEWHERE = {

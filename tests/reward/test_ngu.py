@@ -73,7 +73,7 @@ def test_what_was_scanned_long_ago_follows_what_was_learned_since():
 
 
 def test_the_factor_is_larger_for_what_no_episode_saw():
-    model = make("ngu", learning_rate=3e-3, update_proportion=1.0)
+    model = make("ngu", learning_rate=3e-3)
     for seed in range(60):
         feed(model, rollout((16, 4), shift=np.float32([2, 0, 0]), seed=seed % 3))
         model.train()

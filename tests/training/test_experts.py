@@ -203,6 +203,13 @@ def test_an_expert_that_falls_short_leaves_nothing(cache, preset):
     assert not [path for path in cache.iterdir() if path.is_dir()]
 
 
+def test_whoever_interrupts_the_training_of_an_expert_stops_all(cache, preset, monkeypatch):
+    monkeypatch.setattr(run_module, "train", lambda *_, **__: {"stop_reason": "interrupted"})
+    with pytest.raises(KeyboardInterrupt):
+        expert_folder(f"expert:{preset}", "none")
+    assert not [path for path in cache.iterdir() if path.is_dir()]
+
+
 def test_training_stops_at_the_return_that_is_asked_for(preset):
     assert Expert.of(f"expert:{preset}?return=-1").config().eval.target_return == -1
 
