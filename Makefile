@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint format bench results clean
+.PHONY: help demo test test-slow lint format bench results reward-results clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -37,6 +37,9 @@ bench: $(BENCH_VENV)/.peers $(DIENGINE_VENV)/.peer ## guerdon beside its peers, 
 
 results: $(VENV)/.dev ## train what docs/results.md has no result of yet, and write that page
 	$(BIN)/python benchmarks/learning.py
+
+reward-results: $(VENV)/.dev ## the same for reward models and docs/reward_results.md
+	$(BIN)/python benchmarks/reward_learning.py
 
 clean: ## remove what the other targets made
 	rm -rf $(VENV) $(BENCH_VENV) $(DIENGINE_VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

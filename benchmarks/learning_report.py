@@ -30,7 +30,8 @@ def write_report(
     """Writes the page and its pictures."""
     (docs / "results").mkdir(exist_ok=True)
     for env, curves in _by_env((*solved, *above_random), results).items():
-        _draw(docs / "results" / f"{env}.png", env, curves)
+        names = {preset.partition("_")[2]: runs for preset, runs in curves.items()}
+        draw_curves(docs / "results" / f"{env}.png", f"{env}: every seed", names)
     (docs / "results.md").write_text(page(solved, above_random, results))
 
 
@@ -98,21 +99,21 @@ def _table(rows: Iterable[Row], results: Path) -> str:
     return "\n".join([*lines, "", *pictures])
 
 
-def _draw(path: Path, env: str, curves: dict[str, list[Any]]) -> None:
+def draw_curves(path: Path, title: str, curves: dict[str, list[Any]]) -> None:
+    """A picture of returns over steps: a line a run, a colour a name."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(figsize=(6, 3.5), layout="constrained")
-    for preset, runs in curves.items():
+    for name, runs in curves.items():
         for i, curve in enumerate(runs):
             steps, returns = np.array(curve).T
             colour = axes.lines[-1].get_color() if i else None
-            label = None if i else preset.partition("_")[2]
-            axes.plot(steps, returns, label=label, color=colour, linewidth=1)
-    axes.set(title=f"{env}: every seed", xlabel="environment steps", ylabel="return (evaluation)")
-    axes.legend()
+            axes.plot(steps, returns, label=None if i else name, color=colour, linewidth=1)
+    axes.set(title=title, xlabel="environment steps", ylabel="return (evaluation)")
+    axes.legend(fontsize="small")
     figure.savefig(path, dpi=110)
     plt.close(figure)
 

@@ -145,7 +145,9 @@ class NGU(Curiosity):
 
     def lifelong(self, rows: dict[str, Any]) -> Tensor:
         """The factor [...], 1 to ``max_lifelong``, for how new transitions are in all episodes."""
-        error: Tensor = self.network.lifelong(rows)
+        return self._factor(self.network.lifelong(rows))
+
+    def _factor(self, error: Tensor) -> Tensor:
         factor = 1 + (error - self.errors.mean) / self.errors.std
         return factor.clamp(1.0, self.config.max_lifelong)
 
@@ -174,8 +176,9 @@ class NGU(Curiosity):
         """See `Curiosity`; takes errors and distances into their running means, too."""
         distances, novelty = self._alone(data) if self._scanned is None else self._scanned
         self.distances.collect(_finite(distances[mask]))
-        self.errors.collect(self.network.lifelong(rows).numpy(force=True))
-        bonus: np.ndarray = novelty[mask] * self.lifelong(rows).numpy(force=True)
+        error = self.network.lifelong(rows)
+        self.errors.collect(error.numpy(force=True))
+        bonus: np.ndarray = novelty[mask] * self._factor(error).numpy(force=True)
         return bonus
 
     def step(self) -> Metrics:

@@ -31,6 +31,7 @@ CHECK_EVERY = 20
 FEWEST_HELD_OUT = 10
 """Held-out pairs that can say when to stop; fewer are too much of a matter of luck."""
 _CHUNK = 2048
+_FIRST_SCALE = 0.01
 _SMALLEST_SPREAD = 1e-6
 
 
@@ -104,6 +105,8 @@ class RankingNetwork(nn.Module):
         self.config = config
         self.input = TransitionInput(setting, config.inputs)
         self.members = EnsembleMLP(config.members, self.input.size, config.hidden, 1, "tanh")
+        with torch.no_grad():  # else sums over a segment are large before anything is learned
+            list(self.members.parameters())[-2].mul_(_FIRST_SCALE)
         self.register_buffer("offset", torch.zeros(config.members))
         self.register_buffer("scale", torch.ones(config.members))
         self.offset: Tensor

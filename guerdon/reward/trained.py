@@ -131,7 +131,7 @@ class TrainedReward(RewardModel):
         every = self.config.clear_buffer_per_iters
         if every is None:
             every = 1 if self.setting is not None and self.setting.on_policy else None
-        if every is not None and iter % every == 0:
+        if every is not None and iter % every == 0 and not self._new:  # else `train` waits for it
             self.memory.clear()
 
     def sample(self, number: int) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import tempfile
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -226,7 +226,7 @@ class Expert:
             "noise": ("noise", lambda text: tuple(float(part) for part in text.split(","))),
             "seed": ("seed", int),
         }
-        given = {}
+        given: dict[str, Any] = {}
         try:
             for key, value in parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)):
                 if key not in kinds:
@@ -239,10 +239,13 @@ class Expert:
             raise ConfigError(
                 f"{name!r} is not understood ({error}): write expert:PRESET?episodes=10&return=475"
             ) from None
-        if not preset or given.get("episodes", 1) < 1:
+        expert = cls(preset, **given)
+        if not preset or expert.episodes < 1:
             what = "episodes" if preset else "preset"
             raise ConfigError(f"{name!r} has no {what}: write expert:PRESET?episodes=10")
-        return cls(preset, **given)
+        if not all(0 <= level <= 1 for level in expert.noise):
+            raise ConfigError(f"{name!r} has noise that is no share: give 0 to 1")
+        return expert
 
     def config(self) -> GuerdonConfig:
         """What its training is told; the run's folder is left open."""
@@ -313,8 +316,11 @@ def _make(expert: Expert, config: GuerdonConfig, folder: Path, display: Mode) ->
         _check(expert, summary)
         demonstrations = collect_run(run, expert.episodes, noise=expert.noise, seed=expert.seed)
         save_demonstrations(demonstrations, played)
-        with suppress(OSError):  # one that got ahead of this has made the same
+        try:
             played.rename(folder)
+        except OSError:
+            if not folder.exists():  # else somebody got ahead, and has made the same
+                raise
         mean = float(np.mean(demonstrations.returns))
         say(f"kept {len(demonstrations)} episodes with a mean return of {mean:.1f} in {folder}")
     finally:

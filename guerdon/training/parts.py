@@ -190,9 +190,22 @@ def prepare_reward(
     for name, term in reward.terms.items():
         if term.model.imitates:
             _load_experts(term.model, name, config.reward.terms[name].get("expert_data_path"))
+    _check_intrinsic(config)
     if config.policy.get("model", {}).get("normalize_obs") == "demonstrations":
         policy.normalize_by(_demonstrated(reward))
     return reward
+
+
+def _check_intrinsic(config: GuerdonConfig) -> None:
+    """Sees that what a second value is for is there, and is not counted twice."""
+    for name in (config.policy.get("intrinsic") or {}).get("terms", ()):
+        if name not in config.reward.terms:
+            raise ValueError(f"'policy.intrinsic.terms' names {name!r}, which the reward has not")
+        if config.reward.terms[name]["weight"]:
+            raise ValueError(
+                f"{name!r} has a value of its own (policy.intrinsic) and would count twice: set "
+                f"'reward.terms.{name}.weight' to 0"
+            )
 
 
 def _demonstrated(reward: Reward) -> Any:

@@ -93,7 +93,7 @@ def train(
             config, env_setting=env_setting, model=model, policy_fn=policy_fn, display=display
         )
         stack.callback(parts.close)
-        _prepare_reward(config, parts, resume)
+        _begin_reward(config, parts, resume)
         if resume is None:
             path = Path(config.run.dir or default_path(config.run.name, config.seed))
             folder = RunFolder.create(path, to_yaml(config))
@@ -103,7 +103,7 @@ def train(
         return _run(config, parts, folder, display, resumed=resume is not None)
 
 
-def _prepare_reward(config: GuerdonConfig, parts: Parts, resume: str | Path | None) -> None:
+def _begin_reward(config: GuerdonConfig, parts: Parts, resume: str | Path | None) -> None:
     """Gives the reward what it begins with, unless a checkpoint will."""
     if config.reward.pretrain and not parts.reward.pretrains:
         raise ValueError(

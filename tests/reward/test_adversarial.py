@@ -195,7 +195,9 @@ def test_it_forgets_the_policys_transitions_when_it_is_time_to():
     on_policy, counted = make(), make(clear_buffer_per_iters=3)
     for model in (on_policy, counted):
         model.collect_data(transitions((10, 4)))
+        model.clear_data(3)  # not before it was trained with them
         assert len(model.memory) == 40
+        model.train()
         model.clear_data(2)
     assert (len(on_policy.memory), len(counted.memory)) == (0, 40)
     counted.clear_data(3)

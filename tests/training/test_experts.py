@@ -140,6 +140,7 @@ def test_a_name_says_what_is_wanted(name, expected):
         ("expert:x?episodes=many", "is not understood .*: write expert:PRESET"),
         ("expert:x?episodes", "is not understood"),
         ("expert:x?episodes=0", "has no episodes"),
+        ("expert:x?noise=0,2", "noise that is no share"),
         ("expert:", "has no preset"),
     ],
 )

@@ -146,7 +146,7 @@ def test_off_policy_a_reward_that_learns_sees_every_transition_once():
     policy, collector = made("dqn", "CartPole-v1")
     reward = make_reward({"type": "env", "normalize": True})
     seen = []
-    reward.collect_data = lambda data, rows: seen.append(data.obs[data.mask].copy())
+    reward.collect_data = lambda data, _: seen.append(data.obs[data.mask].copy())
     offpolicy_trainer(
         policy, collector, reward=reward, n_step=24, batch_size=8, warmup_steps=48, max_steps=200
     )

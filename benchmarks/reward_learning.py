@@ -1,0 +1,82 @@
+"""Do reward models teach? Trains on learned rewards alone, and writes docs/reward_results.md.
+
+The returns are the environment's own, which no learner has seen. Every row of imitation stands
+beside the same with demonstrations of random actions, and beside a reward that is always one.
+
+    python benchmarks/reward_learning.py            # what is missing, then the page
+    python benchmarks/reward_learning.py --jobs 2 --rows cartpole_fixed_ppo_gail
+    python benchmarks/reward_learning.py --report   # the page alone
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+
+from trials import ROOT, Row, run_missing
+
+RESULTS = ROOT / "benchmarks" / "results" / "rewards"
+RANDOM = "reward.expert_data_path=zoo:cartpole_fixed_random"
+
+
+@dataclass(frozen=True)
+class Section:
+    """Rows that are read beside each other."""
+
+    title: str
+    text: str
+    rows: tuple[Row, ...]
+
+
+def imitation(preset: str, goal: float | None, random: str) -> tuple[Row, Row]:
+    """A row, and its control: the same with demonstrations of random actions."""
+    return Row(preset, goal), Row(preset, variant="random", overrides=(random,))
+
+
+SECTIONS = (
+    Section(
+        "Imitation on CartPole with a fixed horizon",
+        "500 steps, whatever happens; the true return counts those before the pole falls. Nothing "
+        "about the length of an episode tells how good it was. Ten demonstrated episodes (return "
+        "500), 100,000 steps.",
+        (
+            *(
+                row
+                for model in ("gail", "airl", "red", "pwil")
+                for row in imitation(f"cartpole_fixed_ppo_{model}", 475.0, RANDOM)
+            ),
+            *(
+                row
+                for model in ("pdeil", "gcl", "fairl")
+                for row in imitation(f"cartpole_fixed_ppo_{model}", None, RANDOM)
+            ),
+            *imitation("cartpole_fixed_dqn_sqil", None, RANDOM),
+            Row("cartpole_fixed_ppo", variant="constant", overrides=("reward=constant",)),
+        ),
+    ),
+)
+
+
+def main() -> None:
+    """Runs what is missing, and writes the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", help="presets or rows, with commas; all by default")
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
+    parser.add_argument("--report", action="store_true", help="only write the page")
+    options = parser.parse_args()
+    wanted = set(options.rows.split(",")) if options.rows else None
+    rows = [
+        row
+        for section in SECTIONS
+        for row in section.rows
+        if wanted is None or wanted & {row.preset, row.name}
+    ]
+    if not options.report:
+        run_missing(rows, RESULTS, options.jobs)
+    from reward_report import write_report
+
+    write_report(SECTIONS, RESULTS, ROOT / "docs")
+
+
+if __name__ == "__main__":
+    main()
