@@ -32,8 +32,8 @@ class GCLConfig(ImitationConfig):
 
     inputs: list[Literal["obs", "act", "obs_next"]] = Field(default=["obs", "act"], min_length=1)
     """What the cost reads of a transition."""
-    weight_decay: float = Field(default=0.01, ge=0)
-    """Decoupled, as in AdamW; 0.01 to 10. Without any, costs grow without end where demonstrations
+    weight_decay: float = Field(default=1.0, ge=0)
+    """Decoupled, as in AdamW; 0.1 to 3. Without any, costs grow without end where demonstrations
     never were."""
     statistics_rate: float = Field(default=0.01, gt=0, le=1)
     """How fast mean and spread of the reward follow the network, in each gradient step."""

@@ -179,7 +179,7 @@ class PreferenceReward(RankingReward):
     def _add(self, pairs: list[tuple[Batch, Batch]], label: np.ndarray) -> None:
         share, generator = self.config.validation_share, self.generator
         rows = self.comparisons.add(pairs, label, share, generator)
-        self.network.input.update(self.tensors(rows))
+        self.network.update(self.tensors(rows))
         self._unlearned += len(pairs)
 
     # --- questions

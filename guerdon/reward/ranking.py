@@ -47,6 +47,9 @@ class RankingConfig(TrainedConfig):
     output: Literal["normalized", "tanh"] = "normalized"
     """What the policy gets: ``normalized`` has mean 0 and spread 1 over the data that the networks
     were fitted to, ``tanh`` keeps each network's word between -1 and 1."""
+    symlog: bool = False
+    """Whether numbers of observations pass sign(x) log(1 + abs(x)) before they are normalised: where
+    a few go very far, what is near 0 is still told apart."""
     weight_decay: float = Field(default=0.1, ge=0)
     """Decoupled, as in AdamW; 0.01 to 1."""
     label_noise: float = Field(default=0.1, ge=0, lt=1)
@@ -119,10 +122,19 @@ class RankingNetwork(nn.Module):
 
     def raw(self, data: Any) -> Tensor:
         """What each network says [members, ...]."""
-        features: Tensor = self.input(data)
+        features: Tensor = self.input(self._read(data))
         said: Tensor = self.members(features.reshape(-1, self.input.size))
         said = said.reshape(-1, *features.shape[:-1])
         return torch.tanh(said) if self.config.output == "tanh" else said
+
+    def update(self, data: Any) -> None:
+        """Lets the statistics of the input see transitions [N, ...]."""
+        self.input.update(self._read(data))
+
+    def _read(self, data: Any) -> Any:
+        if not self.config.symlog:
+            return data
+        return {key: part if key == "act" else _symlog(part) for key, part in data.items()}
 
     def logit(self, rows: Any, mask: Tensor) -> Tensor:
         """How much better each network thinks the second segments are [members, B]."""
@@ -267,6 +279,12 @@ class Best:
         """Goes back to the best weights, where any were kept."""
         if self._weights is not None:
             self._network.load_state_dict(self._weights)
+
+
+def _symlog(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _symlog(part) for key, part in value.items()}
+    return value.sign() * value.abs().log1p() if value.is_floating_point() else value
 
 
 def _first_leaf(rows: Any) -> Tensor:

@@ -28,6 +28,9 @@ class SnippetConfig(RankingConfig, ImitationConfig):
 
     inputs: list[Literal["obs", "act", "obs_next"]] = Field(default=["obs"], min_length=1)
     """What the reward is a function of; observations alone generalise furthest."""
+    symlog: bool = True
+    """Whether numbers of observations pass sign(x) log(1 + abs(x)) before they are normalised: bad
+    demonstrations go far astray, and what is near 0 shall still be told apart."""
     update_per_collect: int = Field(default=1000, ge=1)
     """Gradient steps of the one fit, at most; 500 to 5,000."""
     num_snippets: int = Field(default=6000, ge=1)
@@ -90,7 +93,7 @@ class TREX(RankingReward, ImitationReward):
                 f"all {len(ranks)} demonstrations have the same rank: "
                 f"{self.config.type or 'trex'} needs better and worse ones"
             )
-        self.network.input.update(self.expert)
+        self.network.update(self.expert)
         held_out = choose_held_out(ranks, self.config.validation_share, self.generator)
         number = self.config.num_snippets
         self.pairs = self._cut(ranks, ~held_out, number)

@@ -9,7 +9,7 @@ from gymnasium import spaces
 from guerdon.data import Batch, Demonstrations
 from guerdon.policy import create_policy
 from guerdon.reward import GCL, Setting, create_reward_model, make_reward
-from guerdon.reward.gcl import guided_cost_loss
+from guerdon.reward.gcl import guided_cost_loss, mixed_log_prob
 
 VECTOR = spaces.Box(-np.inf, np.inf, (3,), np.float32)
 IMAGE = spaces.Box(0, 255, (3, 12, 12), np.uint8)
@@ -68,26 +68,35 @@ def taught(steps=200, **options):
 def test_the_loss_is_the_mean_cost_of_experts_and_the_logarithm_of_the_partition_function():
     expert = torch.tensor([1.0, 3.0])
     samples = torch.tensor([0.0, math.log(2.0)])  # exp(-cost): 1 and 1/2
-    log_prob = torch.tensor([0.5, 0.25]).log()  # weights 2 and 4: a mean of (2 + 2) / 2
-    loss, weight = guided_cost_loss(expert, samples, log_prob)
-    assert loss.item() == pytest.approx(2.0 + math.log(2.0))
-    assert weight.tolist() == pytest.approx([0.5, 0.5])
+    log_prob = torch.tensor([0.5, 0.1]).log()  # so that they count for 2 and 5
+    loss, log_partition = guided_cost_loss(expert, samples, log_prob)
+    assert log_partition.item() == pytest.approx(math.log(3.5))
+    assert loss.item() == pytest.approx(2.0 + math.log(3.5))
 
 
-def test_the_weights_are_those_of_the_gradient():
-    samples = torch.tensor([0.3, -1.0, 2.0], requires_grad=True)
-    loss, weight = guided_cost_loss(torch.zeros(2), samples, torch.tensor([-1.0, -2.0, -0.5]))
-    loss.backward()
-    np.testing.assert_allclose(-samples.grad, weight, rtol=1e-6)
-    assert weight.sum().item() == pytest.approx(1.0)
+def test_its_gradient_raises_the_costs_of_samples_by_their_weights():
+    samples = torch.tensor([0.0, math.log(2.0)], requires_grad=True)
+    guided_cost_loss(torch.zeros(2), samples, torch.tensor([0.5, 0.1]).log())[0].backward()
+    np.testing.assert_allclose(samples.grad, [-2 / 7, -5 / 7], rtol=1e-6)
 
 
 def test_the_loss_does_not_overflow():
-    loss, weight = guided_cost_loss(
+    loss, _ = guided_cost_loss(
         torch.tensor([-500.0]), torch.tensor([-500.0, 0.0]), torch.tensor([-90.0, -900.0])
     )
     assert loss.item() == pytest.approx(-500.0 + 900.0 - math.log(2.0))
-    assert weight.tolist() == [0.0, 1.0]
+
+
+def test_samples_are_half_the_policys_and_half_as_likely_as_the_cost_says():
+    cost = torch.tensor([0.0, math.log(4.0)])  # exp(-cost) / 2: 1/2 and 1/8
+    drawn = mixed_log_prob(cost, torch.tensor(2.0).log(), torch.tensor([0.1, 0.5]).log())
+    np.testing.assert_allclose(drawn.exp(), [0.3, 0.3125], rtol=1e-6)
+
+
+def test_no_sample_counts_for_more_than_twice_the_mean():
+    cost, log_partition = torch.tensor([-3.0, 0.0]), torch.tensor(1.0)
+    drawn = mixed_log_prob(cost, log_partition, torch.tensor([-90.0, -1e4]))
+    np.testing.assert_allclose((-cost - drawn).exp(), [2 * math.e] * 2, rtol=1e-5)
 
 
 def test_a_shift_of_all_costs_changes_nothing():
@@ -102,7 +111,6 @@ def test_a_shift_of_all_costs_changes_nothing():
 def test_it_learns_that_demonstrations_cost_less():
     model, metrics = taught()
     assert metrics["expert_cost"] < metrics["policy_cost"]
-    assert 1.0 <= metrics["effective_samples"] <= 64.0
     rewards = [
         model.estimate(data).rew for data in (experts().transitions(), transitions((200,), seed=3))
     ]
@@ -122,15 +130,14 @@ def test_of_two_actions_the_demonstrated_one_is_worth_more():
     assert worth[1] > worth[0] + 1.0
 
 
-def test_rewards_are_of_mean_0_and_spread_1_and_bounded():
-    model, _ = taught(statistics_rate=0.1)
-    both = np.append(
-        model.estimate(experts().transitions()).rew, model.estimate(transitions((60,))).rew
-    )
-    assert abs(both.mean()) < 0.5
-    assert 0.5 < both.std() < 1.5
-    far = transitions((50,)).replace(obs=np.full((50, 3), 1e6, np.float32))
-    assert np.abs(model.estimate(far).rew).max() <= 5.0
+def test_rewards_of_what_the_policy_did_are_of_mean_0_and_spread_1_and_all_are_bounded():
+    model, _ = taught(statistics_rate=0.1, limit=3.0)
+    rew = model.estimate(transitions((30, 4))).rew
+    assert abs(rew.mean()) < 0.3
+    assert 0.7 < rew.std() < 1.3
+    assert model.estimate(experts().transitions()).rew.max() == 3.0
+    far = transitions((50,)).replace(obs=np.full((50, 3), -1e6, np.float32))
+    assert model.estimate(far).rew.min() >= -3.0
 
 
 def test_the_statistics_follow_costs_by_hand():
@@ -178,15 +185,27 @@ def test_many_rows_are_asked_about_in_pieces():
     np.testing.assert_array_equal(model.memory.rows().log_prob, data.obs.reshape(-1, 3)[:, 0])
 
 
-def test_unlikely_actions_weigh_more_but_not_without_limit():
-    def rare(_obs, act):
-        return torch.where(act == 0, -0.01, -8.0)
+def test_an_action_is_not_worth_less_because_the_policy_prefers_it():
+    """Experts act evenly, the policy mostly takes action 0, and states say nothing."""
+    demonstrations = experts(n_rows=400).episodes[0]
+    demonstrations.obs = transitions((400,), seed=5).obs
+    data = transitions((100, 4))
+    data.act = (np.random.default_rng(2).random((100, 4)) > 0.9).astype(int)
 
-    even_samples = taught(1, weight_limit=0.0)[1]["effective_samples"]
-    uneven, limited = (
-        taught(1, log_prob=rare, weight_limit=limit)[1]["effective_samples"] for limit in (5, 1)
-    )
-    assert uneven < limited < even_samples
+    def preference(log_prob):
+        model = make(log_prob=log_prob)
+        model.load_expert_data(Demonstrations([demonstrations]))
+        model.collect_data(data)
+        model.fit(300)
+        rows = model.tensors(transitions((200,), seed=4))
+        cost = [model.network(rows | {"act": torch.full((200,), act)}).mean() for act in (0, 1)]
+        return float(cost[0] - cost[1])
+
+    def true(_obs, act):
+        return torch.where(act == 0, 0.9, 0.1).log()
+
+    assert abs(preference(true)) < 0.3
+    assert preference(even) > 0.6
 
 
 @pytest.mark.parametrize("kind", ["ppo", "sac"])
@@ -224,10 +243,10 @@ def test_it_goes_by_two_names():
 def test_it_takes_vectors_and_images_and_actions_of_both_kinds(
     observation_space, action_space, inputs
 ):
-    model = make(observation_space, action_space, inputs=inputs)
+    model = make(observation_space, action_space, inputs=inputs, update_per_collect=2)
     data = transitions((6, 4), observation_space, action_space)
     model.collect_data(data)
-    assert set(model.train()) == {"loss", "expert_cost", "policy_cost", "effective_samples"}
+    assert set(model.train()) == {"loss", "expert_cost", "policy_cost"}
     assert model.estimate(data).rew.shape == (6, 4)
 
 
