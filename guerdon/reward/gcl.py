@@ -60,7 +60,7 @@ def mixed_log_prob(cost: Tensor, log_partition: Tensor, log_prob: Tensor) -> Ten
     """How likely actions are to be drawn, if half of the draws are the policy's.
 
     The other half are demonstrations, of which nobody knows how likely they are: the cost's own
-    word is taken (https://arxiv.org/abs/1611.03852, section 3.1). So no sample counts for more
+    word is taken (https://arxiv.org/abs/1611.03852). So no sample counts for more
     than twice the mean, however unlikely the policy was to act so.
 
     Args:

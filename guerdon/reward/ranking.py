@@ -48,8 +48,8 @@ class RankingConfig(TrainedConfig):
     """What the policy gets: ``normalized`` has mean 0 and spread 1 over the data that the networks
     were fitted to, ``tanh`` keeps each network's word between -1 and 1."""
     symlog: bool = False
-    """Whether numbers of observations pass sign(x) log(1 + abs(x)) before they are normalised: where
-    a few go very far, what is near 0 is still told apart."""
+    """Whether numbers of observations pass sign(x) log(1 + abs(x)) before they are normalised:
+    where a few go very far, what is near 0 is still told apart."""
     weight_decay: float = Field(default=0.1, ge=0)
     """Decoupled, as in AdamW; 0.01 to 1."""
     label_noise: float = Field(default=0.1, ge=0, lt=1)

@@ -199,7 +199,7 @@ def test_an_action_is_not_worth_less_because_the_policy_prefers_it():
         model.fit(300)
         rows = model.tensors(transitions((200,), seed=4))
         cost = [model.network(rows | {"act": torch.full((200,), act)}).mean() for act in (0, 1)]
-        return float(cost[0] - cost[1])
+        return (cost[0] - cost[1]).item()
 
     def true(_obs, act):
         return torch.where(act == 0, 0.9, 0.1).log()
