@@ -33,9 +33,10 @@ class AdversarialConfig(ImitationConfig):
 
     inputs: list[Literal["obs", "act", "obs_next"]] = Field(default=["obs", "act"], min_length=1)
     """What the discriminator reads of a transition; without ``act`` it imitates states alone."""
-    gradient_penalty: float = Field(default=0.0, ge=0)
+    gradient_penalty: float = Field(default=1.0, ge=0)
     """Weight of a penalty for slopes other than 1 between demonstrations and the policy's
-    transitions; 1 to 10. (https://arxiv.org/abs/1704.00028)"""
+    transitions, which keeps what was learned from being lost again; 0 to 10.
+    (https://arxiv.org/abs/1704.00028)"""
     spectral_norm: bool = False
     """Whether every layer is scaled to a slope of 1 at most."""
     weight_decay: float = Field(default=0.0, ge=0)

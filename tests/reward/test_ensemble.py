@@ -86,8 +86,7 @@ def test_nothing_is_told_where_members_had_nothing_to_do():
 
 
 def test_members_forget_when_it_is_time():
-    model = make({"clear_buffer_per_iters": 2})
-    model.collect_data(rollout((20, 2)))
+    model, _ = trained(of={"clear_buffer_per_iters": 2})
     model.clear_data(3)
     assert [len(member.memory) for member in model.members] == [40] * 3
     model.clear_data(4)

@@ -165,9 +165,11 @@ def test_old_segments_are_forgotten_but_not_what_was_learned_from_them():
     model.clear_data(1)
     assert len(model.memory) == 10
     forgetful = make(clear_buffer_per_iters=2)
-    forgetful.collect_data(rollout((10, 2)))
+    forgetful.collect_data(rollout((50, 2)))
+    forgetful.clear_data(4)  # it has not learned from them yet
+    forgetful.train()
     forgetful.clear_data(3)
-    assert len(forgetful.memory) == 4
+    assert len(forgetful.memory) == 20
     forgetful.clear_data(4)
     assert len(forgetful.memory) == 0
 

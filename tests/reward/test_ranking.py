@@ -108,6 +108,28 @@ def test_networks_begin_as_different_ones():
     assert not torch.allclose(raw[0], raw[1])
 
 
+def test_nothing_is_preferred_before_anything_is_learned():
+    logit = network().logit(*pairs().take(np.array([0, 1]), "cpu")[:2])
+    assert logit.abs().max() < 0.2
+
+
+def test_numbers_that_go_far_can_be_read_as_logarithms():
+    made = by_hand(1.0, symlog=True)
+    rows = {"obs": torch.tensor([[math.e - 1, 0.0], [1 - math.e**3, 0.0], [0.0, 5.0]])}
+    assert made(rows).tolist() == pytest.approx([1.0, -3.0, 0.0], abs=1e-5)
+    made.update(rows)
+    mean = made.input.normalizers["obs"].mean
+    assert mean.tolist() == pytest.approx([-2 / 3, math.log(6) / 3])
+
+
+def test_actions_and_bytes_are_read_as_they_are():
+    made = network(symlog=True)
+    data = {"obs": torch.tensor([3], dtype=torch.uint8), "act": torch.tensor([3.0])}
+    read = made._read(data)
+    assert read["obs"].tolist() == [3]
+    assert read["act"].tolist() == [3.0]
+
+
 # --- when to stop
 
 
