@@ -29,9 +29,13 @@ def collect(
             metavar="DIR", help="Where to; for minari, an id: cartpole/mine-v0.", show_default=False
         ),
     ],
-    episodes: Annotated[int, typer.Option(min=1, help="How many to play.")] = 10,
+    episodes: Annotated[int, typer.Option(min=1, help="How many to play, of each policy.")] = 10,
     checkpoint: Annotated[
-        str, typer.Option(metavar="best|latest|STEP", help="Which policy of the run.")
+        str,
+        typer.Option(
+            metavar="best|latest|STEP,...",
+            help="Which policy of the run; of several, the episodes are kept in that order.",
+        ),
     ] = "best",
     noise: Annotated[
         str | None,
@@ -63,7 +67,7 @@ def collect(
         played = collect_run(
             run,
             episodes,
-            checkpoint=checkpoint_of(checkpoint),
+            checkpoint=[checkpoint_of(each) for each in checkpoint.split(",")],
             noise=levels,
             seed=seed,
             progress=lambda done, total: bar.update(task, completed=done, total=total),

@@ -155,7 +155,9 @@ def as_terms(reward: dict[str, Any]) -> dict[str, Any]:
     shared = {key: reward[key] for key in _SHARED if key in reward}
     options = {key: value for key, value in reward.items() if key not in shared}
     terms = {options["type"]: options}
-    if getattr(registry_of("reward").get(options["type"]), "with_env", False):
+    model = registry_of("reward").get(options["type"])
+    asked = getattr(model, "with_env_for", lambda _: getattr(model, "with_env", False))
+    if asked(options):
         terms["env"] = {}
     return {"terms": terms, **shared}
 

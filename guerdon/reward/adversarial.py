@@ -91,8 +91,8 @@ class Discriminator(nn.Module):
 
     def learn(
         self, expert: Tensor, policy: Tensor, weight: Tensor | None = None, offset: Any = 0.0
-    ) -> Tensor:
-        """The loss of telling apart features of both kinds.
+    ) -> tuple[Tensor, Tensor]:
+        """The loss of telling apart features of both kinds, and the logits.
 
         Args:
             expert: Features of demonstrations [N, size].
@@ -103,8 +103,7 @@ class Discriminator(nn.Module):
         logit = self.logit(torch.cat([expert, policy])) + offset
         label = torch.zeros_like(logit)
         label[: len(expert)] = 1.0
-        self.verdicts = logit.detach()
-        return functional.binary_cross_entropy_with_logits(logit, label, weight)
+        return functional.binary_cross_entropy_with_logits(logit, label, weight), logit
 
 
 class Adversarial(ImitationReward):
@@ -112,6 +111,7 @@ class Adversarial(ImitationReward):
 
     Config = AdversarialConfig
     network: Discriminator
+    _after: float  # the steps after an end, discounted
 
     def reward(self, logit: Tensor) -> Tensor:
         """What a logit is worth."""
@@ -122,6 +122,12 @@ class Adversarial(ImitationReward):
         config = self.config
         self.fields = tuple(dict.fromkeys(("obs", "act", *config.inputs)))
         if config.absorbing:
+            if setting.gamma == 1:
+                raise ValueError(
+                    "with 'absorbing' the time after an end is worth something, and without "
+                    "discount that has no end: set 'policy.gamma' below 1"
+                )
+            self._after = setting.gamma / (1 - setting.gamma)
             self.fields = (*self.fields, "terminated")
         self.network = Discriminator(setting, config).to(self.device)
         self.optimizers["network"] = Optimizer(
@@ -138,12 +144,12 @@ class Adversarial(ImitationReward):
     @torch.no_grad()
     def score(self, data: Batch) -> Tensor:
         """The reward of logits; at an end, with all that the absorbing state will bring."""
-        setting = self.prepare(data)
+        self.prepare(data)
         rows = self.tensors(data)
         rew = self.reward(self.network(rows))
         if self.config.absorbing:
             forever = self.reward(self.network.logit(self.network.absorbed()))
-            rew = rew + rows["terminated"] * forever * setting.gamma / (1 - setting.gamma)
+            rew = rew + rows["terminated"] * forever * self._after
         return rew
 
     def step(self) -> Metrics:
@@ -153,44 +159,41 @@ class Adversarial(ImitationReward):
         expert, policy = (network.features(rows) for rows in drawn)
         weight = None
         if config.absorbing:
-            expert, policy, weight = self._with_absorbing(expert, policy, drawn)
-        loss = network.learn(expert, policy, weight, self.offset(drawn))
+            absorbed = network.absorbed()[None]
+            expert, policy = torch.cat([expert, absorbed]), torch.cat([policy, absorbed])
+            weight = self._weights()
+        loss, logit = network.learn(expert, policy, weight, self.offset(drawn))
         if config.entropy_bonus:
-            unsure = ops.bernoulli_entropy(network.logit(torch.cat([expert, policy])))
-            loss = loss - config.entropy_bonus * unsure.mean()
+            loss = loss - config.entropy_bonus * ops.bernoulli_entropy(logit).mean()
         if config.gradient_penalty:
             loss = loss + config.gradient_penalty * self._penalty(expert, policy)
         self.optimizers["network"].step(loss)
-        verdicts = network.verdicts
+        verdicts, number = logit.detach(), config.batch_size
         return {
             "loss": loss.detach(),
-            "expert_accuracy": (verdicts[: len(expert)] > 0).float().mean(),
-            "policy_accuracy": (verdicts[len(expert) :] <= 0).float().mean(),
+            "expert_accuracy": (verdicts[:number] > 0).float().mean(),
+            "policy_accuracy": (verdicts[len(expert) :][:number] <= 0).float().mean(),
         }
 
     def offset(self, drawn: tuple[dict[str, Any], ...]) -> Any:  # noqa: ARG002 - for AIRL
         """What is added to the logits of the expert's and the policy's rows while learning."""
         return 0.0
 
-    def _with_absorbing(
-        self, expert: Tensor, policy: Tensor, drawn: tuple[dict[str, Any], ...]
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """The rows of both kinds with one of the absorbing state each, and the weights of all.
+    def _weights(self) -> Tensor:
+        """How much rows count if the last of each kind is the absorbing state.
 
-        That row stands for the time after every end among the others, discounted as the policy
-        discounts it.
+        That one stands for the time after all the ends there are, discounted as the policy does.
         """
-        assert self.setting is not None
-        after = self.setting.gamma / (1 - self.setting.gamma)
-        absorbed = self.network.absorbed()[None]
+        ends = (
+            self.expert["terminated"].float().mean(),
+            torch.as_tensor(self.memory.rows().terminated.mean(), dtype=torch.float32),
+        )
         weights = []
-        for rows in drawn:
-            ended = rows["terminated"].sum()
-            weight = torch.cat(
-                [torch.ones_like(rows["terminated"], dtype=torch.float32), (after * ended)[None]]
-            )
+        for share in ends:
+            weight = torch.ones(self.config.batch_size + 1, device=self.device)
+            weight[-1] = share.to(self.device) * self.config.batch_size * self._after
             weights.append(weight / weight.mean())
-        return torch.cat([expert, absorbed]), torch.cat([policy, absorbed]), torch.cat(weights)
+        return torch.cat(weights)
 
     def _penalty(self, expert: Tensor, policy: Tensor) -> Tensor:
         number = min(len(expert), len(policy))

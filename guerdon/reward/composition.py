@@ -97,6 +97,11 @@ class Reward:
         return tuple(sorted({field for model in self.models for field in model.fields}))
 
     @property
+    def reads_more(self) -> bool:
+        """Whether a learner is given more than what the policy did."""
+        return bool(self._wrappers)
+
+    @property
     def plain(self) -> bool:
         """Whether it is nothing but the environment's own, scaled or clipped at most."""
         return all(isinstance(model, EnvReward) for model in self.models)
@@ -121,6 +126,11 @@ class Reward:
                 raise ValueError(
                     f"the reward {name!r} needs a policy with a replay buffer: use dqn, ddpg, td3 "
                     "or sac"
+                )
+            if self.clip is not None and getattr(model.config, "absorbing", False):
+                raise ValueError(
+                    f"'reward.clip' would cut away what {name!r} pays for all the time after an "
+                    "end (absorbing): leave one of them out"
                 )
             model.setup(replace(setting, seed=int(seed)))
 
@@ -200,19 +210,20 @@ class Reward:
         mask = np.asarray(data.mask)
         for name, term in self.terms.items():
             if term.model.episodic and rows is not None:
-                self._store(name, rows[mask], term.model.scan(data)[mask])
+                self._store(name, rows, mask, term.model.scan(data))
             if self.cotrain:
                 term.model.collect_data(data)
         if self.scaler:
             rew = np.asarray(self._sum(self._estimate(data, rows)))
             self.scaler.collect(rew, over(data), mask)
 
-    def _store(self, name: str, rows: np.ndarray, values: np.ndarray) -> None:
+    def _store(self, name: str, rows: np.ndarray, mask: np.ndarray, values: np.ndarray) -> None:
+        """Keeps what a term said; there is room for rows that are no data, which are read, too."""
         column = self._columns.get(name, np.zeros(0, np.float32))
         missing = int(rows.max(initial=-1)) + 1 - len(column)
         if missing > 0:
             column = np.append(column, np.zeros(max(missing, len(column)), np.float32))
-        column[rows] = values
+        column[rows[mask]] = values[mask]
         self._columns[name] = column
 
     @property

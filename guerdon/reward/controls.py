@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable  # where pydantic finds it
 from typing import TYPE_CHECKING, Any
 
@@ -61,17 +62,42 @@ class FunctionReward(RewardModel):
         super().__init__(config, device, tb_logger)
         target = self.config.target
         self._function = load_function(target) if isinstance(target, str) else target
+        _check_takes_one(self._function, self._name)
         self.fields = self.config.fields
 
     def score(self, data: Batch) -> Any:
         """What the rule says."""
-        rew = self._function(data)
+        try:
+            rew = self._function(data)
+        except TypeError as error:
+            raise ValueError(
+                f"the reward function {self._name} cannot take a Batch of transitions: {error}"
+            ) from error
         if np.shape(rew) != tuple(data.rew.shape):
             raise ValueError(
-                f"the reward function {self.config.target} gave shape {tuple(np.shape(rew))} "
+                f"the reward function {self._name} gave shape {tuple(np.shape(rew))} "
                 f"for transitions of shape {tuple(data.rew.shape)}: one number each is needed"
             )
         return rew
+
+    @property
+    def _name(self) -> str:
+        target = self.config.target
+        return target if isinstance(target, str) else getattr(target, "__qualname__", repr(target))
+
+
+def _check_takes_one(function: Callable[..., Any], name: str) -> None:
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of some that are not written in Python
+        return
+    try:
+        signature.bind(None)
+    except TypeError:
+        raise ValueError(
+            f"the reward function {name} is called with a Batch of transitions and nothing else, "
+            f"but takes {signature}"
+        ) from None
 
 
 def load_function(target: str) -> Callable[[Any], Any]:

@@ -38,7 +38,7 @@ class CuriosityConfig(TrainedConfig):
     passes, which is as much as all of them in one.)"""
     update_per_collect: int | None = Field(default=None, ge=1)  # type: ignore[assignment]
     """Gradient steps in a call of `train`, instead of what `update_proportion` makes."""
-    train_every: int = Field(default=128, ge=1)
+    train_every: int | None = Field(default=128, ge=1)
     """New transitions that `train` waits for."""
     warmup: int = Field(default=1000, ge=0)
     """Transitions that only make statistics of observations. Until it has seen so many, it learns
@@ -241,7 +241,7 @@ class Curiosity(TrainedReward):
     def train(self) -> Metrics | None:
         """Fits the networks to a share of what is new, if there is enough of it."""
         config, new = self.config, min(self._new, len(self.memory))
-        if new < config.train_every or not self.warm:
+        if new < self.waits_for or not self.warm:
             return None
         steps, self.rows = config.update_per_collect, config.batch_size
         if steps is None:
@@ -250,11 +250,6 @@ class Curiosity(TrainedReward):
             self.rows = math.ceil(share / steps)
         self._new = 0
         return self.fit(steps)
-
-    def clear_data(self, iter: int) -> None:  # noqa: A002 - the documented name
-        """Forgets what the policy did, if it is time to; not what is still to be learned from."""
-        if self._new == 0 or self.config.clear_buffer_per_iters is not None:
-            super().clear_data(iter)
 
     # --- files
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,10 +23,7 @@ from guerdon.reward.base import (
     create_reward_model,
     register_reward_model,
 )
-from guerdon.reward.guide import BaseRewardModel, GuideAdapter, Scalars
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from guerdon.reward.guide import Scalars, adapted
 
 
 class EnsembleConfig(RewardConfig):
@@ -78,6 +76,19 @@ class EnsembleReward(RewardModel):
         self.needs_log_prob = first.needs_log_prob
         self._fresh: Batch | None = None
 
+    @classmethod
+    def with_env_for(cls, options: Mapping[str, Any]) -> bool:
+        """Whether the members are bonuses, so that the environment's reward comes with them.
+
+        Args:
+            options: The section of an ensemble, not validated.
+        """
+        of = options.get("of")
+        if not isinstance(of, Mapping) or of.get("type") not in REWARDS.names():
+            return False
+        member = REWARDS.get(of["type"])
+        return cls.with_env_for(of) if issubclass(member, cls) else member.with_env
+
     def setup(self, setting: Setting) -> None:
         """Sets up every member with a seed of its own."""
         seeds = np.random.SeedSequence(setting.seed).generate_state(len(self.members))
@@ -112,6 +123,11 @@ class EnsembleReward(RewardModel):
             member.collect_data(data)
         rows = data[np.asarray(data.mask)] if isinstance(data, Batch) else items.to_batch(data)
         self._fresh = rows if len(rows.rew) else None
+
+    @property
+    def pretrains(self) -> bool:
+        """Whether members can be trained before the policy acts."""
+        return any(map(_pretrains, self.members))
 
     def pretrain(self) -> Metrics | None:
         """Lets every member learn from the data it has."""
@@ -165,8 +181,12 @@ def _changes_data(model: type[RewardModel]) -> bool:
 
 def _member(section: dict[str, Any], device: str, tb_logger: Any) -> RewardModel:
     scalars = Scalars()
-    model = create_reward_model(section, device, tb_logger or scalars)
-    return GuideAdapter(model, scalars) if isinstance(model, BaseRewardModel) else model
+    return adapted(create_reward_model(section, device, tb_logger or scalars), scalars)
+
+
+def _pretrains(model: RewardModel) -> bool:
+    said: bool = getattr(model, "pretrains", type(model).pretrain is not RewardModel.pretrain)
+    return said
 
 
 def _moments(said: list[Any]) -> tuple[Any, Any]:

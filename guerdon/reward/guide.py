@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from abc import ABC, abstractmethod
+from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -68,6 +70,17 @@ class BaseRewardModel(RewardModel, ABC):
     def state_dict(self) -> dict[str, Any]:
         """Its networks, optimizers and generators, numbers, tensors, and lists of transitions."""
         found = {name: _saved(value) for name, value in vars(self).items() if name not in _GIVEN}
+        lost = [
+            name
+            for name, value in found.items()
+            if value is _LEFT_OUT and not callable(getattr(self, name))
+        ]
+        if lost:  # Python shows the same warning once
+            warnings.warn(
+                f"{', '.join(lost)} of the reward model {type(self).__name__} cannot be saved, and "
+                f"will be as new when the run is resumed: write state_dict() and load_state_dict()",
+                stacklevel=2,
+            )
         return {name: value for name, value in found.items() if value is not _LEFT_OUT}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -115,21 +128,30 @@ class GuideAdapter(RewardModel):
     def setup(self, setting: Setting) -> None:
         """See `RewardModel`."""
         self._drawn = torch.Generator().manual_seed(setting.seed).get_state()
+        with self._drawing():
+            self.model.setup(setting)
+        self.fields = self.model.fields
 
     @contextmanager
-    def _drawing(self) -> Iterator[None]:
-        """Lets the model draw from torch's generator without touching anybody else's."""
+    def _drawing(self, goes_on: bool = True) -> Iterator[None]:
+        """Lets the model draw from torch's generator without touching anybody else's.
+
+        Args:
+            goes_on: Whether the next to draw gets other numbers.
+        """
         with torch.random.fork_rng(devices=[]):
             torch.set_rng_state(self._drawn)
             yield
-            self._drawn = torch.get_rng_state()
+            if goes_on:
+                self._drawn = torch.get_rng_state()
 
     @torch.no_grad()
     def score(self, data: Batch) -> np.ndarray:
-        """What the model's copies of the transitions say."""
+        """What the model's copies of the transitions say; the same whenever it is asked."""
         read = Batch({name: data[name] for name in ("rew", *self.fields)})
         rows = items.from_batch(read[np.ones(data.rew.shape, bool)])
-        estimated = self.model.estimate(rows)
+        with self._drawing(goes_on=False):
+            estimated = self.model.estimate(rows)
         if estimated is None:  # it has changed the dictionaries in place
             estimated = rows
         rew = np.array([float(item["reward"]) for item in estimated], np.float32)
@@ -145,10 +167,29 @@ class GuideAdapter(RewardModel):
         return self.train()
 
     def train(self) -> Metrics:
-        """Lets the model learn; what it wrote to its logger comes back."""
+        """Lets the model learn.
+
+        Returns:
+            What it wrote to its logger meanwhile. If that is nothing, but its networks are not what
+            they were: ``trained``.
+        """
+        self.scalars.newest.clear()
+        before = self._weights()
         with self._drawing():
             self.model.train()
-        return dict(self.scalars.newest)
+        written = dict(self.scalars.newest)
+        if written or all(map(torch.equal, before, self._weights())):
+            return written
+        return {"trained": 1.0}
+
+    def _weights(self) -> list[torch.Tensor]:
+        """A copy of what the model's networks hold."""
+        modules = [part for part in vars(self.model).values() if isinstance(part, torch.nn.Module)]
+        return [
+            tensor.detach().clone()
+            for module in modules
+            for tensor in (*module.parameters(), *module.buffers())
+        ]
 
     def clear_data(self, iter: int) -> None:  # noqa: A002 - the documented name
         """See `RewardModel`."""
@@ -168,6 +209,16 @@ class GuideAdapter(RewardModel):
         self._drawn = state["drawn"].clone()
 
 
+def adapted(model: RewardModel, scalars: Scalars) -> RewardModel:
+    """A model as a part of a `Reward`, whatever style it is written in.
+
+    Args:
+        model: The model.
+        scalars: The ``tb_logger`` that it was made with, where it was given no other.
+    """
+    return GuideAdapter(model, scalars) if isinstance(model, BaseRewardModel) else model
+
+
 # --- attributes of a user's class as files
 
 
@@ -179,6 +230,8 @@ def _saved(value: Any) -> Any:
         return value.get_state()
     if isinstance(value, np.random.Generator):
         return value.bit_generator.state
+    if isinstance(value, deque | set):
+        value = list(value)
     if _is_plain(value):
         rows = _are_rows(value)
         return {_TRANSITIONS: items.columns(value)} if rows else copy.deepcopy(value)
@@ -193,10 +246,14 @@ def _restore(owner: Any, name: str, value: Any) -> None:
         present.set_state(value)
     elif isinstance(present, np.random.Generator):
         present.bit_generator.state = value
-    elif isinstance(value, dict) and value.keys() == {_TRANSITIONS}:
-        setattr(owner, name, items.rows(value[_TRANSITIONS]))
     else:
-        setattr(owner, name, copy.deepcopy(value))
+        rows = isinstance(value, dict) and value.keys() == {_TRANSITIONS}
+        value = items.rows(value[_TRANSITIONS]) if rows else copy.deepcopy(value)
+        if isinstance(present, deque):
+            value = deque(value, present.maxlen)
+        elif isinstance(present, set):
+            value = set(value)
+        setattr(owner, name, value)
 
 
 def _is_plain(value: Any) -> bool:

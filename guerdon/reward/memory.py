@@ -59,16 +59,22 @@ class Memory:
         self._written = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that is needed to go on."""
+        """Everything that is needed to go on: copies."""
         held = len(self)
-        columns = {".".join(path): column[:held] for path, column in self._columns.items()}
-        return {"written": self._written, "columns": columns}
+        return {
+            "written": self._written,
+            "paths": [list(path) for path in self._columns],
+            "columns": [column[:held].copy() for column in self._columns.values()],
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on where `state_dict` was taken."""
-        self._written = int(state["written"])
-        self._columns = {}
-        for name, rows in state["columns"].items():
-            column = np.empty((self.size, *rows.shape[1:]), np.asarray(rows).dtype)
+        """Goes on where `state_dict` was taken; where the size is another one, with what fits."""
+        self._columns, self._written = {}, int(state["written"])
+        for path, rows in zip(state["paths"], state["columns"], strict=True):
+            rows = np.asarray(rows)
+            if len(rows) != len(self):  # of another size: the order in the ring is lost
+                rows = rows[-self.size :]
+                self._written = len(rows)
+            column = np.empty((self.size, *rows.shape[1:]), rows.dtype)
             column[: len(rows)] = rows
-            self._columns[tuple(name.split("."))] = column
+            self._columns[tuple(path)] = column

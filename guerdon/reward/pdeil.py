@@ -38,7 +38,7 @@ class PDEILConfig(ImitationConfig):
     """Sizes of the hidden layers of the classifier of discrete actions."""
     update_per_collect: int = Field(default=1000, ge=1)
     """Gradient steps of that classifier; it is trained once, with all of them; 100 to 10,000."""
-    train_every: int = Field(default=256, ge=1)
+    train_every: int | None = Field(default=256, ge=1)
     """New transitions after which the density of the policy's states is estimated anew."""
     buffer_size: int = Field(default=10_000, ge=1)
     """States of the policy, the newest ones, that this is done with at most."""
@@ -232,7 +232,7 @@ class PDEIL(ImitationReward):
     def train(self) -> Metrics | None:
         """Estimates the density of the policy's states, if there is enough that is new."""
         metrics = self.pretrain() or {}
-        if self._new >= self.config.train_every:
+        if self._new >= self.waits_for:
             self._new = 0
             metrics |= self._follow()
         return metrics or None

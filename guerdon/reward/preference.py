@@ -6,6 +6,7 @@ replay buffer, whose rewards follow the model).
 
 from __future__ import annotations
 
+import pathlib
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -22,7 +23,7 @@ from guerdon.reward.composition import over
 from guerdon.reward.inputs import tensors
 from guerdon.reward.memory import Memory
 from guerdon.reward.ranking import Pairs, RankingConfig, RankingReward
-from guerdon.reward.segments import Comparisons, Cutter
+from guerdon.reward.segments import Comparisons, Cutter, hold_out
 from guerdon.reward.teachers import Teacher, TeacherConfig
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class PreferenceConfig(RankingConfig):
     """Later rounds of questions, which share the rest."""
     schedule: Literal["hyperbolic", "constant"] = "hyperbolic"
     """Whether later rounds have fewer questions, or all as many."""
-    train_every: int = Field(default=1000, ge=1)
+    train_every: int | None = Field(default=1000, ge=1)
     """Transitions between two rounds; the rounds shall be over by half of the run."""
     queries: Literal["disagreement", "uniform"] = "disagreement"
     """Which pairs are asked about: those that the networks disagree on most, or any. Before the
@@ -50,7 +51,8 @@ class PreferenceConfig(RankingConfig):
     """Pairs that are looked at for each that is asked about, by disagreement; 5 to 20."""
     segment_length: int = Field(default=50, ge=1)
     """Transitions of a segment; 25 to 100. The last of an episode may be shorter, and is then
-    compared with the first part of the other."""
+    compared with the first part of the other. Where an episode is broken off, as whenever a run is
+    saved, less than a quarter is dropped."""
     teacher: TeacherConfig = TeacherConfig()
     """The synthetic teacher, who knows the true reward."""
     update_per_collect: int = Field(default=300, ge=1)
@@ -62,7 +64,7 @@ class PreferenceConfig(RankingConfig):
     preferences_path: str | None = None
     """A file of judgements to begin with, of people say; see `guerdon.data.preferences`."""
     record_path: str | None = None
-    """A file that all questions and answers of the run are added to."""
+    """A file that all questions and answers of the run are added to; what it holds stays."""
 
 
 @register_reward_model("preference")
@@ -84,7 +86,7 @@ class PreferenceReward(RankingReward):
         self.teacher = Teacher(self.config.teacher)
         self.comparisons = Comparisons()
         self.asked, self.round = 0, 0
-        self._cutter = Cutter(length)
+        self._cutter = Cutter(length, shortest=-(-length // 4))
         self._schedule = query_schedule(
             self.config.comparisons,
             self.config.initial_share,
@@ -112,7 +114,9 @@ class PreferenceReward(RankingReward):
             for segment in (segment for pair in pairs for segment in pair):
                 kind = "same_kind" if name == "act" else "safe"
                 check_rows(space, segment[name], f"{name} of the preferences in {path}", kind)
-        self._add(pairs, np.array([each.label for each in judged], float))
+        label = np.array([each.label for each in judged], float)
+        number = self.comparisons.still_to_hold_out(len(pairs), self.config.validation_share)
+        self._add(pairs, label, hold_out(pairs, number, self.generator))
 
     def _kept(self, segment: Batch, path: str) -> Batch:
         missing = [name for name in self.fields if name not in segment]
@@ -138,7 +142,8 @@ class PreferenceReward(RankingReward):
 
     def _remember(self, segments: Batch | None) -> None:
         if segments is not None:
-            self.memory.add(segments)
+            drawn = self.generator.random(len(segments.length))
+            self.memory.add(segments.replace(held_out=drawn < self.config.validation_share))
 
     def clear_data(self, iter: int) -> None:  # noqa: A002 - the documented name
         """Forgets segments, if it was told when; the newest take the oldest ones' place anyway."""
@@ -147,13 +152,18 @@ class PreferenceReward(RankingReward):
 
     # --- learning
 
+    @property
+    def pretrains(self) -> bool:
+        """Whether there are judgements before the policy acts."""
+        return self.config.preferences_path is not None
+
     def pretrain(self) -> Metrics | None:
         """Fits the networks to the judgements of ``preferences_path``."""
         return self._learn()
 
     def train(self) -> Metrics | None:
         """Asks the questions of a round, and fits the networks to all answers so far."""
-        if self._new < self.config.train_every or len(self.memory) < 2:
+        if self._new < self.waits_for or len(self.memory) < 2:
             return None
         self._new = 0
         if self.round < len(self._schedule):
@@ -162,23 +172,20 @@ class PreferenceReward(RankingReward):
         return self._learn()
 
     def _learn(self) -> Metrics | None:
-        if not self._unlearned:
+        if not self._unlearned or self.comparisons.held_out.all():
             return None
         self._unlearned = 0
-        self._split()
-        metrics = self.fit(self.config.update_per_collect)
-        assert self.pairs is not None
-        self.network.rescale(self.pairs.rows)
-        return metrics | {"comparisons": len(self.comparisons), "skipped": self._skipped}
-
-    def _split(self) -> None:
         self.pairs = self.comparisons.pairs(False, self.device)
         held_out = self.comparisons.pairs(True, self.device)
         self.held_out = held_out if len(held_out) else None
+        metrics = self.fit(self.config.update_per_collect)
+        self.network.rescale(self.pairs.rows)
+        return metrics | {"comparisons": len(self.comparisons), "skipped": self._skipped}
 
-    def _add(self, pairs: list[tuple[Batch, Batch]], label: np.ndarray) -> None:
-        share, generator = self.config.validation_share, self.generator
-        rows = self.comparisons.add(pairs, label, share, generator)
+    def _add(
+        self, pairs: list[tuple[Batch, Batch]], label: np.ndarray, held_out: np.ndarray
+    ) -> None:
+        rows = self.comparisons.add(pairs, label, held_out)
         self.network.update(self.tensors(rows))
         self._unlearned += len(pairs)
 
@@ -208,23 +215,38 @@ class PreferenceReward(RankingReward):
         self._skipped += number - int(answered.sum())
         if answered.any():
             chosen = [pair for pair, told in zip(pairs, answered, strict=True) if told]
-            self._add(chosen, label[answered])
+            self._add(chosen, label[answered], held.held_out[first][answered])
 
     def _segment(self, held: Batch, number: int, length: int) -> Batch:
         segment: Batch = Batch({name: held[name] for name in self.fields})[number][:length]
         return segment
 
     def _choose(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """The numbers of the segments to compare."""
-        generator, n_segments = self.generator, len(self.memory)
+        """The numbers of the segments to compare: those of a pair are both held out, or none is.
+
+        Held-out pairs are any, and not those in doubt: they shall stand for all.
+        """
+        held_out = self.memory.rows().held_out
+        if (~held_out).sum() < 2:  # too few to set any aside
+            held_out[:] = False
+        kept, away = np.flatnonzero(~held_out), np.flatnonzero(held_out)
+        n_away = self.comparisons.still_to_hold_out(number, self.config.validation_share)
+        n_away = n_away if len(away) > 1 else 0
+        n_kept = number - n_away
         by_disagreement = self.config.queries == "disagreement" and self.trained > 0
-        n_drawn = number * self.config.candidates if by_disagreement else number
-        first = generator.integers(n_segments, size=n_drawn)
-        second = (first + generator.integers(1, n_segments, size=n_drawn)) % n_segments
+        pairs = self._draw(kept, n_kept * self.config.candidates if by_disagreement else n_kept)
         if by_disagreement:
-            most = np.argsort(-self._disagreement(first, second), kind="stable")[:number]
-            first, second = first[most], second[most]
+            pairs = pairs[:, np.argsort(-self._disagreement(*pairs), kind="stable")[:n_kept]]
+        first, second = np.concatenate([pairs, self._draw(away, n_away)], 1)
         return first, second
+
+    def _draw(self, segments: np.ndarray, number: int) -> np.ndarray:
+        """Pairs [2, number] of different ones of these segments."""
+        if not number:
+            return np.zeros((2, 0), np.int64)
+        first = self.generator.integers(len(segments), size=number)
+        further = self.generator.integers(1, len(segments), size=number)
+        return segments[np.stack([first, (first + further) % len(segments)])]
 
     @torch.no_grad()
     def _disagreement(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -242,10 +264,11 @@ class PreferenceReward(RankingReward):
             return
         rater = f"synthetic {self.teacher.name}"
         said = [SKIP if np.isnan(each) else float(each) for each in label]
+        first = _first_free(pathlib.Path(self.config.record_path))
         save_preferences(
             self.config.record_path,
             [
-                Preference(f"{self.asked + i:06d}", *pair, label=told, rater=rater)
+                Preference(f"{first + i:06d}", *pair, label=told, rater=rater)
                 for i, (pair, told) in enumerate(zip(pairs, said, strict=True))
             ],
         )
@@ -286,6 +309,12 @@ def query_schedule(comparisons: int, initial_share: float, rounds: int, schedule
     weights = np.ones(rounds) if schedule == "constant" else 1 / np.arange(1, rounds + 1)
     ends = np.cumsum(weights) / max(weights.sum(), 1) * (comparisons - initial)
     return [initial, *np.diff(np.rint(ends).astype(int), prepend=0).tolist()]
+
+
+def _first_free(path: pathlib.Path) -> int:
+    """A number above those of all pairs whose segments lie beside a file of judgements."""
+    stems = [file.stem for file in path.with_name(f"{path.stem}_segments").glob("*.npz")]
+    return max((int(stem) for stem in stems if stem.isdecimal()), default=-1) + 1
 
 
 def _one_environment(leaf: Any) -> Any:

@@ -32,7 +32,8 @@ class PWILConfig(RewardConfig):
 
     expert_data_path: str | None = None
     """Demonstrations: a folder that `guerdon collect` wrote, ``minari:<dataset id>``, a ``.pkl``
-    file, or ``zoo:<name>`` for those that come with guerdon."""
+    file, ``zoo:<name>`` for those that come with guerdon, or ``expert:<preset>``, optionally with
+    ``?episodes=10&return=475``, for those of a policy that is trained once and kept."""
     subsample: int = Field(default=10, ge=1)
     """Of each demonstrated episode every so many-th transition is taken, from a random one on;
     1 to 20."""

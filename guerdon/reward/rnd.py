@@ -34,6 +34,11 @@ class Distillation(nn.Module):
 
     def __init__(self, setting: Setting, hidden: Sequence[int], size: int) -> None:
         super().__init__()
+        if not hidden:
+            raise ValueError(
+                "rnd and ngu need a hidden layer, or there is nothing that would be hard to learn: "
+                "give 'hidden_size' one number or more"
+            )
         self.target = Features(setting, ["obs_next"], hidden, size).requires_grad_(False)
         self.predictor = Features(setting, ["obs_next"], [*hidden, hidden[-1]], size)
         self.predictor.input.normalizers = self.target.input.normalizers  # one set of statistics

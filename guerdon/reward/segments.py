@@ -21,10 +21,12 @@ class Cutter:
 
     Args:
         length: Rows of a segment.
+        shortest: Rows that one needs whose episode was broken off; fewer are dropped.
     """
 
-    def __init__(self, length: int) -> None:
+    def __init__(self, length: int, shortest: int = 1) -> None:
         self.length = length
+        self.shortest = shortest
         self._open: dict[tuple[str, ...], np.ndarray] = {}  # [env, length, ...]
         self._filled = np.zeros(0, np.int64)
 
@@ -61,9 +63,13 @@ class Cutter:
 
     def break_off(self, env_ids: np.ndarray | None = None) -> Batch | None:
         """Closes the open segments of some environments (None: all); see `add`."""
+        if not len(self._filled):
+            return None
         envs = np.arange(len(self._filled)) if env_ids is None else np.asarray(env_ids)
-        envs = envs[self._filled[envs] > 0] if len(self._filled) else envs[:0]
-        return self._close(envs) if len(envs) else None
+        long = self._filled[envs] >= self.shortest
+        segments = self._close(envs[long]) if long.any() else None
+        self._filled[envs] = 0
+        return segments
 
     def _close(self, envs: np.ndarray) -> Batch:
         segments = unflatten({path: column[envs] for path, column in self._open.items()})
@@ -100,16 +106,15 @@ class Comparisons:
         self,
         segments: Sequence[tuple[Batch, Batch]],
         label: np.ndarray,
-        share: float,
-        generator: np.random.Generator,
+        held_out: np.ndarray,
     ) -> Batch:
         """Takes pairs of equally long segments.
 
         Args:
             segments: The pairs.
             label: 0, 0.5 or 1 for each.
-            share: Of all comparisons, the share that is held out.
-            generator: Draws which ones.
+            held_out: Whether each is held out; no segment shall be in one that is and one that is
+                not.
 
         Returns:
             The rows of all segments, one after the other.
@@ -120,13 +125,17 @@ class Comparisons:
             self._rows[path] = leaf if before is None else np.concatenate([before, leaf])
         self.length = np.append(self.length, [len(first) for first, _ in segments])
         self.label = np.append(self.label, label)
-        wanted = min(round(share * len(self.label)), len(self.label) - 1)
-        held_out = np.zeros(len(segments), bool)
-        held_out[generator.permutation(len(segments))[: max(wanted - self.held_out.sum(), 0)]] = (
-            True
-        )
         self.held_out = np.append(self.held_out, held_out)
         return rows
+
+    def still_to_hold_out(self, number: int, share: float) -> int:
+        """How many of so many further comparisons to hold out, for a share of all.
+
+        One is left to learn from.
+        """
+        total = len(self) + number
+        wanted = min(round(share * total), total - 1) - int(self.held_out.sum())
+        return min(max(wanted, 0), number)
 
     def pairs(self, held_out: bool, device: str) -> Pairs:
         """Those that are held out, or the others."""
@@ -152,3 +161,50 @@ class Comparisons:
         }
         self.length, self.label = np.array(state["length"]), np.array(state["label"])
         self.held_out = np.array(state["held_out"])
+
+
+def hold_out(
+    segments: Sequence[tuple[Batch, Batch]], number: int, generator: np.random.Generator
+) -> np.ndarray:
+    """Draws pairs to hold out that share no segment with any other pair.
+
+    Two segments are taken for one if their first rows are the same: as many as the shortest has,
+    since a pair may hold the first part of a segment that is whole in another.
+
+    Args:
+        segments: The pairs.
+        number: How many, at most.
+        generator: Draws which ones.
+
+    Returns:
+        Whether each is held out.
+    """
+    shortest = min(len(first) for first, _ in segments)
+    names = [tuple(_first_bytes(segment, shortest) for segment in pair) for pair in segments]
+    held_out = np.zeros(len(segments), bool)
+    groups = _connected(names)
+    for each in generator.permutation(len(groups)):
+        if held_out.sum() + len(groups[each]) <= number:
+            held_out[groups[each]] = True
+    return held_out
+
+
+def _first_bytes(segment: Batch, number: int) -> bytes:
+    return b"".join(to_numpy(leaf)[:number].tobytes() for _, leaf in flatten(segment))
+
+
+def _connected(pairs: Sequence[tuple[bytes, ...]]) -> list[list[int]]:
+    """The numbers of pairs, in groups that have nothing in common."""
+    towards: dict[bytes, bytes] = {}
+
+    def root(name: bytes) -> bytes:
+        while towards.setdefault(name, name) != name:
+            name = towards[name]
+        return name
+
+    for first, second in pairs:
+        towards[root(first)] = root(second)
+    groups: dict[bytes, list[int]] = {}
+    for number, (first, _) in enumerate(pairs):
+        groups.setdefault(root(first), []).append(number)
+    return list(groups.values())

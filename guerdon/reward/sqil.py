@@ -25,7 +25,8 @@ class SQILConfig(RewardConfig):
 
     expert_data_path: str | None = None
     """Demonstrations: a folder that `guerdon collect` wrote, ``minari:<dataset id>``, a ``.pkl``
-    file, or ``zoo:<name>`` for those that come with guerdon."""
+    file, ``zoo:<name>`` for those that come with guerdon, or ``expert:<preset>``, optionally with
+    ``?episodes=10&return=475``, for those of a policy that is trained once and kept."""
     share: float = Field(default=0.5, gt=0, lt=1)
     """How much of every batch is demonstrations; half of it in the paper."""
 
@@ -93,7 +94,10 @@ class SQIL(RewardModel):
         size = int(self.demonstrations.lengths.sum())
         buffer = ReplayBuffer(size, seed=self.generator, storage=storage)
         for episode in self.demonstrations.episodes:
-            buffer.extend({key: _as(episode[key], like[key]) for key in KEYS})
+            rows = Batch({key: _as(episode[key], like[key]) for key in KEYS})
+            for i in range(len(rows)):  # a row without an axis for environments is the fast way
+                buffer.add(rows[i])
+            buffer.cut()
         return buffer
 
     def score(self, data: Batch) -> Any:

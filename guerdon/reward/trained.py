@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from guerdon.nn.optimizer import Optimizer
 
 
+OFF_POLICY_WAITS = 256
+
+
 class TrainedConfig(RewardConfig):
     """What every reward model with networks can be told."""
 
@@ -36,8 +39,9 @@ class TrainedConfig(RewardConfig):
     """Sizes of the hidden layers, input side first; one number is one layer."""
     update_per_collect: int = Field(default=16, ge=1)
     """Gradient steps in a call of `train`."""
-    train_every: int = Field(default=1, ge=1)
-    """New transitions that `train` waits for; hundreds, where few are collected at a time."""
+    train_every: int | None = Field(default=None, ge=1)
+    """New transitions that `train` waits for. Where left out: it never waits if the policy is
+    on-policy, and for 256 of them otherwise, since few are collected at a time then."""
     buffer_size: int = Field(default=100_000, ge=1)
     """Transitions of the policy that it remembers at most."""
     clear_buffer_per_iters: int | None = Field(default=None, ge=1)
@@ -96,7 +100,7 @@ class TrainedReward(RewardModel):
         self.generator = np.random.default_rng(setting.seed)
         with seeded(setting.seed):
             self.build(setting)
-        self.network.to(self.device)
+        self.network.to(self.device).eval()
 
     def prepare(self, data: Batch) -> Setting:
         """Sees that the networks are there, made for these transitions if for nothing else."""
@@ -115,23 +119,34 @@ class TrainedReward(RewardModel):
 
     def train(self) -> Metrics | None:
         """Fits the networks, if there is enough that is new."""
-        if self._new < self.config.train_every:
+        if self._new < self.waits_for:
             return None
         self._new = 0
         return self.fit(self.config.update_per_collect)
 
+    @property
+    def waits_for(self) -> int:
+        """New transitions that `train` waits for."""
+        if self.config.train_every is not None:
+            return int(self.config.train_every)
+        return 1 if self.setting is None or self.setting.on_policy else OFF_POLICY_WAITS
+
     def fit(self, steps: int) -> Metrics:
         """Takes gradient steps; the metrics are means over them."""
+        self.network.train()
         seen = [self.step() for _ in range(steps)]
+        self.network.eval()  # or spectral norms would change whenever it is asked
         self.trained += steps
         return {name: _mean([metrics[name] for metrics in seen]) for name in seen[-1]}
 
     def clear_data(self, iter: int) -> None:  # noqa: A002 - the documented name
         """Forgets what the policy did, if it is time to."""
         every = self.config.clear_buffer_per_iters
-        if every is None:
-            every = 1 if self.setting is not None and self.setting.on_policy else None
-        if every is not None and iter % every == 0 and not self._new:  # else `train` waits for it
+        if every is not None:
+            due = iter % every == 0
+        else:  # what `train` still waits for is kept
+            due = self.setting is not None and self.setting.on_policy and not self._new
+        if due:
             self.memory.clear()
 
     def sample(self, number: int) -> dict[str, Any]:

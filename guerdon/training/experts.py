@@ -137,7 +137,7 @@ def collect_run(
     run_dir: str | Path,
     n_episodes: int,
     *,
-    checkpoint: Checkpoint = "best",
+    checkpoint: Checkpoint | Sequence[Checkpoint] = "best",
     noise: Sequence[float] = (),
     seed: int = 0,
     progress: Progress | None = None,
@@ -146,20 +146,25 @@ def collect_run(
 
     Args:
         run_dir: The run's folder.
-        n_episodes: How many; of each level of noise, where there are any.
-        checkpoint: The best one, the latest, or that of a step.
+        n_episodes: How many; of each checkpoint and each level of noise, where there are several.
+        checkpoint: The best one, the latest, or that of a step. Of several, the episodes come in
+            the order of the checkpoints.
         noise: See `collect_demonstrations`.
         seed: Of the environments, and of everything that is drawn.
         progress: See `collect_demonstrations`.
     """
-    policy, config = load_policy(run_dir, checkpoint)
+    several = [checkpoint] if isinstance(checkpoint, str | int) else checkpoint
+    if not several:
+        raise ValueError("demonstrations need one checkpoint or more")
+    loaded = [load_policy(run_dir, each) for each in several]
+    _, config = loaded[0]
     if config.run.threads is not None:
         torch.set_num_threads(config.run.threads)
-    return _play(policy, config, n_episodes, noise, seed, progress)
+    return _play([policy for policy, _ in loaded], config, n_episodes, noise, seed, progress)
 
 
 def _play(
-    policy: Policy,
+    policies: Sequence[Policy],
     config: GuerdonConfig,
     n_episodes: int,
     noise: Sequence[float],
@@ -167,14 +172,15 @@ def _play(
     progress: Progress | None,
 ) -> Demonstrations:
     levels: Sequence[float | None] = noise or (None,)
+    players = [(policy, level) for policy in policies for level in levels]
     played: list[Demonstrations] = []
 
     def tell(number: int, _: int) -> None:
         if progress is not None:
-            progress(len(played) * n_episodes + number, len(levels) * n_episodes)
+            progress(len(played) * n_episodes + number, len(players) * n_episodes)
 
     with make_env(config.env.for_evaluation(min(config.eval.n_envs, n_episodes))) as env:
-        for number, level in enumerate(levels):
+        for number, (policy, level) in enumerate(players):
             played.append(
                 collect_demonstrations(
                     policy,

@@ -92,6 +92,7 @@ class Monitor:
         self._logged = (0, 0.0)
         self._evaluated_at = -1
         self._saved_at = -1
+        self._newest: dict[str, Any] = {}  # metrics since the last log: some come but now and then
 
     # --- stopping
 
@@ -129,7 +130,7 @@ class Monitor:
         Args:
             collected: What it collected.
             updates: How often the policy was updated in it.
-            metrics: What the last of these updates returned.
+            metrics: What can be said about it; the newest of each name is logged.
         """
         progress = self.progress
         progress.env_steps += collected.n_step
@@ -138,6 +139,7 @@ class Monitor:
         now = time.perf_counter()
         progress.seconds += now - self._since
         self._since = now
+        self._newest |= metrics
         self._returns.extend(collected.returns)
         self._lengths.extend(collected.lengths)
         self._successes.extend(collected.successes)
@@ -148,15 +150,17 @@ class Monitor:
         elif reason is not None:
             due = ["eval", "log", "save"]  # in one go: whoever is killed now repeats all or none
         if due:
-            self._do(due, metrics)
+            self._do(due)
         if self._show is not None:
             self._show(progress.env_steps)
 
-    def _do(self, due: list[str], metrics: Mapping[str, Any]) -> None:
+    def _do(self, due: list[str]) -> None:
         steps = self.progress.env_steps
         for name in due:
             self._due[name] = (steps // self._every[name] + 1) * self._every[name]
-        lines = {**self._rollout_metrics(), **metrics} if "log" in due else {}
+        lines = {}
+        if "log" in due:
+            lines, self._newest = {**self._rollout_metrics(), **self._newest}, {}
         improved = False
         if "eval" in due and self._evaluate is not None:
             evaluation, improved = self._evaluated()
@@ -233,6 +237,7 @@ class Monitor:
             "lengths": list(self._lengths),
             "successes": list(self._successes),
             "logged": list(self._logged),
+            "newest": {name: float(value) for name, value in self._newest.items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -247,6 +252,7 @@ class Monitor:
         self._lengths = deque(state["lengths"], _RECENT)
         self._successes = deque(state["successes"], _RECENT)
         self._logged = tuple(state["logged"])
+        self._newest = dict(state["newest"])
         steps = self.progress.env_steps
         self._due = {name: (steps // every + 1) * every for name, every in self._every.items()}
         self._since = time.perf_counter()

@@ -171,7 +171,10 @@ def prepare_reward(
 
     gamma = config.policy.get("gamma", 0.99)
     section = config.reward.model_dump(exclude={"pretrain", "checkpoint_path", "terms"})
-    section["terms"] = with_experts(config.reward.terms, display)
+    imitates = not _is_frozen(config)  # else all that demonstrations taught is in the checkpoint
+    section["terms"] = (
+        with_experts(config.reward.terms, display) if imitates else config.reward.terms
+    )
     with seeded(seed):  # models of the guide's style make their networks at once
         reward = make_reward(section, gamma=gamma, device=str(policy.device))
     reward.setup(
@@ -188,12 +191,36 @@ def prepare_reward(
         )
     )
     for name, term in reward.terms.items():
-        if term.model.imitates:
+        if term.model.imitates and (imitates or reward.reads_more):
             _load_experts(term.model, name, config.reward.terms[name].get("expert_data_path"))
+    _check_trained(config, reward)
     _check_intrinsic(config)
     if config.policy.get("model", {}).get("normalize_obs") == "demonstrations":
         policy.normalize_by(_demonstrated(reward))
     return reward
+
+
+def _is_frozen(config: GuerdonConfig) -> bool:
+    """Whether the reward comes from a checkpoint, stays so, and nobody else asks for its data."""
+    model = config.policy.get("model") or {}
+    return (
+        config.reward.checkpoint_path is not None
+        and not config.reward.cotrain
+        and model.get("normalize_obs") != "demonstrations"
+    )
+
+
+def _check_trained(config: GuerdonConfig, reward: Reward) -> None:
+    """Sees that models that have to learn do so at some time."""
+    section = config.reward
+    if section.cotrain or section.pretrain or section.checkpoint_path is not None:
+        return
+    for name, term in reward.terms.items():
+        if term.model.learns:
+            raise ValueError(
+                f"the reward {name!r} would never be trained: 'reward.cotrain' is false, so set "
+                "'reward.pretrain' or name a 'reward.checkpoint_path'"
+            )
 
 
 def _check_intrinsic(config: GuerdonConfig) -> None:

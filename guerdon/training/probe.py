@@ -16,12 +16,16 @@ from guerdon.training.reward_files import load_reward
 from guerdon.training.trainers import train_reward
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from guerdon.config import GuerdonConfig
     from guerdon.envs import VectorEnv
     from guerdon.reward import Reward
     from guerdon.training.display import Mode
 
 DEMONSTRATIONS = "demonstrations"
+MOST = 0.95
+"""The share of steps (of those that differ) on one side that makes living or ending a reward."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,7 @@ class Probed:
     name: str
     """Which kind."""
     per_step: float
-    """Mean reward of a step."""
+    """Mean reward of a step, less what an end is worth beside."""
     per_episode: float
     """Mean sum of an episode."""
     length: float
@@ -42,6 +46,10 @@ class Probed:
     """The least that a step is worth."""
     highest: float
     """The most that a step is worth."""
+    above: float
+    """The share of steps that are worth more than one after an end."""
+    below: float
+    """The share of steps that are worth less."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +58,8 @@ class Probe:
 
     rows: list[Probed]
     """Demonstrations first, where the reward learns from any."""
+    after: float
+    """What a step after an end is worth: 0, unless an end is paid for."""
     verdict: str
     """Whether living or ending as such is a reward, in words."""
     ranking: str
@@ -81,13 +91,17 @@ def probe(
             acting = kind(parts.eval_env)
             seed = parts.seeds.evaluate + number
             behaviours[kind.name] = play_episodes(acting, parts.eval_env, episodes, seed)
-        rows = [_probed(parts.reward, name, played) for name, played in behaviours.items()]
+        scored = {
+            name: [_Scored.of(parts.reward, episode) for episode in played]
+            for name, played in behaviours.items()
+        }
     finally:
         parts.close()
-    lengths = {len(episode) for played in behaviours.values() for episode in played}
-    ends = any(episode.terminated.any() for played in behaviours.values() for episode in played)
-    absorbing = any(options.get("absorbing") for options in config.reward.terms.values())
-    return Probe(rows, _verdict(rows, lengths, ends, absorbing), _ranking(rows))
+    everything = [each for part in scored.values() for each in part]
+    after = _after(everything, config.policy.get("gamma", 0.99))
+    rows = [_probed(name, part, after) for name, part in scored.items()]
+    played = [each.episode for each in everything]
+    return Probe(rows, after, _verdict(rows, after, played), _ranking(rows))
 
 
 def _train(config: GuerdonConfig, parts: Parts, steps: int) -> None:
@@ -97,22 +111,23 @@ def _train(config: GuerdonConfig, parts: Parts, steps: int) -> None:
         load_reward(reward, config.reward)
     if config.reward.pretrain:
         reward.pretrain()
-    done = 0
+    done, updates = 0, 0
+    per_iteration = 1 if parts.policy.on_policy else config.learn.updates_per_collect
     while reward.learns and done < steps:
         collected = collector.collect(config.collect.n_step, config.collect.n_episode)
         done += collected.n_step
-        train_reward(reward, collector, collected, updates=0)
+        train_reward(reward, collector, collected, updates)
+        updates += per_iteration  # there are none, but models forget by them
         if parts.policy.on_policy:
             parts.buffer.reset()
 
 
 def _demonstrated(config: GuerdonConfig, seed: int, display: Mode) -> dict[str, list[Batch]]:
     """The demonstrations that a reward learns from, and the same with their actions exchanged."""
-    named = [options.get("expert_data_path") for options in config.reward.terms.values()]
-    paths = [path for path in named if path is not None]
-    if not paths:
+    path = next(_demonstration_paths(config.reward.terms), None)
+    if path is None:
         return {}
-    real: Demonstrations = load_demonstrations(with_experts(paths[0], display))
+    real: Demonstrations = load_demonstrations(with_experts(path, display))
     act = real.transitions().act
     order = np.random.default_rng(seed).permutation(len(act))
     exchanged = np.split(act[order], np.cumsum(real.lengths)[:-1])
@@ -120,6 +135,16 @@ def _demonstrated(config: GuerdonConfig, seed: int, display: Mode) -> dict[str, 
         episode.replace(act=act) for episode, act in zip(real.episodes, exchanged, strict=True)
     ]
     return {DEMONSTRATIONS: real.episodes, "permuted actions": permuted}
+
+
+def _demonstration_paths(options: Any) -> Iterator[str]:
+    """What options name as demonstrations, those of an ensemble's members among them."""
+    if not isinstance(options, dict):
+        return
+    if options.get("expert_data_path") is not None:
+        yield options["expert_data_path"]
+    for value in options.values():
+        yield from _demonstration_paths(value)
 
 
 class _Random:
@@ -153,44 +178,60 @@ class _Constant(_Random):
         return Batch(act=self._act[batch.env_ids] if "env_ids" in batch else self._act)
 
 
-def _probed(reward: Reward, name: str, episodes: list[Batch]) -> Probed:
-    # One by one: what a transition is worth may depend on those before it.
-    scored = [np.asarray(reward.score(episode), np.float64) for episode in episodes]
-    everything = np.concatenate(scored)
+@dataclass(frozen=True)
+class _Scored:
+    """An episode, and what a reward says of it."""
+
+    episode: Batch
+    rew: np.ndarray
+    going_on: np.ndarray
+    """What it would say if the episode had not ended."""
+
+    @classmethod
+    def of(cls, reward: Reward, episode: Batch) -> _Scored:
+        """Scores one episode alone: what a step is worth may depend on those before it."""
+        endless = episode.replace(terminated=np.zeros_like(episode.terminated))
+        rew, going_on = (np.asarray(reward.score(e), np.float64) for e in (episode, endless))
+        return cls(episode, rew, going_on)
+
+
+def _after(scored: list[_Scored], gamma: float) -> float:
+    """What each of the steps after an end would have to be worth to be worth what the end is."""
+    ends = [(each.rew - each.going_on)[-1] for each in scored if each.episode.terminated[-1]]
+    return float(np.mean(ends)) * (1 - gamma) / gamma if ends and gamma else 0.0
+
+
+def _probed(name: str, scored: list[_Scored], after: float) -> Probed:
+    steps = np.concatenate([each.going_on for each in scored])
     return Probed(
         name,
-        per_step=float(everything.mean()),
-        per_episode=float(np.mean([rew.sum() for rew in scored])),
-        length=float(np.mean([len(rew) for rew in scored])),
-        true_return=float(np.mean([np.asarray(episode.rew).sum() for episode in episodes])),
-        lowest=float(everything.min()),
-        highest=float(everything.max()),
+        per_step=float(steps.mean()),
+        per_episode=float(np.mean([each.rew.sum() for each in scored])),
+        length=float(np.mean([len(each.rew) for each in scored])),
+        true_return=float(np.mean([np.asarray(each.episode.rew).sum() for each in scored])),
+        lowest=float(steps.min()),
+        highest=float(steps.max()),
+        above=float((steps > after).mean()),
+        below=float((steps < after).mean()),
     )
 
 
-def _verdict(rows: list[Probed], lengths: set[int], ends: bool, absorbing: bool) -> str:
-    lowest, highest = min(row.lowest for row in rows), max(row.highest for row in rows)
-    if len(lengths) == 1 and not ends:
+def _verdict(rows: list[Probed], after: float, episodes: list[Batch]) -> str:
+    lengths = {len(episode) for episode in episodes}
+    if len(lengths) == 1 and not any(episode.terminated.any() for episode in episodes):
         return (
             f"Neither living nor ending is a reward by itself: every episode has {lengths.pop()} "
             f"steps."
         )
-    if absorbing:
-        return (
-            "Neither living nor ending is a reward by itself: what comes after an end is judged, "
-            "too (absorbing)."
-        )
-    if lowest >= 0 < highest:
-        return (
-            f"It rewards survival as such: no step is worth less than {lowest:.3g} and episodes "
-            f"end early, so that living longer pays, whatever is done in the meantime."
-        )
-    if highest <= 0 > lowest:
-        return (
-            f"It rewards ending as such: no step is worth more than {highest:.3g} and episodes "
-            f"end early, so that dying soon pays, whatever is done before."
-        )
-    return "Neither living nor ending is a reward by itself: not all steps are on one side of 0."
+    above, below = (float(np.mean([getattr(row, n) for row in rows])) for n in ("above", "below"))
+    measured = (
+        f"{above:.0%} of steps are worth more than one after an end ({after:.3g}), {below:.0%} less"
+    )
+    if above > 0 and above >= MOST * (above + below):
+        return f"It rewards survival as such, whatever is done in the meantime: {measured}."
+    if below > 0 and below >= MOST * (above + below):
+        return f"It rewards ending as such, whatever is done before: {measured}."
+    return f"Neither living nor ending is a reward by itself: {measured}."
 
 
 def _ranking(rows: list[Probed]) -> str:

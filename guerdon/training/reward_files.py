@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from guerdon.config import GuerdonConfig, compose, registry_of, sources
+from guerdon.reward.ensemble import EnsembleReward
 from guerdon.reward.memory import Memory
 from guerdon.reward.trained import TrainedReward
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint, save_checkpoint
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from guerdon.config.schema import RewardConfig
-    from guerdon.reward import Reward
+    from guerdon.reward import Reward, RewardModel
 
 _KEYS = ("reward", "imports")
 
@@ -34,12 +35,22 @@ def save_reward(root: Path, step: int, reward: Reward, config: Path) -> None:
     if reward.plain:
         return
     state = reward.state_dict() | {"columns": {}}
-    for name, term in reward.terms.items():
-        if isinstance(term.model, TrainedReward) and state["terms"][name]:
-            state["terms"][name]["memory"] = Memory(1).state_dict()
+    state["terms"] = {
+        name: _portable(term.model, state["terms"][name]) for name, term in reward.terms.items()
+    }
     values = sources.read(config)
     options = {key: values[key] for key in _KEYS if key in values}
     save_checkpoint(root, step, {"state": state, "options": options}, keep=1)
+
+
+def _portable(model: RewardModel, state: dict[str, Any]) -> dict[str, Any]:
+    """A model's state without what it remembers of what the policy did."""
+    if isinstance(model, EnsembleReward):
+        parts = zip(model.members, state["members"], strict=True)
+        return {"members": [_portable(member, part) for member, part in parts]}
+    if isinstance(model, TrainedReward) and state:
+        return state | {"memory": Memory(1).state_dict()}
+    return state
 
 
 def load_reward(reward: Reward, config: RewardConfig) -> None:

@@ -34,6 +34,15 @@ Summary = dict[str, Any]
 
 _ASKED = b"stopping after this iteration; press Ctrl-C again to stop at once\n"
 _STDERR = 2
+# Options of a reward that a run can go on with other values of.
+_MAY_CHANGE = {
+    "learning_rate",
+    "batch_size",
+    "update_per_collect",
+    "train_every",
+    "weight",
+    "record_path",
+}
 
 
 def train(
@@ -164,8 +173,10 @@ def _pretrain(parts: Parts, recorder: Recorder) -> None:
     recorder.text("training the reward before the policy acts")
     start = time.perf_counter()
     metrics = parts.reward.pretrain()
-    if metrics:
-        recorder.log(0, metrics)
+    if not metrics:
+        recorder.text("the reward had nothing to learn from: 'reward.pretrain' changed nothing")
+        return
+    recorder.log(0, metrics)
     recorder.text(f"trained the reward in {time.perf_counter() - start:.1f} s")
 
 
@@ -179,9 +190,21 @@ def _check_same(before: GuerdonConfig, now: GuerdonConfig) -> None:
         ("policy.model", before.policy.get("model"), now.policy.get("model")),
         ("reward.terms", list(before.reward.terms), list(now.reward.terms)),
         ("reward.checkpoint_path", before.reward.checkpoint_path, now.reward.checkpoint_path),
+        *_differences("reward.terms", before.reward.terms, now.reward.terms),
     ):
         if old != new:
             raise ValueError(f"{key} of a run cannot change on resume: it is {old}, not {new}")
+
+
+def _differences(path: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
+    """The options that differ and matter, as key, old and new value."""
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        if old != new:
+            yield path, old, new
+        return
+    for key in dict.fromkeys((*old, *new)):
+        if key not in _MAY_CHANGE:
+            yield from _differences(f"{path}.{key}", old.get(key), new.get(key))
 
 
 def _restore(parts: Parts, state: dict[str, Any], folder: RunFolder) -> None:

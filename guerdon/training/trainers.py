@@ -128,7 +128,7 @@ def train_reward(
         return {}
     if collected.broken:
         reward.break_off(np.unique(collected.broken))
-    fields = dict.fromkeys(("obs", "act", "rew", "terminated", "truncated", *reward.fields))
+    fields = dict.fromkeys(("rew", "terminated", "truncated", *reward.fields))
     reward.collect_data(*collector.fresh(tuple(fields)))
     metrics = reward.train()
     reward.clear_data(updates)

@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 from gymnasium.error import DependencyNotInstalled
 
-from guerdon.envs import make_vec
+from guerdon.envs import UnusableEnvironmentError, make_vec
 from guerdon.envs.wrappers import ATARI_FRAME_SKIP
 from guerdon.extras import MissingExtraError, require
 from guerdon.training.parts import LIMIT
@@ -57,7 +57,7 @@ def make_filmed_env(
     try:
         made = make_vec(config.id, **options, default_limit=LIMIT, render_mode=_RENDER_MODE)
         return made, films
-    except TypeError as error:
+    except UnusableEnvironmentError as error:
         if "render_mode" not in str(error):
             raise
         raise ValueError(f"{config.id} cannot be filmed: it takes no render_mode") from error

@@ -47,6 +47,7 @@ def experts(observation_space=VECTOR, action_space=TWO, n_rows=60):
 
 
 def make(name="gail", observation_space=VECTOR, action_space=TWO, **options):
+    options.setdefault("gradient_penalty", 0.0)
     if name == "airl":
         options.setdefault("log_prob", False)
     model = create_reward_model({"type": name, "hidden_size": [16], **options})
@@ -195,8 +196,8 @@ def test_it_forgets_the_policys_transitions_when_it_is_time_to():
     on_policy, counted = make(), make(clear_buffer_per_iters=3)
     for model in (on_policy, counted):
         model.collect_data(transitions((10, 4)))
-        model.clear_data(3)  # not before it was trained with them
-        assert len(model.memory) == 40
+        model.clear_data(2)
+        assert len(model.memory) == 40  # not before it was trained with them
         model.train()
         model.clear_data(2)
     assert (len(on_policy.memory), len(counted.memory)) == (0, 40)
@@ -238,3 +239,43 @@ def test_on_its_own_it_finds_out_what_transitions_look_like():
     model.collect_data(transitions((10, 4)))
     assert model.train() is not None
     assert model.estimate(transitions((3,))).rew.shape == (3,)
+
+
+def test_asking_a_spectrally_normalised_model_does_not_change_it():
+    model, _ = taught(spectral_norm=True, rounds=1)
+    data = transitions((8, 4))
+    before = copy.deepcopy(model.state_dict()["network"])
+    np.testing.assert_array_equal(model.estimate(data).rew, model.estimate(data).rew)
+    for name, value in model.state_dict()["network"].items():
+        assert torch.equal(value, before[name]), name
+
+
+def test_the_absorbing_state_counts_as_often_as_time_is_spent_in_it():
+    model = make(absorbing=True, batch_size=10)  # one of 60 demonstrated transitions is an end
+    data = transitions((10, 4))  # and 4 of 40 of the policy's
+    model.collect_data(data)
+    after = 0.9 / 0.1
+    expert, policy = model._weights().split(11)
+    for weights, share in ((expert, 1 / 60), (policy, 4 / 40)):
+        assert float(weights[-1] / weights[0]) == pytest.approx(10 * share * after)
+        assert float(weights.mean()) == pytest.approx(1.0)
+
+
+def test_time_without_end_needs_a_discount():
+    with pytest.raises(ValueError, match="below 1"):
+        create_reward_model({"type": "gail", "absorbing": True}).setup(
+            Setting(VECTOR, TWO, gamma=1.0)
+        )
+
+
+def test_clipping_would_undo_what_is_paid_for_the_time_after_an_end():
+    reward = make_reward({"type": "gail", "absorbing": True, "clip": (-5.0, 5.0)})
+    with pytest.raises(ValueError, match="would cut away"):
+        reward.setup(Setting(VECTOR, TWO))
+
+
+def test_off_policy_it_waits_for_more_than_one_transition():
+    model = create_reward_model({"type": "gail"})
+    assert model.waits_for == 1
+    model.setup(Setting(VECTOR, TWO, on_policy=False))
+    assert model.waits_for == 256

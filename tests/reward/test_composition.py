@@ -378,3 +378,41 @@ def test_a_score_is_what_resolve_would_say():
 def test_only_terms_of_the_environment_are_plain():
     assert make_reward({"type": "env", "scale": 3.0, "normalize": True}).plain
     assert not make_reward({"terms": {"env": {}, "constant": {"weight": 0.0}}}).plain
+
+
+class Counter(RewardModel):
+    """Is worth how many transitions came before it in all."""
+
+    episodic = True
+    count = 0
+
+    def scan(self, data):
+        said = np.zeros(data.rew.shape, np.float32)
+        said[data.mask] = self.count + np.arange(data.mask.sum())
+        self.count += int(data.mask.sum())
+        return said
+
+    def score(self, data):
+        return data.scanned
+
+
+def test_what_episodic_terms_said_is_found_by_rows_of_which_some_are_no_data():
+    reward = Reward({"counter": Term(Counter({}), 1.0)})
+    data = rollout([[1.0, 1.0], [1.0, 1.0]], mask=[[True, True], [True, False]])
+    rows = np.array([[0, 1], [2, 3]])
+    reward.collect_data(data, rows)
+    resolved = reward.resolve(data, rows, None)
+    assert resolved.rew[data.mask].tolist() == [0.0, 1.0, 2.0]
+    assert reward.resolve(data[1:], rows[1:], None).rew[0, 0] == 2.0
+
+
+def test_rows_that_are_overwritten_are_worth_what_was_said_last():
+    reward = Reward({"counter": Term(Counter({}), 1.0)})
+    rows = np.array([[0, 1]])
+    for _ in range(2):
+        data = rollout([[1.0, 1.0]])
+        reward.collect_data(data, rows)
+    assert reward.resolve(data, rows, None).rew.tolist() == [[2.0, 3.0]]
+    restored = Reward({"counter": Term(Counter({}), 1.0)})
+    restored.load_state_dict(copy.deepcopy(reward.state_dict()))
+    assert restored.resolve(data, rows, None).rew.tolist() == [[2.0, 3.0]]

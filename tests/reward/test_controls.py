@@ -111,3 +111,21 @@ def test_a_name_of_something_else_than_a_function_is_an_error():
 def test_function_needs_its_rule():
     with pytest.raises(ValueError, match="target"):
         create_reward_model({"type": "function"})
+
+
+@pytest.mark.parametrize("target", [f"{HERE}:two_things", f"{HERE}:nothing"])
+def test_a_function_that_does_not_take_one_batch_is_named(target):
+    with pytest.raises(ValueError, match=rf"{target} is called with a Batch .* takes \("):
+        create_reward_model({"type": "function", "target": target})
+
+
+@pytest.mark.parametrize(
+    ("target", "name"), [("math:sqrt", "math:sqrt"), (len, "len"), (max, "max")]
+)
+def test_a_function_that_cannot_take_a_batch_is_named(target, name):
+    def of_rows(data):
+        return target(data.rew[0]) if target is not max else data.rew + "1"
+
+    model = FunctionReward({"target": "math:sqrt" if target == "math:sqrt" else of_rows})
+    with pytest.raises(ValueError, match=name):
+        model.estimate(transitions())

@@ -71,6 +71,9 @@ def assert_same(one, other):
         assert one.keys() == other.keys()
         for key in one:
             assert_same(one[key], other[key])
+    elif isinstance(one, list):
+        for a, b in zip(one, other, strict=True):
+            assert_same(a, b)
     else:
         np.testing.assert_array_equal(one, other)
 

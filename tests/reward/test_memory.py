@@ -52,3 +52,29 @@ def test_a_restored_memory_goes_on_as_the_first_would():
 def test_an_empty_memory_has_nothing_to_sample():
     with pytest.raises(ValueError, match="nothing was collected yet"):
         Memory(3).sample(1, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize(("size", "kept"), [(3, [4, 5, 6]), (9, [2, 3, 4, 5, 6])])
+def test_a_memory_of_another_size_takes_what_fits(size, kept):
+    first, second = Memory(5), Memory(size)
+    first.add(rows(range(2, 7)))
+    second.load_state_dict(first.state_dict())
+    assert sorted(second.rows().act.tolist()) == kept
+    second.add(rows([7]))
+    assert len(second) == min(size, len(kept) + 1)
+    assert 7 in second.rows().act
+
+
+def test_a_state_stays_as_it_was_taken():
+    memory = Memory(3)
+    memory.add(rows(range(3)))
+    state = memory.state_dict()
+    memory.add(rows([9, 9, 9]))
+    assert state["columns"][1].tolist() == [0, 1, 2]
+
+
+def test_keys_may_have_dots():
+    first, second = Memory(3), Memory(3)
+    first.add(Batch({"obs": {"a.b": np.arange(2.0)}}))
+    second.load_state_dict(first.state_dict())
+    np.testing.assert_array_equal(second.rows().obs["a.b"], [0.0, 1.0])

@@ -126,7 +126,7 @@ def test_a_short_segment_is_compared_with_the_first_part_of_another():
 
 
 def test_first_questions_are_about_any_pairs_and_later_ones_about_those_in_doubt():
-    model, _ = taught(1)
+    model, _ = taught(1, validation_share=0.0)
     held = np.arange(len(model.memory))
     chosen = model._disagreement(*model._choose(20))
     usual = model._disagreement(
@@ -200,6 +200,48 @@ def test_held_out_comparisons_are_measured():
     assert metrics["validation_loss"] < np.log(2)
 
 
+def segments_of(pairs):
+    """The first rows of all segments, which no other segment begins with."""
+    starts = np.concatenate([pairs.first, pairs.second])
+    return {tuple(row) for row in pairs.rows["obs"][starts].tolist()}
+
+
+@pytest.mark.parametrize("queries", ["uniform", "disagreement"])
+def test_held_out_comparisons_share_no_segment_with_the_others(queries):
+    model, _ = taught(validation_share=0.3, queries=queries)
+    assert len(model.held_out) == 18  # of 60
+    assert len(segments_of(model.pairs)) > 20
+    assert not segments_of(model.pairs) & segments_of(model.held_out)
+
+
+def test_judgements_of_a_file_are_split_by_segments_too(tmp_path):
+    drawn = [rows((6,), seed=number) for number in range(6)]
+    data = [Batch(obs=each.obs, act=each.act) for each in drawn]
+    pairs = [(0, 1), (1, 2), (2, 0), (3, 4), (4, 5)]
+    path = tmp_path / "a.jsonl"
+    save_preferences(
+        path, [Preference(f"{a}-{b}", data[a], data[b], 1.0) for a, b in pairs]
+    )
+    model = make(preferences_path=str(path), comparisons=0, validation_share=0.4)
+    assert model.comparisons.held_out.tolist() == [False, False, False, True, True]
+
+
+def test_a_few_segments_are_compared_even_if_all_were_set_aside():
+    model = make(validation_share=0.99, train_every=10)
+    model.collect_data(rollout((10, 1)))
+    assert model.train()["comparisons"] == 30
+    assert model.held_out is None
+
+
+def test_what_is_held_out_alone_is_not_learned_from():
+    model = make(validation_share=0.5)
+    pair = Batch(obs=rows((5,)).obs, act=rows((5,)).act)
+    model._add([(pair, pair)], np.ones(1), np.ones(1, bool))
+    assert model._learn() is None
+    model._add([(pair, pair)], np.ones(1), np.zeros(1, bool))
+    assert model._learn()["comparisons"] == 2
+
+
 def test_rewards_of_what_was_compared_have_mean_0_and_spread_1():
     model, _ = taught()
     rows_seen = model.pairs.rows
@@ -269,8 +311,10 @@ def test_judgements_of_a_file_are_learned_with_the_first_round_otherwise(tmp_pat
     assert model.train()["comparisons"] == 70
 
 
-def test_without_a_file_there_is_nothing_to_pretrain():
+def test_without_a_file_there_is_nothing_to_pretrain(tmp_path):
     assert make().pretrain() is None
+    assert not make().pretrains
+    assert make(**judgements(tmp_path / "a.jsonl")).pretrains
 
 
 def test_questions_and_answers_are_recorded(tmp_path):
@@ -285,6 +329,23 @@ def test_questions_and_answers_are_recorded(tmp_path):
     again = make(preferences_path=str(path), comparisons=0)
     assert len(again.comparisons) == len(answers)
     assert "rew" not in found[0].first
+
+
+def test_what_was_recorded_is_never_written_over(tmp_path):
+    path = tmp_path / "record.jsonl"
+    taught(1, record_path=str(path))
+    before = load_preferences(path)
+    model = make(record_path=str(path))  # another run, or this one after a kill
+    model.collect_data(rollout((100, 2), seed=7))
+    model.train()
+    after = load_preferences(path)
+    assert [each.pair for each in after] == [f"{number:06d}" for number in range(60)]
+    for old, new in zip(before, after, strict=False):
+        np.testing.assert_array_equal(old.first.obs, new.first.obs)
+    (tmp_path / "record_segments" / "old-pair.npz").touch()  # names of other kinds do not count
+    model.collect_data(rollout((100, 2), seed=8))
+    model.train()
+    assert load_preferences(path)[-1].pair == "000079"
 
 
 @pytest.mark.parametrize(
@@ -354,8 +415,11 @@ def test_lists_are_taken_and_come_back_as_lists():
     )
 
 
-def test_broken_off_episodes_leave_a_short_segment():
+def test_broken_off_episodes_leave_a_short_segment_unless_it_is_too_short():
     model = make()
+    model.collect_data(rollout((1, 2)))
+    model.break_off()  # one row is less than a quarter
+    assert len(model.memory) == 0
     model.collect_data(rollout((7, 2)))
     model.break_off()
     assert model.memory.rows().length.tolist() == [5, 5, 2, 2]

@@ -69,3 +69,9 @@ def test_novelty_falls_for_what_was_seen():
     before = model.estimate(data).rew.mean()
     model.fit(50)
     assert model.estimate(data).rew.mean() < 0.2 * before
+
+
+@pytest.mark.parametrize("name", ["rnd", "ngu"])
+def test_a_linear_network_is_refused(name):
+    with pytest.raises(ValueError, match="need a hidden layer.*'hidden_size'"):
+        make(name, hidden_size=[])

@@ -315,3 +315,17 @@ def test_a_run_that_its_evaluation_stopped_is_evaluated_on_other_episodes():
     assert np.mean(diary.monitor.evaluation.returns) == 480.0
     assert diary.monitor.reason == "target_return"  # as it was when the run stopped
     assert len(diary.when("save")) == 1
+
+
+def test_metrics_that_come_now_and_then_are_logged_when_it_is_time():
+    diary = Diary(log_every=100)
+    diary.advance(40, metrics={"reward/loss": 3.0, "train/loss": 1.0})
+    diary.advance(40, metrics={"train/loss": 2.0})
+    restored = Diary(log_every=100)
+    restored.monitor.load_state_dict(json.loads(json.dumps(diary.monitor.state_dict())))
+    for each in (diary, restored):
+        each.advance(40)
+        line = each.entries[-1][2]
+        assert (line["reward/loss"], line["train/loss"]) == (3.0, 2.0)
+        each.advance(100)
+        assert "reward/loss" not in each.entries[-1][2]

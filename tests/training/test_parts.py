@@ -170,3 +170,36 @@ def test_a_device_that_is_not_there_is_refused():
         assert find_device("auto") in ("cpu", "mps")
         with pytest.raises(ValueError, match="no such device: use 'cpu'"):
             find_device("cuda:1")
+
+
+def test_a_reward_that_nobody_would_train_is_refused():
+    changes = ["env=cartpole", "policy=ppo", "reward=rnd", "reward.cotrain=false"]
+    with pytest.raises(ValueError, match="the reward 'rnd' would never be trained"):
+        make_parts(compose(None, changes))
+    with make_parts(compose(None, [*changes, "reward.pretrain=true"])).env:
+        pass
+
+
+def test_a_bonus_with_a_value_of_its_own_is_not_counted_twice():
+    changes = ["env=cartpole", "policy=ppo", "reward=rnd", "policy.intrinsic={terms: [rnd]}"]
+    with pytest.raises(ValueError, match="'rnd' has a value of its own"):
+        make_parts(compose(None, changes))
+    with pytest.raises(ValueError, match="names 'icm', which the reward has not"):
+        make_parts(compose(None, [*changes[:3], "policy.intrinsic={terms: [icm]}"]))
+
+
+def test_a_policy_can_normalise_by_the_demonstrations_and_stays_so():
+    changes = ["cartpole_fixed_ppo_gail", "env.n_envs=2"]
+    parts = make_parts(compose(changes[0], changes[1:]))
+    seen = parts.reward.models[0].demonstrations.transitions().obs
+    normalizer = parts.policy.model.normalizer
+    np.testing.assert_allclose(normalizer.mean, seen.mean(0, dtype=float), rtol=1e-5)
+    parts.policy.update_normalizer(parts.policy.model, torch.ones(3, 4))
+    np.testing.assert_allclose(normalizer.mean, seen.mean(0, dtype=float), rtol=1e-5)
+    parts.close()
+    with pytest.raises(ValueError, match="the reward has none: set it to true or false"):
+        make_parts(
+            compose(
+                None, ["env=cartpole", "policy=ppo", "policy.model.normalize_obs=demonstrations"]
+            )
+        )

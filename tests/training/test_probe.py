@@ -67,7 +67,8 @@ SEEN = []
 
 def test_demonstrations_are_held_against_the_same_with_actions_exchanged(demonstrations):
     reward = {"type": "gail", "expert_data_path": demonstrations, "hidden_size": 32,
-              "update_per_collect": 150, "learning_rate": 0.003}  # fmt: skip
+              "update_per_collect": 150, "learning_rate": 0.003,
+              "gradient_penalty": 0.0}  # fmt: skip
     found = probed(reward)
     real, permuted, random, constant = found.rows
     assert real.true_return == permuted.true_return == 10

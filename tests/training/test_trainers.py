@@ -144,7 +144,8 @@ def test_a_reward_that_learns_is_shown_what_is_new_before_the_policy_learns():
 
 def test_off_policy_a_reward_that_learns_sees_every_transition_once():
     policy, collector = made("dqn", "CartPole-v1")
-    reward = make_reward({"type": "env", "normalize": True})
+    rule = {"type": "function", "target": lambda data: data.rew, "fields": ("obs",)}
+    reward = make_reward({**rule, "normalize": True})
     seen = []
     reward.collect_data = lambda data, _: seen.append(data.obs[data.mask].copy())
     offpolicy_trainer(
