@@ -54,6 +54,33 @@ SECTIONS = (
             Row("cartpole_fixed_ppo", variant="constant", overrides=("reward=constant",)),
         ),
     ),
+    Section(
+        "CartPole-v1, which proves nothing",
+        "Here an episode ends when the pole falls. A reward that is never negative then teaches to "
+        "balance whatever the demonstrations show, and one of either sign or never positive may "
+        "teach to end: see the rows with random demonstrations, with a constant, and with `log_d`.",
+        (
+            *imitation("cartpole_ppo_gail", 475.0, RANDOM),
+            Row("cartpole_ppo_gail", variant="log_d", overrides=("reward.form=log_d",)),
+            Row("cartpole_ppo", variant="constant", overrides=("reward=constant",)),
+            Row("cartpole_dqn_gail", 475.0),
+        ),
+    ),
+    Section(
+        "Curiosity",
+        "DeepSea with 20 by 20 cells: only one of a million action sequences finds the treasure, "
+        "and every step towards it costs. The same ppo with and without a bonus; 200,000 steps.",
+        (
+            Row("deepsea_ppo", 0.5),
+            *(Row(f"deepsea_ppo_{model}", 0.5) for model in ("rnd", "icm", "ngu")),
+        ),
+    ),
+    Section(
+        "Goals in hindsight",
+        "BitFlip with 15 bits: -1 a step until all bits are as desired, 15 steps at most, about "
+        "-6.5 at best. The same dqn with and without other goals; 150,000 steps.",
+        (Row("bitflip_dqn", -8.0), Row("bitflip_dqn_her", -8.0)),
+    ),
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -180,7 +181,7 @@ def hold_out(
         Whether each is held out.
     """
     shortest = min(len(first) for first, _ in segments)
-    names = [tuple(_first_bytes(segment, shortest) for segment in pair) for pair in segments]
+    names = [tuple(_name(segment, shortest) for segment in pair) for pair in segments]
     held_out = np.zeros(len(segments), bool)
     groups = _connected(names)
     for each in generator.permutation(len(groups)):
@@ -189,8 +190,12 @@ def hold_out(
     return held_out
 
 
-def _first_bytes(segment: Batch, number: int) -> bytes:
-    return b"".join(to_numpy(leaf)[:number].tobytes() for _, leaf in flatten(segment))
+def _name(segment: Batch, number: int) -> bytes:
+    """The same for segments whose first rows are the same, so many of them."""
+    name = hashlib.sha256()
+    for _, leaf in flatten(segment):
+        name.update(to_numpy(leaf)[:number].tobytes())
+    return name.digest()
 
 
 def _connected(pairs: Sequence[tuple[bytes, ...]]) -> list[list[int]]:

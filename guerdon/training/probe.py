@@ -190,8 +190,10 @@ class _Scored:
     @classmethod
     def of(cls, reward: Reward, episode: Batch) -> _Scored:
         """Scores one episode alone: what a step is worth may depend on those before it."""
-        endless = episode.replace(terminated=np.zeros_like(episode.terminated))
-        rew, going_on = (np.asarray(reward.score(e), np.float64) for e in (episode, endless))
+        rew = going_on = np.asarray(reward.score(episode), np.float64)
+        if episode.terminated.any():
+            endless = episode.replace(terminated=np.zeros_like(episode.terminated))
+            going_on = np.asarray(reward.score(endless), np.float64)
         return cls(episode, rew, going_on)
 
 

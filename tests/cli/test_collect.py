@@ -48,6 +48,22 @@ def test_any_checkpoint_can_play(run, tmp_path):
     assert a != b
 
 
+def test_several_checkpoints_play_into_one_set(run, tmp_path):
+    first, *_, last = checkpoint_steps(run / "checkpoints")
+    arguments = ("--out", tmp_path / "data", "--episodes", 2)
+    result = guerdon("collect", run, *arguments, "--checkpoint", f"{first},{last},best")
+    assert result.exit_code == 0, result.output
+    played = load_demonstrations(tmp_path / "data")
+    assert len(played) == 6
+    arguments = ("--out", tmp_path / "first", "--episodes", 2, "--checkpoint", first)
+    assert guerdon("collect", run, *arguments).exit_code == 0
+    alone = load_demonstrations(tmp_path / "first")
+    assert played.episodes[:2] == alone.episodes
+    assert "not 'beast'" in refused(
+        "collect", run, "--out", tmp_path / "other", "--checkpoint", f"{first},beast"
+    )
+
+
 def test_levels_of_noise_are_kept(run, tmp_path):
     arguments = ("--out", tmp_path / "data", "--episodes", 2, "--noise", "0,0.25,1")
     assert guerdon("collect", run, *arguments).exit_code == 0

@@ -113,19 +113,18 @@ def test_function_needs_its_rule():
         create_reward_model({"type": "function"})
 
 
-@pytest.mark.parametrize("target", [f"{HERE}:two_things", f"{HERE}:nothing"])
-def test_a_function_that_does_not_take_one_batch_is_named(target):
+@pytest.mark.parametrize("target", ["operator:add", "os:getcwd", "json:JSONDecodeError"])
+def test_a_function_that_is_not_called_with_one_thing_is_named(target):
     with pytest.raises(ValueError, match=rf"{target} is called with a Batch .* takes \("):
-        create_reward_model({"type": "function", "target": target})
+        FunctionReward({"target": target})
 
 
-@pytest.mark.parametrize(
-    ("target", "name"), [("math:sqrt", "math:sqrt"), (len, "len"), (max, "max")]
-)
+@pytest.mark.parametrize(("target", "name"), [("math:sqrt", "math:sqrt"), (float, "float")])
 def test_a_function_that_cannot_take_a_batch_is_named(target, name):
-    def of_rows(data):
-        return target(data.rew[0]) if target is not max else data.rew + "1"
-
-    model = FunctionReward({"target": "math:sqrt" if target == "math:sqrt" else of_rows})
-    with pytest.raises(ValueError, match=name):
+    model = FunctionReward({"target": target})
+    with pytest.raises(ValueError, match=f"{name} cannot take a Batch of transitions: .*Batch"):
         model.estimate(transitions())
+
+
+def test_a_function_without_a_signature_is_taken():
+    assert FunctionReward({"target": max}).fields  # nobody knows what it takes

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from guerdon.config.schema import RewardConfig
 from guerdon.reward import REWARDS, BaseRewardModel, Setting, create_reward_model, make_reward
+from guerdon.reward.ensemble import EnsembleReward
 from guerdon.reward.items import from_batch
 from tests.reward.ranked import TWO, VECTOR, demonstrations, rollout, rows, same_states, setting
 
@@ -224,3 +226,36 @@ def test_it_is_a_term_like_any_other():
     )
     reward.setup(setting())
     assert reward.resolve(rows((3,))).rew.tolist() == [2.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("of", "terms"),
+    [
+        ({"type": "rnd"}, ["ensemble", "env"]),
+        ({"type": "ensemble", "of": {"type": "icm"}}, ["ensemble", "env"]),
+        ({"type": "constant"}, ["ensemble"]),
+    ],
+    ids=["rnd", "of an ensemble", "constant"],
+)
+def test_the_environments_reward_comes_with_bonuses(of, terms):
+    config = RewardConfig.model_validate({"type": "ensemble", "of": of})
+    assert list(config.terms) == terms
+
+
+def test_whatever_stands_for_a_member_there_is_an_answer_about_bonuses():
+    for of in (None, 3, {}, {"type": "no_such"}, {"type": ["rnd"]}):
+        assert not EnsembleReward.with_env_for({"of": of})
+
+
+@pytest.mark.parametrize(
+    ("of", "pretrains"),
+    [
+        ({"type": "trex"}, True),
+        ({"type": "gail"}, False),
+        ({"type": "preference"}, False),
+        ({"type": "preference", "preferences_path": "a.jsonl"}, True),
+    ],
+    ids=str,
+)
+def test_it_is_pretrained_where_its_members_are(of, pretrains):
+    assert create_reward_model({"type": "ensemble", "of": of}).pretrains is pretrains

@@ -1,6 +1,8 @@
 """A reward model written by the guide alone, with lists of dictionaries."""
 
 import copy
+from collections import deque
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from torch import nn
 
 from guerdon.data import Batch
 from guerdon.reward import REWARDS, BaseRewardModel, Setting, create_reward_model, make_reward
+from guerdon.reward.guide import Scalars, adapted
 from guerdon.training.state_files import encode_part
 
 
@@ -135,7 +138,9 @@ class Drawing(Guided):
         self.numbers = np.random.default_rng(4)
         self.train_data, self.drawn, self.train_iter = [], [], 0
         self.notes = {"seen": 0, "scale": torch.ones(2)}
-        self.callback = print  # what no file can hold
+        self.callback = print  # what no file can hold, nor has to
+        self.losses, self.ends = deque(maxlen=2), set()
+        self.recent = deque(maxlen=3)
 
     def train(self):
         chosen = torch.randint(len(self.train_data), (3,)).tolist()
@@ -145,6 +150,9 @@ class Drawing(Guided):
         self.optimizer.step()
         self.train_iter += 1
         self.notes["seen"] += len(chosen)
+        self.losses.append(loss.item())
+        self.ends.add(chosen[0])
+        self.recent.extend(self.train_data)
         drawn = torch.rand(1, generator=self.generator).item() + self.numbers.random()
         self.drawn.append((chosen[0], drawn))
         self.tb_logger.add_histogram("ignored", loss)
@@ -179,6 +187,9 @@ def test_everything_that_a_class_of_its_own_holds_is_saved_and_restored():
     assert other.drawn == model.drawn
     assert len(model.drawn) == other.train_iter == 3
     assert other.notes["seen"] == 9
+    assert (other.losses, other.losses.maxlen) == (model.losses, 2)
+    assert other.ends == model.ends
+    assert len(other.recent) == other.recent.maxlen == 3
     data = rollout()
     np.testing.assert_array_equal(first.score(data), second.score(data))
     encode_part("reward", first.state_dict())  # a file can hold it
@@ -220,3 +231,83 @@ def test_pretraining_is_training_on_what_it_took_in_when_it_was_made():
     metrics = reward.pretrain()
     assert model.train_iter == 1
     assert metrics["reward/test_guided/reward_loss"].requires_grad is False
+
+
+@dataclass
+class Note:
+    number: int
+
+
+def test_what_cannot_be_saved_is_named():
+    reward, model = drawing()
+    model.note, model.networks = Note(1), [Network(2)]
+    with pytest.warns(UserWarning, match="note, networks of the reward model Drawing cannot be"):
+        state = reward.state_dict()
+    assert not {"note", "networks", "callback"} & state["terms"]["test_guided"]["model"].keys()
+
+
+class Seldom(Guided):
+    """Learns every other time."""
+
+    calls = 0
+
+    def train(self):
+        self.calls += 1
+        if self.calls % 2:
+            super().train()
+
+
+class Quiet:
+    """A logger that keeps nothing."""
+
+    def add_scalar(self, *_):
+        pass
+
+
+def test_training_that_was_none_says_nothing():
+    REWARDS.register("test_guided", Seldom, override=True)
+    reward = make_reward(CONFIG)
+    reward.collect_data(rollout())
+    assert [bool(reward.train()) for _ in range(4)] == [True, False, True, False]
+
+
+def test_training_without_a_word_is_found_in_the_networks():
+    REWARDS.register("test_guided", Seldom, override=True)
+    reward = make_reward(CONFIG, tb_logger=Quiet())
+    reward.collect_data(rollout())
+    trained = {"reward/test_guided/trained": 1.0}
+    assert [reward.train() for _ in range(4)] == [trained, {}, trained, {}]
+
+
+class Unsure(Guided):
+    """Is set up, and draws whenever it is asked."""
+
+    def setup(self, setting):
+        self.scale = torch.rand(1) + setting.n_envs
+
+    def estimate(self, data):
+        return [{**item, "reward": self.scale + torch.rand(1)} for item in data]
+
+
+def test_a_model_is_set_up_and_its_estimate_is_pure_even_if_it_draws():
+    REWARDS.register("test_guided", Unsure, override=True)
+    reward = make_reward(CONFIG)
+    reward.setup(Setting(None, None, n_envs=5, seed=7))
+    scale = float(reward.models[0].model.scale)
+    assert 5 < scale < 6
+    data, before = rollout(), torch.get_rng_state()
+    first = reward.score(data)
+    assert len(set(first.ravel().tolist())) == 6
+    np.testing.assert_array_equal(reward.score(data), first)
+    assert torch.equal(torch.get_rng_state(), before)
+    state = reward.state_dict()["terms"]["test_guided"]["drawn"]
+    reward.score(data)
+    assert torch.equal(reward.state_dict()["terms"]["test_guided"]["drawn"], state)
+
+
+def test_models_of_any_style_can_be_parts_of_a_reward():
+    scalars, plain = Scalars(), create_reward_model({"type": "constant"})
+    assert adapted(plain, scalars) is plain
+    guided = adapted(create_reward_model(CONFIG, "cpu", scalars), scalars)
+    guided.collect_data(rollout())
+    assert set(guided.train()) == {"reward_loss"}

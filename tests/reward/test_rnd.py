@@ -73,5 +73,5 @@ def test_novelty_falls_for_what_was_seen():
 
 @pytest.mark.parametrize("name", ["rnd", "ngu"])
 def test_a_linear_network_is_refused(name):
-    with pytest.raises(ValueError, match="need a hidden layer.*'hidden_size'"):
+    with pytest.raises(ValueError, match=r"need a hidden layer.*'hidden_size'"):
         make(name, hidden_size=[])

@@ -104,6 +104,18 @@ def test_segments_of_demonstrations_end_with_their_episodes():
     np.testing.assert_array_equal(numbers[1][mask[1]], numbers[0][mask[1]] + 1)
 
 
+def test_demonstrations_are_stored_as_a_buffer_stores_episodes():
+    reward, like = make(), ReplayBuffer(7, seed=0)
+    for episode in experts().episodes:
+        like.extend(episode)
+    held = reward.buffer(agent_buffer())["demonstrations"]
+    rows = like.stored_rows()
+    np.testing.assert_array_equal(held.stored_rows(), rows)
+    np.testing.assert_array_equal(held.next(rows), like.next(rows))
+    np.testing.assert_array_equal(held[rows].obs_next, like[rows].obs_next)
+    np.testing.assert_array_equal(held.unfinished_index(), like.unfinished_index())
+
+
 @pytest.mark.parametrize(("share", "expected"), [(0.25, 10), (0.9, 36)])
 def test_the_share_of_demonstrations_is_an_option(share, expected):
     assert resolved(make(share=share), agent_buffer(), 40).rew.sum() == expected

@@ -15,6 +15,7 @@ from guerdon.envs import make_vec
 from guerdon.policy import create_policy
 from guerdon.training import experts
 from guerdon.training import run as run_module
+from guerdon.training.checkpoints import checkpoint_steps
 from guerdon.training.experts import (
     Expert,
     collect_demonstrations,
@@ -113,6 +114,24 @@ def test_a_run_plays_with_every_level_of_noise(finished):
     assert told[-1] == (6, 6)
     alone = collect_run(finished, 3, seed=2)
     np.testing.assert_array_equal(alone.transitions().act, played.transitions().act[:30])
+
+
+def test_a_run_plays_with_several_checkpoints_in_their_order(finished):
+    first, *_, last = checkpoint_steps(finished / "checkpoints")
+    told = []
+    played = collect_run(
+        finished, 2, checkpoint=[last, first, "latest"], noise=(0.0, 1.0), seed=2,
+        progress=lambda *numbers: told.append(numbers),
+    )  # fmt: skip
+    assert told[-1] == (12, 12)
+    assert [float(each.noise[0]) for each in played.episodes] == [0, 0, 1, 1] * 3
+    for number, checkpoint in enumerate((last, first, last)):
+        alone = collect_run(finished, 2, checkpoint=checkpoint, noise=(0.0,), seed=2 + 2 * number)
+        found = played.episodes[4 * number : 4 * number + 2]
+        for one, other in zip(alone.episodes, found, strict=True):
+            np.testing.assert_array_equal(one.act, other.act)
+    with pytest.raises(ValueError, match="one checkpoint or more"):
+        collect_run(finished, 2, checkpoint=[])
 
 
 # --- experts by name

@@ -1,11 +1,14 @@
 """What a probe says of rewards that are known by heart."""
 
+from typing import ClassVar
+
 import numpy as np
 import pytest
 
 from guerdon.config import compose
 from guerdon.data import Batch, Demonstrations, save_demonstrations
 from guerdon.envs import make_vec
+from guerdon.reward import RewardModel, register_reward_model
 from guerdon.training.experts import play_episodes
 from guerdon.training.probe import probe
 from tests.training.running import config_of
@@ -92,27 +95,101 @@ def test_a_reward_that_cannot_tell_is_found_out(demonstrations):
 
 
 @pytest.mark.parametrize(
-    ("value", "verdict"),
+    ("value", "start", "shares"),
     [
-        (1.0, "It rewards survival as such: no step is worth less than 1 "),
-        (-0.5, "It rewards ending as such: no step is worth more than -0.5 "),
-        (0.0, "Neither living nor ending is a reward by itself: not all steps"),
+        (1.0, "It rewards survival as such,", (100, 0)),
+        (-0.5, "It rewards ending as such,", (0, 100)),
+        (0.0, "Neither living nor ending is a reward by itself:", (0, 0)),
     ],
 )
-def test_where_episodes_end_early_signs_matter(value, verdict):
+def test_where_episodes_end_early_signs_matter(value, start, shares):
     found = probed({"type": "constant", "value": value}, env={"id": "CartPole-v1"})
-    assert found.verdict.startswith(verdict)
+    above, below = shares
+    assert found.verdict.startswith(start)
+    assert found.verdict.endswith(
+        f": {above}% of steps are worth more than one after an end (0), {below}% less."
+    )
     assert found.ranking == "There are no demonstrations to compare with."
 
 
-def test_signs_do_not_matter_where_ends_are_judged(tmp_path):
+def mostly(data):
+    """1, but for one step of longer episodes."""
+    rew = np.ones(data.rew.shape, np.float32)
+    rew[20:21] = -1000.0
+    return rew
+
+
+def half(data):
+    return np.where(np.arange(len(data.rew)) % 2, 1.0, -1.0)
+
+
+@pytest.mark.parametrize(("rule", "verdict"), [("mostly", "It rewards surv"), ("half", "Neither")])
+def test_a_few_steps_do_not_decide_but_many_do(rule, verdict):
+    reward = {"type": "function", "target": f"tests.training.test_probe:{rule}"}
+    found = probed(reward, env={"id": "CartPole-v1"})
+    assert found.verdict.startswith(verdict)
+    assert min(row.lowest for row in found.rows) < 0 < min(row.highest for row in found.rows)
+
+
+def paid_at_the_end(data):
+    """1 a step, and at an end what `PAID` for each step after it amounts to."""
+    return np.asarray(1 + PAID * 0.99 / 0.01 * np.asarray(data.terminated), np.float32)
+
+
+PAID = 0.0
+
+
+@pytest.mark.parametrize(
+    ("paid", "start", "end"),
+    [
+        (2.0, "It rewards ending as such", "one after an end (2), 100% less."),
+        (0.5, "It rewards survival as such", "one after an end (0.5), 0% less."),
+    ],
+)
+def test_steps_are_held_against_what_comes_after_an_end(paid, start, end, monkeypatch):
+    monkeypatch.setitem(globals(), "PAID", paid)
+    reward = {"type": "function", "target": "tests.training.test_probe:paid_at_the_end"}
+    found = probed(reward, env={"id": "CartPole-v1"})
+    assert found.verdict.startswith(start)
+    assert found.verdict.endswith(end)
+    assert found.after == pytest.approx(paid, rel=1e-4)
+    assert {row.per_step for row in found.rows} == {1.0}
+
+
+@pytest.mark.parametrize("members", [0, 2])
+def test_absorbing_states_and_demonstrations_of_members_are_found(members, tmp_path):
     env = make_vec("CartPole-v1", 2)
     space = env.action_space
     episodes = play_episodes(lambda *_: Batch(act=np.array([space.sample()] * 2)), env, 4, 0)
     save_demonstrations(Demonstrations(episodes), tmp_path / "data")
     reward = {"type": "gail", "expert_data_path": str(tmp_path / "data"), "absorbing": True}
+    if members:
+        reward = {"type": "ensemble", "of": reward, "members": members}
     found = probed(reward, env={"id": "CartPole-v1"})
-    assert found.verdict.endswith("judged, too (absorbing).")
+    assert found.rows[0].name == "demonstrations"
+    assert found.after > 0.1
+    assert f"one after an end ({found.after:.3g})" in found.verdict
+
+
+class Forgetful(RewardModel):
+    """Notes when it is told to forget."""
+
+    learns = True
+    told: ClassVar = []
+
+    def score(self, data):  # noqa: ARG002
+        return 0.0
+
+    def clear_data(self, iter):  # noqa: A002
+        self.told.append(iter)
+
+
+@pytest.mark.parametrize(("case", "told"), [("ppo", [0, 1]), ("sac", [0, 2, 4, 6, 8, 10, 12, 14])])
+def test_models_are_told_to_forget_as_in_a_run(case, told):
+    Forgetful.told.clear()
+    register_reward_model("test_forgetful", Forgetful, override=True)
+    probed({"type": "test_forgetful"}, case)
+    assert Forgetful.told[: len(told)] == told
 
 
 def test_a_reward_that_reads_more_than_demonstrations_hold_is_refused():

@@ -40,3 +40,27 @@ def test_a_config_takes_overrides_too(tmp_path):
     config = compose("cartpole_ppo", TINY)
     summary = train(config, "run.max_steps=32", f"run.dir={tmp_path / 'a'}", seed=7, display="none")
     assert (summary["seed"], summary["updates"]) == (7, 1)
+
+
+@pytest.fixture(scope="module")
+def learning_run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run") / "learning"
+    of = "{type: rnd, hidden_size: [8], warmup: 8}"
+    reward = ("reward=ensemble", f"reward.of={of}", "reward.members=1")
+    train("cartpole_ppo", *reward, *TINY, f"run.dir={folder}", display="none")
+    return folder
+
+
+@pytest.mark.parametrize("key", ["members=2", "pessimism=1.0", "of.hidden_size=[9]"])
+def test_what_the_reward_is_cannot_change(learning_run, key):
+    name = f"reward.terms.ensemble.{key}"
+    said = rf"^{name.partition('=')[0]} of a run cannot change on resume: it is .*, not .*$"
+    with pytest.raises(ValueError, match=said):
+        train(None, name, resume=learning_run, display="none")
+
+
+def test_how_fast_the_reward_learns_and_counts_can_change(learning_run):
+    changes = ("weight=0.5", "of.learning_rate=0.01", "of.batch_size=9", "of.train_every=3")
+    overrides = [f"reward.terms.ensemble.{change}" for change in changes]
+    train(None, *overrides, "run.max_steps=96", resume=learning_run, display="none")
+    assert "batch_size: 9" in RunFolder(learning_run).config.read_text()

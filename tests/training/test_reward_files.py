@@ -85,6 +85,21 @@ def test_what_only_the_run_can_use_is_left_out(gail, tmp_path):
     assert not any("memory/columns/" in path for path in reward_of(tmp_path / "run"))
 
 
+def test_what_members_of_an_ensemble_remember_is_left_out_too(gail, tmp_path):
+    of = gail | {"clear_buffer_per_iters": 1_000, "train_every": 1}
+    reward = {"type": "ensemble", "of": of, "members": 2}
+    run("sac_discrete", tmp_path / "run", reward=reward, run={"max_steps": 64})
+    whole, saved = reward_in_checkpoint(tmp_path / "run"), reward_of(tmp_path / "run")
+    for number in range(2):
+        member = f"/terms/ensemble/members/{number}"
+        assert whole[f"{member}/memory/written"] > 0
+        assert saved[f"{member}/memory/written"] == 0
+        assert saved[f"{member}/trained"] == whole[f"{member}/trained"] > 0
+    assert not any("memory/columns/" in path for path in saved)
+    reward["checkpoint_path"] = str(tmp_path / "run")
+    run("sac_discrete", tmp_path / "next", reward=reward, run={"max_steps": 32})
+
+
 def test_the_environments_own_reward_is_not_written(tmp_path):
     run("ppo_normalized", tmp_path / "run", run={"max_steps": 32})
     assert list((tmp_path / "run" / "reward").iterdir()) == []
@@ -291,6 +306,31 @@ def test_a_reward_that_cannot_be_pretrained_says_so(tmp_path):
     with pytest.raises(ValueError, match="nothing in constant, env can be trained before"):
         run("ppo", tmp_path / "run", reward=reward)
     assert not (tmp_path / "run").exists()
+
+
+class Idle(BaseRewardModel):
+    """Has nothing to learn."""
+
+    def collect_data(self, data):
+        pass
+
+    def clear_data(self, iter):  # noqa: A002
+        pass
+
+    def train(self):
+        pass
+
+    def estimate(self, data):
+        return data
+
+
+def test_a_pretraining_that_does_nothing_is_told(tmp_path):
+    register_reward_model("test_idle", Idle)
+    reward = {"type": "test_idle", "pretrain": True}
+    run("ppo", tmp_path / "run", reward=reward, run={"max_steps": 32})
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert "'reward.pretrain' changed nothing" in log
+    assert "trained the reward in" not in log
 
 
 # --- a model of the guide's style
