@@ -35,7 +35,10 @@ def main() -> int:
     """Measures and reports; returns the exit code."""
     options = _options()
     if options.page:
-        _write(_PAGE, training_report.to_markdown(json.loads(_RESULTS.read_text("utf-8"))))
+        data = json.loads(_RESULTS.read_text("utf-8"))
+        data["goals"] = training_report.goals(data["rows"])
+        _write(_RESULTS, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+        _write(_PAGE, training_report.to_markdown(data))
         return 0
     load = report.load()
     described = _describe(options)

@@ -156,8 +156,7 @@ def as_terms(reward: dict[str, Any]) -> dict[str, Any]:
     options = {key: value for key, value in reward.items() if key not in shared}
     terms = {options["type"]: options}
     model = registry_of("reward").get(options["type"])
-    asked = getattr(model, "with_env_for", lambda _: getattr(model, "with_env", False))
-    if asked(options):
+    if hasattr(model, "with_env_for") and model.with_env_for(options):
         terms["env"] = {}
     return {"terms": terms, **shared}
 

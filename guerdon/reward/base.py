@@ -100,6 +100,16 @@ class RewardModel:
         self.device = device
         self.tb_logger = tb_logger
 
+    @classmethod
+    def with_env_for(cls, options: Mapping[str, Any]) -> bool:  # noqa: ARG003 - for ensembles
+        """Whether the environment's reward comes with it, if it has these options."""
+        return cls.with_env
+
+    @property
+    def pretrains(self) -> bool:
+        """Whether `pretrain` does anything."""
+        return type(self).pretrain is not RewardModel.pretrain
+
     def setup(self, setting: Setting) -> None:
         """Is told what run it is for, once and before anything else."""
 

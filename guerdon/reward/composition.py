@@ -11,7 +11,7 @@ import torch
 from guerdon.data.batch import Batch
 from guerdon.reward.base import REWARDS, Metrics, RewardModel, Setting, create_reward_model
 from guerdon.reward.controls import EnvReward
-from guerdon.reward.guide import BaseRewardModel, GuideAdapter, Scalars
+from guerdon.reward.guide import Scalars, adapted
 from guerdon.reward.scaling import ReturnScaler
 
 if TYPE_CHECKING:
@@ -229,7 +229,7 @@ class Reward:
     @property
     def pretrains(self) -> bool:
         """Whether a model can be trained before the policy acts."""
-        return any(type(model).pretrain is not RewardModel.pretrain for model in self.models)
+        return any(model.pretrains for model in self.models)
 
     def pretrain(self) -> Metrics:
         """Fits every term before the policy acts at all."""
@@ -304,7 +304,7 @@ def make_reward(
     terms = section.pop("terms", None)
     if terms is None:
         name = section.get("type", "env")
-        terms = {name: section} | ({"env": {}} if REWARDS.get(name).with_env else {})
+        terms = {name: section} | ({"env": {}} if REWARDS.get(name).with_env_for(section) else {})
     elif section:
         raise ValueError(f"a reward with terms takes its options in them, not beside: {section}")
     made = {}
@@ -313,9 +313,7 @@ def make_reward(
         weight = options.pop("weight", 1.0)
         scalars = Scalars()
         model = create_reward_model(options, device, tb_logger or scalars)
-        if isinstance(model, BaseRewardModel):
-            model = GuideAdapter(model, scalars)
-        made[name] = Term(model, weight)
+        made[name] = Term(adapted(model, scalars), weight)
     return Reward(made, gamma=gamma, **stages)
 
 

@@ -127,7 +127,7 @@ class EnsembleReward(RewardModel):
     @property
     def pretrains(self) -> bool:
         """Whether members can be trained before the policy acts."""
-        return any(map(_pretrains, self.members))
+        return any(member.pretrains for member in self.members)
 
     def pretrain(self) -> Metrics | None:
         """Lets every member learn from the data it has."""
@@ -182,11 +182,6 @@ def _changes_data(model: type[RewardModel]) -> bool:
 def _member(section: dict[str, Any], device: str, tb_logger: Any) -> RewardModel:
     scalars = Scalars()
     return adapted(create_reward_model(section, device, tb_logger or scalars), scalars)
-
-
-def _pretrains(model: RewardModel) -> bool:
-    said: bool = getattr(model, "pretrains", type(model).pretrain is not RewardModel.pretrain)
-    return said
 
 
 def _moments(said: list[Any]) -> tuple[Any, Any]:
