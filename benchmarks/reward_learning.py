@@ -60,7 +60,7 @@ SECTIONS = (
         "balance whatever the demonstrations show, and one of either sign or never positive may "
         "teach to end: see the rows with random demonstrations, with a constant, and with `log_d`.",
         (
-            *imitation("cartpole_ppo_gail", 475.0, RANDOM),
+            *imitation("cartpole_ppo_gail", 475.0, "reward.expert_data_path=zoo:cartpole_random"),
             Row("cartpole_ppo_gail", variant="log_d", overrides=("reward.form=log_d",)),
             Row("cartpole_ppo", variant="constant", overrides=("reward=constant",)),
             Row("cartpole_dqn_gail", 475.0),

@@ -22,8 +22,8 @@ writes this page from the files in
 [`benchmarks/results/rewards`](../benchmarks/results/rewards). Policies learn from the learned
 reward alone; returns are the environment's own, the mean over 20 episodes of the *final* policy.
 Every seed that was run is here, failed ones too. In brackets: the 95 % interval of the mean over
-seeds (bootstrap). *Sooner* is the first evaluation at the goal, or at 95 % of the best mean where
-there is none.
+seeds (bootstrap). *First there* is the number of steps at the first evaluation at the goal, the
+median over seeds.
 """
 
 
@@ -31,24 +31,34 @@ def write_report(sections: Iterable[Section], results: Path, docs: Path) -> None
     """Writes the page and its pictures."""
     pictures = docs / "reward_results"
     pictures.mkdir(exist_ok=True)
+    for number, section in enumerate(sections):
+        if curves := _curves(section, results):
+            draw_curves(pictures / f"{number}.png", section.title, curves)
+    (docs / "reward_results.md").write_text(page(sections, results))
+
+
+def page(sections: Iterable[Section], results: Path) -> str:
+    """The page, which says nothing but what is in the files of results."""
     text = [HEAD]
     for number, section in enumerate(sections):
         text += [f"## {section.title}", "", section.text, "", *table(section.rows, results), ""]
-        curves = {
-            row.name: [run["curve"] for run in results_of(row, results) if "curve" in run]
-            for row in section.rows
-        }
-        if drawn := {name: runs for name, runs in curves.items() if runs}:
-            path = pictures / f"{number}.png"
-            draw_curves(path, section.title, drawn)
-            text += [f"![{section.title}](reward_results/{path.name})", ""]
-    (docs / "reward_results.md").write_text("\n".join(text))
+        if _curves(section, results):
+            text += [f"![{section.title}](reward_results/{number}.png)", ""]
+    return "\n".join(text)
+
+
+def _curves(section: Section, results: Path) -> dict[str, list[Any]]:
+    curves = {
+        row.name: [run["curve"] for run in results_of(row, results) if "curve" in run]
+        for row in section.rows
+    }
+    return {name: runs for name, runs in curves.items() if runs}
 
 
 def table(rows: Iterable[Row], results: Path) -> list[str]:
     """The rows of a section in Markdown."""
     lines = [
-        "| row | goal | seeds at the goal | mean return | worst | sooner | time |",
+        "| row | goal | seeds at the goal | mean return | worst | first there | time |",
         "|---|---|---|---|---|---|---|",
     ]
     for row in rows:
@@ -66,15 +76,19 @@ def _line(row: Row, runs: list[Any]) -> str:
     final = np.array([run["summary"]["eval_return_mean"] for run in ended])
     reached = "" if row.goal is None else f"{(final >= row.goal).sum()} of {len(runs)}"
     low, high = interval(final)
-    goal = row.goal if row.goal is not None else 0.95 * final.max()
-    firsts = [next((step for step, mean in run["curve"] if mean >= goal), None) for run in ended]
-    known = [first for first in firsts if first is not None]
-    sooner = f"{np.median(known):,.0f}" if len(known) == len(runs) else ""
+    sooner = "" if row.goal is None else _first(row.goal, ended)
     seconds = np.median([run["summary"]["wall_seconds"] for run in ended])
     return (
         f"| `{row.name}` | {_goal(row)} | {reached} | {final.mean():.1f} ({low:.1f} to {high:.1f}) "
         f"| {final.min():.1f} | {sooner} | {seconds:.0f} s |"
     )
+
+
+def _first(goal: float, runs: list[Any]) -> str:
+    """Steps until an evaluation is at the goal, the median over runs; nothing if one never is."""
+    firsts = [next((step for step, mean in run["curve"] if mean >= goal), None) for run in runs]
+    known = [first for first in firsts if first is not None]
+    return f"{np.median(known):,.0f}" if len(known) == len(runs) else ""
 
 
 def interval(values: np.ndarray, draws: int = 10_000) -> tuple[float, float]:
@@ -85,4 +99,4 @@ def interval(values: np.ndarray, draws: int = 10_000) -> tuple[float, float]:
 
 
 def _goal(row: Row) -> str:
-    return "" if row.goal is None else f"{row.goal:.0f}"
+    return "" if row.goal is None else f"{row.goal:g}"

@@ -22,12 +22,26 @@ def test_the_page_of_learning_results_is_made_of_the_files():
     assert (ROOT / "docs" / "results.md").read_text() == made
 
 
+def test_the_page_of_reward_results_is_made_of_the_files():
+    import reward_learning
+    import reward_report
+
+    made = reward_report.page(reward_learning.SECTIONS, reward_learning.RESULTS)
+    assert (ROOT / "docs" / "reward_results.md").read_text() == made
+
+
 def test_seeds_are_run_in_order_and_none_is_left_out():
     import learning
+    import reward_learning
+    import trials
 
-    for row in (*learning.SOLVED, *learning.ABOVE_RANDOM):
-        there = [learning.result_file(row, seed).exists() for seed in range(row.seeds)]
-        assert there == sorted(there, reverse=True), row.preset
+    rows = [(row, learning.RESULTS) for row in (*learning.SOLVED, *learning.ABOVE_RANDOM)]
+    rows += [
+        (row, reward_learning.RESULTS) for each in reward_learning.SECTIONS for row in each.rows
+    ]
+    for row, results in rows:
+        there = [trials.result_file(row, seed, results).exists() for seed in range(row.seeds)]
+        assert there == sorted(there, reverse=True), row.name
 
 
 def test_the_page_of_speed_is_made_of_its_file():
