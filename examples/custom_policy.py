@@ -88,6 +88,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         "policy": {"type": "reinforce"},
         "eval": {"every": 5_000, "target_return": 475},
         "run": {"max_steps": options.steps, "dir": options.dir},
+        "imports": [__file__],  # so that `guerdon eval` and `--resume` find the policy again
     }
     return guerdon.train(config, seed=options.seed)
 
