@@ -251,7 +251,8 @@ def test_a_second_ctrl_c_ends_at_once_and_leaves_the_last_checkpoint(tmp_path):
     assert errors == ""
     assert not (folder / "summary.json").exists()
     # Not the newest folder: it may have ended before the one that it was writing counted.
-    last = int((folder / "checkpoints" / "latest").read_text().strip().removeprefix("step_"))
+    named = (folder / "checkpoints" / "latest").read_text().splitlines()[0]
+    last = int(named.removeprefix("step_"))
     result = guerdon("train", "--resume", folder, f"run.max_steps={last + 20}", "eval.episodes=1")
     assert result.exit_code == 0, result.output
     assert f"resumed at step {last}" in result.stdout
