@@ -77,10 +77,7 @@ def goals(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         row = by_key[key]
         ratios = _peers(row) if beside == _BEST else [row["ratios"].get(beside)]
         reached = min((ratio for ratio in ratios if ratio is not None), default=None)
-        own = row["measures"].get(OWN, {}).get("median")
-        # Where no peer solves it with most seeds, whoever does is the fastest.
-        alone = reached is None and beside == _BEST and own is not None
-        met = alone or (reached is not None and reached >= at_least)
+        met = reached is not None and reached >= at_least
         goal = {"row": key, "beside": beside, "at_least": at_least, "reached": reached}
         result.append(goal | {"met": met})
     return result
@@ -139,8 +136,7 @@ def _line(facts: dict[str, Any]) -> str:
 
 
 def _goal_line(goal: dict[str, Any]) -> str:
-    alone = "no peer does" if goal["met"] else "-"
-    reached = alone if goal["reached"] is None else f"{goal['reached']:.2f}"
+    reached = "-" if goal["reached"] is None else f"{goal['reached']:.2f}"
     return f"{reached}, {'met' if goal['met'] else 'not met'}"
 
 
@@ -234,7 +230,9 @@ _SETTINGS = """
   critics, tuned temperature.
 - Solved: seconds of training to the first of two evaluations in a row with a mean return of 475 or
   more (20 greedy episodes, every 1,000 environment steps or at the end of the iteration). Every
-  library has the settings it publishes for CartPole.
+  library has the settings it publishes for CartPole. The rows of
+  2026-11-15 were measured while other work kept both cores busy, and the limit of 120 seconds goes
+  by the clock: who did not solve it there may do so on an idle machine.
 """
 
 
