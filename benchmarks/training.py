@@ -48,18 +48,23 @@ def main() -> int:
             result, errors = _measure(row, described, options)
             failed |= errors
             rows.append(result)
+            _save(_data(rows, described, options, load), options)  # rows take up to half an hour
     data = _data(rows, described, options, load)
     training_report.to_terminal(data)
     if load > 0.5:
         _say(f"The machine was busy before this began ({load:.1f} processes a core): run it again.")
+    missed = [goal for goal in data["goals"] if not goal["met"]]
+    return 1 if failed or (options.assert_goals and missed) else 0
+
+
+def _save(data: dict[str, Any], options: argparse.Namespace) -> None:
+    """Into the file that was asked for; into that of the page if everything was measured."""
     if options.out:
         _write(options.out, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
     elif not options.quick and set(options.only) == set(learners.NAMES):
         data = training_report.merged(_RESULTS, data)
         _write(_RESULTS, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
         _write(_PAGE, training_report.to_markdown(data))
-    missed = [goal for goal in data["goals"] if not goal["met"]]
-    return 1 if failed or (options.assert_goals and missed) else 0
 
 
 def _options() -> argparse.Namespace:
@@ -152,7 +157,7 @@ def _child(options: argparse.Namespace, name: str, *arguments: str) -> dict[str,
             "OMP_NUM_THREADS": "1",
             "MKL_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",
-            "PYTHONPATH": str(_HERE),
+            "PYTHONPATH": os.pathsep.join([str(_HERE), str(_HERE.parent)]),
         }
         done = subprocess.run(
             [python, "-W", "ignore", "-m", "learners", name, *arguments],
