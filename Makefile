@@ -2,7 +2,6 @@
 PYTHON ?= python3
 VENV ?= .venv
 BENCH_VENV ?= .venv-bench
-DIENGINE_VENV ?= .venv-diengine
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
@@ -31,9 +30,9 @@ format: $(VENV)/.dev ## format the code and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(BENCH_VENV)/.peers $(DIENGINE_VENV)/.peer ## guerdon beside its peers, in an environment of its own
+bench: $(BENCH_VENV)/.peers .venv-diengine/.peer .venv-imitation/.peer ## guerdon beside its peers, in an environment of its own
 	$(BENCH_VENV)/bin/python benchmarks/buffers.py --markdown docs/benchmarks.md
-	$(BENCH_VENV)/bin/python benchmarks/training.py --diengine $(abspath $(DIENGINE_VENV))/bin/python
+	$(BENCH_VENV)/bin/python benchmarks/training.py
 
 results: $(VENV)/.dev ## train what docs/results.md has no result of yet, and write that page
 	$(BIN)/python benchmarks/learning.py
@@ -42,7 +41,7 @@ reward-results: $(VENV)/.dev ## the same for reward models and docs/reward_resul
 	$(BIN)/python benchmarks/reward_learning.py
 
 clean: ## remove what the other targets made
-	rm -rf $(VENV) $(BENCH_VENV) $(DIENGINE_VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(BENCH_VENV) .venv-diengine .venv-imitation .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # Every install goes through constraints.txt, build requirements too. A stamp file is written last, so that a second
 # call does nothing and a broken one starts again.
@@ -68,8 +67,10 @@ $(BENCH_VENV)/.peers: pyproject.toml constraints.txt benchmarks/requirements.txt
 	$(call INSTALL,$(BENCH_VENV)) --editable . --requirement benchmarks/requirements.txt
 	@touch $@
 
-# DI-engine's old requirements cannot share an environment, and one day will not be had: it is left out then.
-$(DIENGINE_VENV)/.peer: benchmarks/learners/diengine.txt | $(DIENGINE_VENV)/bin/python
-	@echo "Installing DI-engine into $(DIENGINE_VENV)."
-	@$(DIENGINE_VENV)/bin/python -m pip install --quiet --no-deps --requirement $< && touch $@ || \
-		{ echo "DI-engine could not be installed: it is left out."; rm -rf $(DIENGINE_VENV); }
+.PRECIOUS: %/bin/python
+
+# Old requirements cannot share an environment, and one day will not be had: who has them is left out then.
+.venv-%/.peer: benchmarks/learners/%.txt | .venv-%/bin/python
+	@echo "Installing $* into .venv-$*."
+	@.venv-$*/bin/python -m pip install --quiet --no-deps --requirement $< && touch $@ || \
+		{ echo "$* could not be installed: it is left out."; rm -rf .venv-$*; }

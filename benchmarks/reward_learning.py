@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 
-from trials import ROOT, Row, run_missing
+from trials import ROOT, SEEDS, Row, run_missing
 
 RESULTS = ROOT / "benchmarks" / "results" / "rewards"
 RANDOM = "reward.expert_data_path=zoo:cartpole_fixed_random"
@@ -26,11 +26,14 @@ class Section:
     title: str
     text: str
     rows: tuple[Row, ...]
+    demonstrations: tuple[str, str] | None = None
+    """Where the expert's are, and where those of random actions: what returns are compared with."""
 
 
-def imitation(preset: str, goal: float | None, random: str) -> tuple[Row, Row]:
+def imitation(preset: str, goal: float | None, random: str, seeds: int = SEEDS) -> tuple[Row, Row]:
     """A row, and its control: the same with demonstrations of random actions."""
-    return Row(preset, goal), Row(preset, variant="random", overrides=(random,))
+    control = Row(preset, variant="random", overrides=(random,), seeds=seeds)
+    return Row(preset, goal, seeds), control
 
 
 SECTIONS = (
@@ -53,18 +56,66 @@ SECTIONS = (
             *imitation("cartpole_fixed_dqn_sqil", None, RANDOM),
             Row("cartpole_fixed_ppo", variant="constant", overrides=("reward=constant",)),
         ),
+        ("zoo:cartpole_fixed", "zoo:cartpole_fixed_random"),
     ),
     Section(
         "CartPole-v1, which proves nothing",
         "Here an episode ends when the pole falls. A reward that is never negative then teaches to "
         "balance whatever the demonstrations show, and one of either sign or never positive may "
-        "teach to end: see the rows with random demonstrations, with a constant, and with `log_d`.",
+        "teach to end: see the rows with random demonstrations, with a constant, with `log_d` and "
+        "with `airl`.",
         (
             *imitation("cartpole_ppo_gail", 475.0, "reward.expert_data_path=zoo:cartpole_random"),
             Row("cartpole_ppo_gail", variant="log_d", overrides=("reward.form=log_d",)),
+            Row(
+                "cartpole_ppo",
+                variant="airl",
+                overrides=("reward=airl", "reward.expert_data_path=zoo:cartpole"),
+            ),
             Row("cartpole_ppo", variant="constant", overrides=("reward=constant",)),
             Row("cartpole_dqn_gail", 475.0),
         ),
+    ),
+    Section(
+        "Better than the demonstrations",
+        "Fixed-horizon CartPole again, but no demonstration has a return above 100: they are an "
+        "expert's, half or more of whose actions were random. `trex` is told their ranking, `drex` "
+        "how much noise there was. The control has the ranking shuffled; 200,000 steps.",
+        (
+            Row("cartpole_fixed_ppo_trex", 100.0),
+            Row("cartpole_fixed_ppo_drex", 100.0),
+            Row(
+                "cartpole_fixed_ppo_trex",
+                variant="shuffled",
+                overrides=("reward.rank_by=random",),
+            ),
+        ),
+    ),
+    Section(
+        "Pendulum-v1",
+        "Continuous actions, 20,000 steps of sac, which reaches -144 with the true reward. "
+        "`preference` asks a synthetic teacher 200 times which of two segments is better.",
+        (
+            *imitation("pendulum_sac_gail", None, "reward.expert_data_path=zoo:pendulum_random"),
+            Row("pendulum_sac", variant="constant", overrides=("reward=constant",)),
+            Row("pendulum_sac_preference", -200.0),
+        ),
+        ("zoo:pendulum", "zoo:pendulum_random"),
+    ),
+    Section(
+        "Hopper-v5",
+        "MuJoCo, 100,000 steps of sac, three demonstrated episodes, 3 seeds. Episodes end when the "
+        "hopper falls, so what comes after an end is judged, too (`absorbing`).",
+        (
+            *imitation("hopper_sac_gail", None, "reward.expert_data_path=zoo:hopper_random", 3),
+            Row(
+                "hopper_sac",
+                variant="constant",
+                overrides=("reward=constant", "run.max_steps=100_000"),
+                seeds=3,
+            ),
+        ),
+        ("zoo:hopper", "zoo:hopper_random"),
     ),
     Section(
         "Curiosity",
@@ -73,6 +124,18 @@ SECTIONS = (
         (
             Row("deepsea_ppo", 0.5),
             *(Row(f"deepsea_ppo_{model}", 0.5) for model in ("rnd", "icm", "ngu")),
+        ),
+    ),
+    Section(
+        "Curiosity in MiniGrid",
+        "A key has to be found and a door opened before there is any reward (DoorKey-8x8); and an "
+        "empty room, for comparison (Empty-8x8). The agent sees the seven by seven cells in front "
+        "of it.",
+        (
+            Row("minigrid_empty_ppo", 0.8),
+            *(Row(f"minigrid_empty_ppo_{model}", 0.8) for model in ("rnd", "icm", "ngu")),
+            Row("minigrid_doorkey_ppo", 0.8),
+            *(Row(f"minigrid_doorkey_ppo_{model}", 0.8) for model in ("rnd", "icm", "ngu")),
         ),
     ),
     Section(

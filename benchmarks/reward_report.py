@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from learning_report import draw_curves
 from trials import results_of
+
+from guerdon.data import load_demonstrations
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,7 +27,7 @@ writes this page from the files in
 reward alone; returns are the environment's own, the mean over 20 episodes of the *final* policy.
 Every seed that was run is here, failed ones too. In brackets: the 95 % interval of the mean over
 seeds (bootstrap). *First there* is the number of steps at the first evaluation at the goal, the
-median over seeds.
+median over seeds. *Of the expert*: 0 is the return of random actions, 1 that of the demonstrations.
 """
 
 
@@ -41,7 +45,7 @@ def page(sections: Iterable[Section], results: Path) -> str:
     """The page, which says nothing but what is in the files of results."""
     text = [HEAD]
     for number, section in enumerate(sections):
-        text += [f"## {section.title}", "", section.text, "", *table(section.rows, results), ""]
+        text += [f"## {section.title}", "", *_filled(section.text), *table(section, results), ""]
         if _curves(section, results):
             text += [f"![{section.title}](reward_results/{number}.png)", ""]
     return "\n".join(text)
@@ -55,33 +59,61 @@ def _curves(section: Section, results: Path) -> dict[str, list[Any]]:
     return {name: runs for name, runs in curves.items() if runs}
 
 
-def table(rows: Iterable[Row], results: Path) -> list[str]:
-    """The rows of a section in Markdown."""
-    lines = [
-        "| row | goal | seeds at the goal | mean return | worst | first there | time |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        if runs := results_of(row, results):
-            lines.append(_line(row, runs))
-        else:
-            lines.append(f"| `{row.name}` | {_goal(row)} | not run yet | | | | |")
-    return lines
+def _filled(text: str) -> list[str]:
+    return [*textwrap.wrap(text, 100), ""]
 
 
-def _line(row: Row, runs: list[Any]) -> str:
+def table(section: Section, results: Path) -> list[str]:
+    """The rows of a section in Markdown, and what the demonstrations show."""
+    columns = ["row", "goal", "seeds at the goal", "mean return", "worst", "first there", "time"]
+    shown, said = None, []
+    if section.demonstrations:
+        kinds = [load_demonstrations(name) for name in section.demonstrations]
+        shown = tuple(float(kind.returns.mean()) for kind in kinds)
+        columns.insert(4, "of the expert")
+        said = [
+            f"`{name}`: {len(kind)} episodes with a mean return of {_number(mean)}"
+            for name, kind, mean in zip(section.demonstrations, kinds, shown, strict=True)
+        ]
+        said = ["", *_filled("; ".join(said) + ".")[:-1]]
+    lines = [" | ".join(columns), " | ".join("---" for _ in columns)]
+    for row in section.rows:
+        cells = _cells(row, results_of(row, results), shown)
+        lines.append(" | ".join(cells[column] for column in columns))
+    return [*(f"| {line} |" for line in lines), *said]
+
+
+def _cells(row: Row, runs: list[Any], shown: tuple[float, ...] | None) -> defaultdict[str, str]:
+    """What a row says, by column; the others are empty.
+
+    Args:
+        row: The row.
+        runs: Its results.
+        shown: The mean returns of an expert's and of random demonstrations.
+    """
+    goal = row.goal
+    cells = defaultdict(str, row=f"`{row.name}`", goal="" if goal is None else f"{goal:g}")
     ended = [run for run in runs if "summary" in run]
     if not ended:
-        return f"| `{row.name}` | {_goal(row)} | 0 of {len(runs)} | | | | |"
+        cells["seeds at the goal"] = f"0 of {len(runs)}" if runs else "not run yet"
+        return cells
     final = np.array([run["summary"]["eval_return_mean"] for run in ended])
-    reached = "" if row.goal is None else f"{(final >= row.goal).sum()} of {len(runs)}"
-    low, high = interval(final)
-    sooner = "" if row.goal is None else _first(row.goal, ended)
+    mean, low, high = (_number(value) for value in (final.mean(), *interval(final)))
+    cells["mean return"] = f"{mean} ({low} to {high})"
+    cells["worst"] = _number(final.min())
     seconds = np.median([run["summary"]["wall_seconds"] for run in ended])
-    return (
-        f"| `{row.name}` | {_goal(row)} | {reached} | {final.mean():.1f} ({low:.1f} to {high:.1f}) "
-        f"| {final.min():.1f} | {sooner} | {seconds:.0f} s |"
-    )
+    cells["time"] = f"{seconds:.0f} s"
+    if goal is not None:
+        cells["seeds at the goal"] = f"{(final >= goal).sum()} of {len(runs)}"
+        cells["first there"] = _first(goal, ended)
+    if shown is not None:
+        expert, random = shown
+        cells["of the expert"] = f"{(final.mean() - random) / (expert - random):.2f}"
+    return cells
+
+
+def _number(value: float) -> str:
+    return f"{value:.2f}" if abs(value) < 5 else f"{value:.1f}"
 
 
 def _first(goal: float, runs: list[Any]) -> str:
@@ -96,7 +128,3 @@ def interval(values: np.ndarray, draws: int = 10_000) -> tuple[float, float]:
     drawn = np.random.default_rng(0).choice(values, (draws, len(values))).mean(1)
     low, high = np.quantile(drawn, [0.025, 0.975])
     return float(low), float(high)
-
-
-def _goal(row: Row) -> str:
-    return "" if row.goal is None else f"{row.goal:g}"

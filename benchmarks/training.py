@@ -27,8 +27,8 @@ from learners.rows import GROUPS, ROWS, SPEED, Row
 _HERE = Path(__file__).parent
 _RESULTS = _HERE / "results" / "training.json"
 _PAGE = _HERE.parent / "docs" / "benchmarks_training.md"
-_DIENGINE = _HERE.parent / ".venv-diengine" / "bin" / "python"
-"""DI-engine's packages do not go with those of the others."""
+_APART = ("diengine", "imitation")
+"""Whose packages do not go with those of the others: each has an environment of its own."""
 
 
 def main() -> int:
@@ -77,7 +77,9 @@ def _options() -> argparse.Namespace:
     flag("--out", type=Path, help=f"where figures go; for a full run into {_RESULTS.name}")
     flag("--page", action="store_true", help="only write the page anew, from the file of results")
     flag("--assert-goals", action="store_true", help="fail unless guerdon reaches all its goals")
-    flag("--diengine", type=Path, default=_DIENGINE, help="the Python that has DI-engine")
+    for name in _APART:
+        python = _HERE.parent / f".venv-{name}" / "bin" / "python"
+        flag(f"--{name}", type=Path, default=python, help="the Python that has it")
     options = parser.parse_args()
     usual, options.seconds = (2, 0.5) if options.quick else (5, 2.0)
     options.rounds = options.rounds or usual
@@ -149,7 +151,7 @@ def _measure(
 
 def _child(options: argparse.Namespace, name: str, *arguments: str) -> dict[str, Any]:
     """What a process of its own answers; ``error`` with the last line it wrote if it failed."""
-    python = options.diengine if name == "diengine" else Path(sys.executable)
+    python = getattr(options, name) if name in _APART else Path(sys.executable)
     if not python.exists():
         return {"error": f"there is no {python}"}
     with tempfile.TemporaryDirectory() as folder:

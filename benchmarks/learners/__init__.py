@@ -12,6 +12,7 @@ MODULES = {
     "tianshou": "tianshou_",
     "skrl": "skrl_",
     "diengine": "diengine_",
+    "imitation": "imitation_",
     "cleanrl": "cleanrl_style",
     "bare": "bare_loop",
 }

@@ -117,3 +117,7 @@ class Learner:
     def tuned_dqn(self, seed: int, watch: Watch) -> None:  # noqa: ARG002
         """Trains DQN on CartPole-v1 with the settings the library publishes for it."""
         raise MissingError("no DQN setting published for CartPole")
+
+    def gail(self, seed: int, watch: Watch) -> None:  # noqa: ARG002
+        """Trains PPO on fixed-horizon CartPole on a reward of GAIL, with the library's settings."""
+        raise MissingError("no GAIL")

@@ -94,7 +94,10 @@ class SolveClock:
 
 def evaluate(act: Act, seed: int) -> float:
     """The mean return of 20 episodes of CartPole-v1, one in each environment."""
-    envs = gymnasium.make_vec("CartPole-v1", EPISODES, "vector_entry_point")
+    if gymnasium.__version__ < "1":  # imitation needs an old one
+        envs = gymnasium.vector.SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * EPISODES)
+    else:
+        envs = gymnasium.make_vec("CartPole-v1", EPISODES, "vector_entry_point")
     obs, _ = envs.reset(seed=10_000 + seed)
     returns, running = np.zeros(EPISODES), np.ones(EPISODES, bool)
     with torch.no_grad():

@@ -61,6 +61,7 @@ class _Guerdon(Learner):
         "of it; Gymnasium's own CartPole vector; rows that reset an environment are neither "
         "learned from nor counted",
         "tuned": "the presets cartpole_ppo and cartpole_dqn",
+        "gail": "the preset cartpole_fixed_ppo_gail, which has 10 demonstrations",
     }
 
     def ppo(self, setting: PPOSetting, seed: int, watch: Watch) -> None:
@@ -118,6 +119,10 @@ class _Guerdon(Learner):
     def tuned_dqn(self, seed: int, watch: Watch) -> None:
         """See `Learner`."""
         _train(compose("cartpole_dqn", [f"seed={seed}"]), watch)
+
+    def gail(self, seed: int, watch: Watch) -> None:
+        """See `Learner`."""
+        _train(compose("cartpole_fixed_ppo_gail", [f"seed={seed}"]), watch)
 
 
 def _off_policy(

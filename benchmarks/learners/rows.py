@@ -30,6 +30,8 @@ class Row:
     train: Callable[[Learner, int, Watch], None]
     warmup_steps: int
     """Not timed."""
+    limit: float = 1.0
+    """How many times the usual steps and seconds a solver may take."""
 
     @property
     def group(self) -> str:
@@ -83,6 +85,15 @@ ROWS = (
         lambda learner, seed, watch: learner.tuned_dqn(seed, watch),
         3_000,
     ),
+    Row(
+        "gail",
+        "Fixed-horizon CartPole imitated with GAIL",
+        TIME,
+        ("guerdon", "imitation"),
+        lambda learner, seed, watch: learner.gail(seed, watch),
+        3_000,
+        limit=2.0,
+    ),
 )
 GROUPS = tuple(dict.fromkeys(row.group for row in ROWS))
 
@@ -96,6 +107,7 @@ GOALS = (
     ("sac", "SB3", 1.25),
     ("solve-ppo", "the best peer", 1.0),
     ("solve-dqn", "the best peer", 1.0),
+    ("gail", "imitation", 4.0),
 )
 """Row, who is beside guerdon, and how many times as fast as that it has to be."""
 
@@ -117,6 +129,6 @@ def measure(
         row.train(learner, seed, clock)
         return clock.result()
     row.train(learner, seed + 1000, lambda steps, _: steps >= row.warmup_steps)
-    solve = SolveClock(1_000, *limit)
+    solve = SolveClock(1_000, *(row.limit * most for most in limit))
     row.train(learner, seed, solve)
     return solve.result()

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from guerdon.nn.spaces import CompositeSpace, get_part, is_image, part_spaces, shape_of
 
 EPSILON = 1e-8
+_NUMBERS = 1 << 22  # that become doubles at a time: a rollout of images would fill the memory
 
 
 class ObservationNormalizer(nn.Module):
@@ -47,11 +48,17 @@ class ObservationNormalizer(nn.Module):
             obs: The observations.
             mask: [...], False for rows that are no data; None if all are.
         """
-        rows = obs.reshape(-1, *self.mean.shape).double()
+        rows = obs.reshape(-1, *self.mean.shape)
         if mask is not None:
             rows = rows[mask.reshape(-1)]
         if not len(rows):
             return
+        for part in rows.split(max(1, _NUMBERS // max(1, self.mean.numel()))):
+            self._merge(part.double())
+        self.offset.copy_(self.mean)
+        self.scale.copy_(torch.rsqrt(self.variance + EPSILON))
+
+    def _merge(self, rows: Tensor) -> None:
         variance, mean = torch.var_mean(rows, 0, correction=0)
         total = self.count + len(rows)
         delta = mean - self.mean
@@ -61,8 +68,6 @@ class ObservationNormalizer(nn.Module):
         self.variance.copy_(moment + delta.square() * (self.count * share / total))
         self.mean.add_(delta * share)
         self.count.copy_(total)
-        self.offset.copy_(self.mean)
-        self.scale.copy_(torch.rsqrt(self.variance + EPSILON))
 
     def forward(self, obs: Tensor) -> Tensor:
         """Observations [..., *shape], normalised and clipped."""
@@ -74,9 +79,9 @@ class ObservationNormalizer(nn.Module):
 class CompositeNormalizer(nn.Module):
     """Normalisers for the parts of a Dict or Tuple space, where they have one."""
 
-    def __init__(self, space: CompositeSpace) -> None:
+    def __init__(self, space: CompositeSpace, images: bool = False) -> None:
         super().__init__()
-        made = {key: make_normalizer(part) for key, part in part_spaces(space).items()}
+        made = {key: make_normalizer(part, images) for key, part in part_spaces(space).items()}
         self.keys = tuple(made)
         self.numbers = {
             key: index for index, key in enumerate(key for key in made if made[key] is not None)
@@ -100,10 +105,16 @@ class CompositeNormalizer(nn.Module):
 Normalizer = ObservationNormalizer | CompositeNormalizer
 
 
-def make_normalizer(space: Space[Any]) -> Normalizer | None:
-    """A normaliser for a space, or None where none makes sense (images, categories)."""
+def make_normalizer(space: Space[Any], images: bool = False) -> Normalizer | None:
+    """A normaliser for a space, or None where none makes sense.
+
+    Args:
+        space: Categories have none.
+        images: Whether every pixel is normalised by itself, which networks that only learn from
+            images do without.
+    """
     if isinstance(space, spaces.Dict | spaces.Tuple):
-        return CompositeNormalizer(space)
-    if isinstance(space, spaces.Box) and not is_image(space):
+        return CompositeNormalizer(space, images)
+    if isinstance(space, spaces.Box) and (images or not is_image(space)):
         return ObservationNormalizer(shape_of(space))
     return None

@@ -113,6 +113,10 @@ class Adversarial(ImitationReward):
     network: Discriminator
     _after: float  # the steps after an end, discounted
 
+    def __init__(self, config: Any, device: str = "cpu", tb_logger: Any = None) -> None:
+        super().__init__(config, device, tb_logger)
+        self.absorbing = self.config.absorbing
+
     def reward(self, logit: Tensor) -> Tensor:
         """What a logit is worth."""
         raise NotImplementedError
@@ -242,7 +246,11 @@ class AIRLConfig(AdversarialConfig):
 
 @register_reward_model("airl")
 class AIRL(Adversarial):
-    """Adversarial inverse reinforcement learning: rewards of either sign."""
+    """Adversarial inverse reinforcement learning: rewards of either sign.
+
+    The discriminator's logit is f - log(pi), and the reward is f alone. The paper pays all of the
+    logit, which is the same and a bonus for entropy: the policy's own options can give that.
+    """
 
     Config = AIRLConfig
 

@@ -15,6 +15,7 @@ from guerdon.config.registry import Registry
 from guerdon.config.validation import validated
 from guerdon.data.batch import Batch
 from guerdon.reward import items
+from guerdon.reward.history import alone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -83,9 +84,15 @@ class RewardModel:
     """Whether it wants fresh data, and training."""
     imitates: bool = False
     """Whether it learns from demonstrations, which `load_expert_data` takes."""
+    history: int = 0
+    """How many rows before a transition it reads: they are ``data.before``, oldest first, with one
+    more dimension after the leading ones; ``data.before.mask`` tells which there are in the same
+    episode."""
     episodic: bool = False
     """Whether what a transition is worth depends on those before it in its episode; then `scan` is
     shown all of them in order, and what it says is stored beside them."""
+    absorbing: bool = False
+    """Whether it pays, at an end, for all the time after it."""
     needs_log_prob: bool = False
     """Whether the policy has to have a density."""
     off_policy: bool = False
@@ -122,10 +129,12 @@ class RewardModel:
             data: A `Batch` with any leading dimensions, or a list of dictionaries
                 (``obs``, ``action``, ``next_obs``, ``reward``, ``done``).
         """
-        if isinstance(data, Batch):
-            return data.replace(rew=as_rewards(self.score(data), data.rew))
-        batch = items.to_batch(data)
-        return items.with_rewards(data, as_rewards(self.score(batch), batch.rew))
+        batch = data if isinstance(data, Batch) else items.to_batch(data)
+        shown = batch
+        if self.history and "before" not in batch:  # rows [T, ...] are taken for one episode
+            shown = batch.replace(before=alone(batch, self))
+        rew = as_rewards(self.score(shown), batch.rew)
+        return batch.replace(rew=rew) if batch is data else items.with_rewards(data, rew)
 
     def score(self, data: Batch) -> Any:
         """What transitions are worth: an array, a tensor or a number, in the shape of ``rew``."""

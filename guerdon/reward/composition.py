@@ -12,6 +12,7 @@ from guerdon.data.batch import Batch
 from guerdon.reward.base import REWARDS, Metrics, RewardModel, Setting, create_reward_model
 from guerdon.reward.controls import EnvReward
 from guerdon.reward.guide import Scalars, adapted
+from guerdon.reward.history import Past, before_in, over
 from guerdon.reward.scaling import ReturnScaler
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class Reward:
             if type(model).wrap_buffer is not RewardModel.wrap_buffer
         ]
         self._check_wrappers()
+        self._pasts = {name: Past() for name, term in self.terms.items() if term.model.history}
         self._columns: dict[str, np.ndarray] = {}  # what episodic terms said, by the buffer's rows
         self._saw: tuple[Any, Any] | None = None  # the newest rewards of a learner, and their mask
 
@@ -80,7 +82,7 @@ class Reward:
             return
         name, *others = self._wrappers
         for other, model in zip(self.terms, self.models, strict=True):
-            if other in others or model.episodic or model in self._relabellers:
+            if other in others or model.episodic or model.history or model in self._relabellers:
                 raise ValueError(
                     f"the reward {name!r} reads more than the policy has done, which {other!r} "
                     "cannot be asked about: use one of them"
@@ -94,7 +96,8 @@ class Reward:
     @property
     def fields(self) -> tuple[str, ...]:
         """The fields of a transition that `resolve` needs, beside ``rew``."""
-        return tuple(sorted({field for model in self.models for field in model.fields}))
+        ends = ("terminated", "truncated") if self._pasts else ()
+        return tuple(sorted({*ends, *(field for model in self.models for field in model.fields)}))
 
     @property
     def reads_more(self) -> bool:
@@ -109,8 +112,9 @@ class Reward:
     @property
     def learns(self) -> bool:
         """Whether it wants `collect_data` and `train`."""
-        wanted = any(model.episodic or (self.cotrain and model.learns) for model in self.models)
-        return wanted or self.scaler is not None
+        in_order = bool(self._pasts) or any(model.episodic for model in self.models)
+        fitted = self.cotrain and any(model.learns for model in self.models)
+        return in_order or fitted or self.scaler is not None
 
     def setup(self, setting: Setting) -> None:
         """Tells every model what run it is for, each with a seed of its own."""
@@ -127,7 +131,7 @@ class Reward:
                     f"the reward {name!r} needs a policy with a replay buffer: use dqn, ddpg, td3 "
                     "or sac"
                 )
-            if self.clip is not None and getattr(model.config, "absorbing", False):
+            if self.clip is not None and model.absorbing:
                 raise ValueError(
                     f"'reward.clip' would cut away what {name!r} pays for all the time after an "
                     "end (absorbing): leave one of them out"
@@ -145,7 +149,7 @@ class Reward:
         if rows is not None:
             for model in self._relabellers:
                 batch = model.relabel(batch, rows, buffer)
-        terms = self._estimate(batch, rows)
+        terms = self._estimate(batch, rows, buffer)
         rew = self._stages(self._sum(terms))
         self._saw = rew, batch.get("mask")
         return batch.replace(rew=rew, rew_env=batch.rew, rew_terms=Batch(**terms))
@@ -167,13 +171,19 @@ class Reward:
         whole = {"correction": 0} if isinstance(rew, torch.Tensor) else {}
         return {"reward/mean": rew.mean(), "reward/std": rew.std(**whole)}
 
-    def _estimate(self, batch: Batch, rows: np.ndarray | None) -> dict[str, Any]:
+    def _estimate(
+        self, batch: Batch, rows: np.ndarray | None, buffer: Any = None
+    ) -> dict[str, Any]:
         terms = {}
         for name, term in self.terms.items():
-            seen = batch
-            if term.model.episodic and rows is not None:
-                seen = batch.replace(scanned=self._columns[name][rows])
-            terms[name] = term.model.estimate(seen).rew
+            seen, model = batch, term.model
+            if model.episodic and rows is not None:
+                seen = seen.replace(scanned=self._columns[name][rows])
+            if model.history and "cut" in batch:  # a rollout, which goes on from the one before
+                seen = seen.replace(before=self._pasts[name].before(batch, model))
+            elif model.history and rows is not None:
+                seen = seen.replace(before=before_in(buffer, rows, batch.get("mask"), model))
+            terms[name] = model.estimate(seen).rew
         return terms
 
     def _sum(self, terms: Mapping[str, Any]) -> Any:
@@ -208,6 +218,8 @@ class Reward:
             rows: Where the buffer holds them [T, B]; episodic terms need to know.
         """
         mask = np.asarray(data.mask)
+        for name, past in self._pasts.items():
+            past.follow(data, self.terms[name].model)
         for name, term in self.terms.items():
             if term.model.episodic and rows is not None:
                 self._store(name, rows, mask, term.model.scan(data))
@@ -261,6 +273,8 @@ class Reward:
         """The running episodes of some environments (None: all) will not go on."""
         for model in self.models:
             model.break_off(env_ids)
+        for past in self._pasts.values():
+            past.break_off(env_ids)
         if self.scaler:
             self.scaler.break_off(env_ids)
 
@@ -284,15 +298,6 @@ class Reward:
         self._columns = {name: np.array(column) for name, column in state["columns"].items()}
         if self.scaler:
             self.scaler.load_state_dict(state["scaler"])
-
-
-def over(data: Batch) -> np.ndarray:
-    """Where episodes are over: one that is cut at its newest row goes on in the next rollout."""
-    mask = np.asarray(data.mask)
-    newest = mask & (np.cumsum(mask[::-1], axis=0)[::-1] == 1)
-    ended = np.asarray(data.terminated) | np.asarray(data.truncated)
-    found: np.ndarray = ended | (np.asarray(data.cut) & ~newest)
-    return found
 
 
 def make_reward(

@@ -8,6 +8,7 @@ from collections.abc import Callable  # where pydantic finds it
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from pydantic import Field
 
 from guerdon.reward.base import RewardConfig, RewardModel, register_reward_model
 
@@ -50,6 +51,8 @@ class FunctionConfig(RewardConfig):
     """The user's rule: ``package.module:name``, or the function itself."""
     fields: tuple[str, ...] = ("obs", "act", "obs_next", "terminated")
     """The fields of a transition that the rule reads."""
+    history: int = Field(default=0, ge=0)
+    """How many rows before each transition the rule reads, too, as ``data.before``."""
 
 
 @register_reward_model("function")
@@ -63,7 +66,7 @@ class FunctionReward(RewardModel):
         target = self.config.target
         self._function = load_function(target) if isinstance(target, str) else target
         _check_takes_one(self._function, self._name)
-        self.fields = self.config.fields
+        self.fields, self.history = self.config.fields, self.config.history
 
     def score(self, data: Batch) -> Any:
         """What the rule says."""

@@ -38,6 +38,9 @@ class CuriosityConfig(TrainedConfig):
     passes, which is as much as all of them in one.)"""
     update_per_collect: int | None = Field(default=None, ge=1)  # type: ignore[assignment]
     """Gradient steps in a call of `train`, instead of what `update_proportion` makes."""
+    max_updates: int = Field(default=16, ge=1)
+    """Where `update_proportion` would make more gradient steps than this, minibatches are larger
+    instead: as much is learned from, in a fraction of the time."""
     train_every: int | None = Field(default=128, ge=1)
     """New transitions that `train` waits for."""
     warmup: int = Field(default=1000, ge=0)
@@ -64,7 +67,8 @@ class Features(nn.Module):
         self, setting: Setting, parts: Sequence[str], hidden: Sequence[int], size: int
     ) -> None:
         super().__init__()
-        self.input = TransitionInput(setting, parts, clip=CLIP)
+        # A frozen random network does not learn what scale its input has.
+        self.input = TransitionInput(setting, parts, clip=CLIP, images=True)
         self.layers = layers(self.input.size, hidden, size)
         self.size = size
 
@@ -246,7 +250,7 @@ class Curiosity(TrainedReward):
         steps, self.rows = config.update_per_collect, config.batch_size
         if steps is None:
             share = max(1, round(config.update_proportion * new))
-            steps = math.ceil(share / config.batch_size)
+            steps = min(math.ceil(share / config.batch_size), config.max_updates)
             self.rows = math.ceil(share / steps)
         self._new = 0
         return self.fit(steps)

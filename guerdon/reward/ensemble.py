@@ -73,7 +73,8 @@ class EnsembleReward(RewardModel):
         self.fields = first.fields
         self.learns, self.imitates = first.learns, first.imitates
         self.episodic, self.off_policy = first.episodic, first.off_policy
-        self.needs_log_prob = first.needs_log_prob
+        self.needs_log_prob, self.absorbing = first.needs_log_prob, first.absorbing
+        self.history = first.history
         self._fresh: Batch | None = None
 
     @classmethod

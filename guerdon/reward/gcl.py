@@ -1,6 +1,7 @@
 """Guided cost learning: maximum-entropy inverse reinforcement learning beside a policy.
 
-https://arxiv.org/abs/1603.00448.
+https://arxiv.org/abs/1603.00448. The paper weighs whole trajectories, whose probabilities span many
+orders of magnitude; here transitions are weighed, by the probability of their actions alone.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from guerdon.nn.encoders import MLP
 from guerdon.nn.init import linear
 from guerdon.nn.optimizer import Optimizer
 from guerdon.reward.base import Metrics, Setting, register_reward_model
-from guerdon.reward.inputs import TransitionInput
+from guerdon.reward.inputs import TransitionInput, take_rows
 from guerdon.reward.trained import ImitationConfig, ImitationReward
 
 if TYPE_CHECKING:
@@ -184,10 +185,4 @@ class GCL(ImitationReward):
 
 def _in_chunks(function: Callable[[Any, Any], Tensor], obs: Any, act: Tensor) -> Tensor:
     parts = [slice(start, start + _CHUNK) for start in range(0, len(act), _CHUNK)]
-    return torch.cat([function(_rows(obs, part), act[part]).float() for part in parts])
-
-
-def _rows(value: Any, part: slice) -> Any:
-    if isinstance(value, dict):
-        return {key: _rows(each, part) for key, each in value.items()}
-    return value[part]
+    return torch.cat([function(take_rows(obs, part), act[part]).float() for part in parts])

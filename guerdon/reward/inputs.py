@@ -68,6 +68,7 @@ class TransitionInput(nn.Module):
         parts: Which fields to join: ``obs``, ``act``, ``obs_next``.
         model: How images are encoded.
         clip: The largest absolute value of a normalised number.
+        images: Whether the pixels of images are normalised, too.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class TransitionInput(nn.Module):
         parts: Sequence[str],
         model: ModelConfig | None = None,
         clip: float = 10.0,
+        images: bool = False,
     ) -> None:
         super().__init__()
         self.parts = tuple(parts)
@@ -86,7 +88,7 @@ class TransitionInput(nn.Module):
             kind = _kind(part)
             if kind not in self.encoders:  # observations and next ones are of one kind
                 space = setting.action_space if kind == "act" else setting.observation_space
-                if (normalizer := make_normalizer(space)) is not None:
+                if (normalizer := make_normalizer(space, images)) is not None:
                     self.normalizers[kind] = normalizer
                     _set_clip(normalizer, clip)
                 self.encoders[kind] = make_joint(space, model or ModelConfig())

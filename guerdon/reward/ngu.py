@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from guerdon.nn.optimizer import Optimizer
 from guerdon.reward.base import Metrics, Setting, register_reward_model
-from guerdon.reward.composition import over
 from guerdon.reward.curiosity import Curiosity, CuriosityConfig, InverseModel, Moments
+from guerdon.reward.history import over
 from guerdon.reward.inputs import tensors
 from guerdon.reward.neighbors import EpisodicMemory
 from guerdon.reward.rnd import Distillation

@@ -19,7 +19,7 @@ from guerdon.data.preferences import SKIP, Preference, load_preferences, save_pr
 from guerdon.data.spaces import check_rows
 from guerdon.reward import items
 from guerdon.reward.base import Metrics, Setting, register_reward_model
-from guerdon.reward.composition import over
+from guerdon.reward.history import over
 from guerdon.reward.inputs import tensors
 from guerdon.reward.memory import Memory
 from guerdon.reward.ranking import Pairs, RankingConfig, RankingReward

@@ -13,9 +13,9 @@ from numba import njit
 from pydantic import Field
 
 from guerdon.reward.base import RewardConfig, RewardModel, Setting, register_reward_model
-from guerdon.reward.composition import over
+from guerdon.reward.history import over
 from guerdon.reward.inputs import TransitionInput, refuse_images, tensors
-from guerdon.reward.trained import check_experts, read_experts
+from guerdon.reward.trained import check_experts, draw_rows, read_experts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -114,10 +114,7 @@ class PWIL(RewardModel):
         starts = np.cumsum(lengths) - lengths
         parts = zip(starts + first, starts + lengths, strict=True)
         rows = np.concatenate([np.arange(start, stop, step) for start, stop in parts])
-        if size is None or size >= len(rows):
-            return rows
-        drawn: np.ndarray = generator.choice(rows, size, replace=False)
-        return drawn
+        return draw_rows(rows, size, generator)
 
     # --- what transitions are worth
 

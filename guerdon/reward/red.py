@@ -18,7 +18,7 @@ from guerdon.nn.init import linear
 from guerdon.nn.optimizer import Optimizer
 from guerdon.reward.base import Metrics, Setting, register_reward_model
 from guerdon.reward.inputs import TransitionInput
-from guerdon.reward.trained import ImitationConfig, ImitationReward
+from guerdon.reward.trained import ImitationConfig, ImitationReward, draw_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -131,8 +131,8 @@ class RED(ImitationReward):
         assert self.demonstrations is not None
         fitted, held_out = _split(self.demonstrations.lengths, self.generator)
         size = self.config.sample_size
-        self.expert = self.tensors(rows[_drawn(fitted, size, self.generator)])
-        self.held_out = self.tensors(rows[_drawn(held_out, size, self.generator)])
+        self.expert = self.tensors(rows[draw_rows(fitted, size, self.generator)])
+        self.held_out = self.tensors(rows[draw_rows(held_out, size, self.generator)])
 
     def collect_data(self, data: Any) -> None:
         """Needs nothing of the policy."""
@@ -189,13 +189,6 @@ def _split(lengths: np.ndarray, generator: np.random.Generator) -> tuple[np.ndar
     order = generator.permutation(unit[-1] + 1)
     out = np.isin(unit, order[: max(1, int(HELD_OUT * len(order)))])
     return np.flatnonzero(~out), np.flatnonzero(out)
-
-
-def _drawn(rows: np.ndarray, size: int | None, generator: np.random.Generator) -> np.ndarray:
-    if size is None or size >= len(rows):
-        return rows
-    drawn: np.ndarray = generator.choice(rows, size, replace=False)
-    return drawn
 
 
 def _noise(value: Any, generator: np.random.Generator) -> Any:

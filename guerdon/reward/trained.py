@@ -207,6 +207,14 @@ def check_experts(setting: Setting, rows: Batch) -> None:
     check_rows(setting.action_space, rows.act, "act of the demonstrations", "same_kind")
 
 
+def draw_rows(rows: np.ndarray, size: int | None, generator: np.random.Generator) -> np.ndarray:
+    """So many of some rows, each at most once; all of them if that is None, or more than all."""
+    if size is None or size >= len(rows):
+        return rows
+    drawn: np.ndarray = generator.choice(rows, size, replace=False)
+    return drawn
+
+
 class ImitationConfig(TrainedConfig):
     """What every reward model that learns from demonstrations can be told."""
 

@@ -60,9 +60,10 @@ class SnippetConfig(RankingConfig, ImitationConfig):
 class TREXConfig(SnippetConfig):
     """Options of `trex`."""
 
-    rank_by: Literal["return", "order"] | list[float] = "return"
+    rank_by: Literal["return", "order", "random"] | list[float] = "return"
     """What ranks the demonstrations: their own ``return``, the ``order`` they are stored in (worst
-    first), or a list with a number for each (the more the better)."""
+    first), or a list with a number for each (the more the better). ``random`` shuffles them: a
+    control, which has nothing to teach."""
 
 
 @register_reward_model("trex")
@@ -78,6 +79,8 @@ class TREX(RankingReward, ImitationReward):
             return demonstrations.returns
         if said == "order":
             return np.arange(len(demonstrations))
+        if said == "random":
+            return self.generator.permutation(len(demonstrations))
         if len(said) != len(demonstrations):
             raise ValueError(
                 f"'rank_by' has {len(said)} numbers for {len(demonstrations)} demonstrations"

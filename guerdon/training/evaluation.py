@@ -85,11 +85,9 @@ def evaluation_metrics(result: Collected) -> dict[str, float]:
 def can_follow(reward: Reward) -> bool:
     """Whether a reward other than the environment's can score episodes as they are played.
 
-    One that depends on earlier transitions would have to be shown whole episodes in order, and
-    what an environment tells beside a transition is not kept.
+    What an environment tells beside a transition is not kept.
     """
-    episodic = any(model.episodic for model in reward.models)
-    return not reward.plain and not episodic and _SHOWN.issuperset(reward.fields)
+    return not reward.plain and _SHOWN.issuperset(reward.fields)
 
 
 class LearnedReturns:
@@ -106,6 +104,9 @@ class LearnedReturns:
         self._everyone = np.arange(n_envs)
         self._returns: list[float] = []
         self._steps: list[tuple[Step, np.ndarray, Batch]] = []
+        # Models that depend on earlier transitions are shown whole episodes, all others many rows.
+        self._whole = any(model.episodic or model.history for model in reward.models)
+        self._open: list[list[Batch]] = [[] for _ in range(n_envs)]
 
     def __call__(self, rows: dict[str, Any], step: Step, dummy: np.ndarray | None) -> None:
         """Takes a step; see `Collector`."""
@@ -119,6 +120,9 @@ class LearnedReturns:
             truncated=step.truncated,
             obs_next=step.obs_next,
         )
+        if self._whole:
+            self._follow(step, ids[real], shown[real])
+            return
         self._steps.append((step, ids[real], shown[real]))
         if len(self._steps) * len(self._everyone) >= _CHUNK:
             self._score()
@@ -127,6 +131,16 @@ class LearnedReturns:
         """The returns of all episodes that ended, in the order in which they did."""
         self._score()
         return self._returns
+
+    def _follow(self, step: Step, ids: np.ndarray, rows: Batch) -> None:
+        for env in () if step.broken is None else step.broken:
+            self._open[env] = []
+        for number, env in enumerate(ids):
+            self._open[env].append(rows[number : number + 1])
+            if rows.terminated[number] or rows.truncated[number]:
+                scored = self._reward.score(Batch.cat(self._open[env]))
+                self._returns.append(float(np.sum(scored, dtype=np.float64)))
+                self._open[env] = []
 
     def _score(self) -> None:
         steps, self._steps = self._steps, []

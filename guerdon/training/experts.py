@@ -8,7 +8,7 @@ import shutil
 import sys
 import tempfile
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
@@ -207,7 +207,7 @@ def _play(
 class Expert:
     """Demonstrations by their name: ``expert:<preset>``, and options after ``?``.
 
-    All of them: ``expert:cartpole_ppo?episodes=10&return=475&noise=0,0.5&seed=0``.
+    ``expert:cartpole_ppo?episodes=10&return=475&noise=0,0.5&most=100&steps=50&seed=0`` has all.
     """
 
     preset: str
@@ -219,6 +219,11 @@ class Expert:
     reach."""
     noise: tuple[float, ...] = ()
     """Shares of random actions: so many episodes are played with each."""
+    most: float | None = None
+    """The largest return of an episode that is kept: for rewards from ranked demonstrations, which
+    shall teach more than they show."""
+    steps: int | None = None
+    """How long episodes are recorded, at most."""
     seed: int = 0
     """Of the training, and of the episodes."""
 
@@ -230,6 +235,8 @@ class Expert:
             "episodes": ("episodes", int),
             "return": ("target_return", float),
             "noise": ("noise", lambda text: tuple(float(part) for part in text.split(","))),
+            "most": ("most", float),
+            "steps": ("steps", int),
             "seed": ("seed", int),
         }
         given: dict[str, Any] = {}
@@ -246,8 +253,8 @@ class Expert:
                 f"{name!r} is not understood ({error}): write expert:PRESET?episodes=10&return=475"
             ) from None
         expert = cls(preset, **given)
-        if not preset or expert.episodes < 1:
-            what = "episodes" if preset else "preset"
+        if not preset or expert.episodes < 1 or expert.steps == 0:
+            what = "preset" if not preset else "episodes" if expert.episodes < 1 else "steps"
             raise ConfigError(f"{name!r} has no {what}: write expert:PRESET?episodes=10")
         if not all(0 <= level <= 1 for level in expert.noise):
             raise ConfigError(f"{name!r} has noise that is no share: give 0 to 1")
@@ -269,6 +276,8 @@ def expert_folder(name: str, display: Mode = "auto") -> Path:
     expert = Expert.of(name)
     config = expert.config()
     text = f"{to_yaml(config)}\n{expert.episodes} episodes, noise {expert.noise}\n"
+    if expert.most is not None or expert.steps is not None:
+        text += f"return up to {expert.most}, steps up to {expert.steps}\n"
     title = Path(expert.preset).stem
     root = cache_folder() / "demonstrations"
     folder = root / f"{title}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
@@ -321,6 +330,7 @@ def _make(expert: Expert, config: GuerdonConfig, folder: Path, display: Mode) ->
         summary = train(made, display=display)
         _check(expert, summary)
         demonstrations = collect_run(run, expert.episodes, noise=expert.noise, seed=expert.seed)
+        demonstrations = shortened(demonstrations, expert.most, expert.steps)
         save_demonstrations(demonstrations, played)
         try:
             played.rename(folder)
@@ -332,6 +342,24 @@ def _make(expert: Expert, config: GuerdonConfig, folder: Path, display: Mode) ->
     finally:
         torch.set_num_threads(threads)
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def shortened(
+    demonstrations: Demonstrations, most: float | None = None, steps: int | None = None
+) -> Demonstrations:
+    """Those with a return of `most` at most, and the first `steps` of each."""
+    returns = demonstrations.returns
+    kept = np.flatnonzero(returns <= (np.inf if most is None else most))
+    if not len(kept):
+        raise RuntimeError(
+            f"all demonstrations have a return above {most:g}, the least of them "
+            f"{returns.min():.4g}: ask for a larger 'most', or for more noise"
+        )
+    return replace(
+        demonstrations,
+        episodes=[demonstrations.episodes[i][:steps] for i in kept],
+        seeds=[demonstrations.seeds[i] for i in kept],
+    )
 
 
 def _check(expert: Expert, summary: dict[str, Any]) -> None:

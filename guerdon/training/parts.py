@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -133,25 +134,27 @@ def make_parts(
     """
     seeds = Seeds.of(config.seed)
     collecting, testing = config.env, config.env.for_evaluation(config.eval.n_envs)
-    if env_setting is None:
-        env, eval_env = make_env(collecting), make_env(testing)
-    else:
+    makers: list[Any] = [None, None]
+    if env_setting is not None:
         make, *settings = env_setting
+        makers = [(make, each) for each in settings]
+    with ExitStack() as opened:  # environments have processes: none stays if anything fails
         env, eval_env = (
-            make_env(section, (make, each))
-            for section, each in zip((collecting, testing), settings, strict=True)
+            opened.enter_context(make_env(section, maker))
+            for section, maker in zip((collecting, testing), makers, strict=True)
         )
-    device = find_device(config.run.device)
-    policy = make_policy(config, env, policy_fn, seed=seeds.policy, device=device, model=model)
-    reward = prepare_reward(config, policy, env, seeds.reward, display)
-    if policy.on_policy:
-        size = rollout_slots(config, env) * env.n_envs
-    else:
-        size = config.collect.buffer_size or 0
-    buffer = policy.make_buffer(size, env.n_envs, seeds.buffer)
-    collector = Collector(
-        policy, env, buffer, seed=seeds.collect, store_info="info" in reward.fields
-    )
+        device = find_device(config.run.device)
+        policy = make_policy(config, env, policy_fn, seed=seeds.policy, device=device, model=model)
+        reward = prepare_reward(config, policy, env, seeds.reward, display)
+        if policy.on_policy:
+            size = rollout_slots(config, env) * env.n_envs
+        else:
+            size = config.collect.buffer_size or 0
+        buffer = policy.make_buffer(size, env.n_envs, seeds.buffer)
+        collector = Collector(
+            policy, env, buffer, seed=seeds.collect, store_info="info" in reward.fields
+        )
+        opened.pop_all()
     return Parts(env, eval_env, policy, reward, collector, seeds)
 
 

@@ -100,6 +100,25 @@ def test_the_parts_of_a_dict_are_normalised_where_they_are_numbers():
     assert result["view"] is obs["view"]
 
 
+def test_many_rows_are_merged_part_by_part(monkeypatch):
+    rows = torch.randn(10, 3, generator=torch.Generator().manual_seed(0)) * 4 + 100
+    whole, parts = ObservationNormalizer((3,)), ObservationNormalizer((3,))
+    whole.update(rows)
+    monkeypatch.setattr("guerdon.nn.normalizer._NUMBERS", 7)  # two rows at a time
+    parts.update(rows)
+    torch.testing.assert_close(parts.state_dict(), whole.state_dict())
+
+
+def test_pixels_are_normalised_each_by_itself_where_that_is_asked_for():
+    normalizer = make_normalizer(spaces.Box(0, 255, (1, 8, 8), np.uint8), images=True)
+    images = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
+    images[1, 0, 0, 0] = 200  # the only pixel that changes
+    normalizer.update(images)
+    result = normalizer(images)
+    assert result[:, 0, 0, 0].tolist() == pytest.approx([-1.0, 1.0])
+    assert not result[..., 1:].any()
+
+
 @pytest.mark.parametrize("space", [spaces.Discrete(3), spaces.Box(0, 255, (8, 8, 3), np.uint8)])
 def test_categories_and_images_have_no_normaliser(space):
     assert make_normalizer(space) is None

@@ -34,6 +34,16 @@ def test_it_takes_vectors_and_images_and_actions_of_both_kinds(
     assert (rew > 0).all()
 
 
+def test_what_images_always_show_is_nothing_to_look_at():
+    model, data = make("rnd", IMAGE), rollout((6, 4), IMAGE)
+    brighter = data.replace(obs_next=(data.obs_next // 4 + 150).astype(np.uint8))
+    feed(model, brighter)
+    pixels = model.network.target.input.normalizers["obs"](torch.from_numpy(brighter.obs_next))
+    assert abs(pixels.mean()) < 1e-5
+    assert pixels.std() == pytest.approx(1.0, abs=0.01)
+    assert model.network.predictor.input.normalizers is model.network.target.input.normalizers
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_it_takes_observations_of_several_parts(name):
     space = spaces.Dict({"a": VECTOR, "b": spaces.Discrete(3)})

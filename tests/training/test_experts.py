@@ -143,8 +143,8 @@ def test_a_run_plays_with_several_checkpoints_in_their_order(finished):
         ("expert:cartpole_ppo", Expert("cartpole_ppo")),
         ("expert:a/b.yaml?seed=3", Expert("a/b.yaml", seed=3)),
         (
-            "expert:cartpole_ppo?episodes=20&return=475.5&noise=0,0.25&seed=1",
-            Expert("cartpole_ppo", 20, 475.5, (0.0, 0.25), 1),
+            "expert:cartpole_ppo?episodes=20&return=475.5&noise=0,0.25&most=100&steps=50&seed=1",
+            Expert("cartpole_ppo", 20, 475.5, (0.0, 0.25), 100.0, 50, 1),
         ),
     ],
 )
@@ -160,6 +160,7 @@ def test_a_name_says_what_is_wanted(name, expected):
         ("expert:x?episodes", "is not understood"),
         ("expert:x?episodes=0", "has no episodes"),
         ("expert:x?noise=0,2", "noise that is no share"),
+        ("expert:x?steps=0", "has no steps"),
         ("expert:", "has no preset"),
     ],
 )
@@ -209,6 +210,19 @@ def test_another_wish_is_another_folder(cache, preset):
     third = expert_folder(f"expert:{preset}?episodes=1", "none")
     assert len({first, second, third}) == 3
     assert {path for path in cache.iterdir() if path.is_dir()} == {first, second, third}
+
+
+def test_only_worse_episodes_are_kept_and_only_their_beginning(cache, preset):
+    every = load_demonstrations(expert_folder(f"expert:{preset}?episodes=8&noise=0,1", "none"))
+    most = float(np.median(every.returns))
+    name = f"expert:{preset}?episodes=8&noise=0,1&most={most}&steps=3"
+    kept = load_demonstrations(expert_folder(name, "none"))
+    assert len(kept) == (every.returns <= most).sum() < len(every)
+    assert kept.lengths.max() == 3
+    assert kept.returns.max() <= most
+    with pytest.raises(RuntimeError, match=r"have a return above -99, the least of them"):
+        expert_folder(f"expert:{preset}?most=-99", "none")
+    assert len([path for path in cache.iterdir() if path.is_dir()]) == 2
 
 
 def test_nothing_is_shown_where_nothing_shall_be(cache, preset, capsys):

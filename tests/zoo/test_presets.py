@@ -19,7 +19,12 @@ PRESETS = sorted(
     path.stem for path in (Path(guerdon.__file__).parent / "zoo" / "preset").glob("*.yaml")
 )
 # The package without which environments with such ids cannot be made.
-PACKAGES = {"ALE/": "ale_py", "HalfCheetah": "mujoco", "Hopper": "mujoco"}
+PACKAGES = {
+    "ALE/": "ale_py",
+    "HalfCheetah": "mujoco",
+    "Hopper": "mujoco",
+    "MiniGrid": "minigrid",
+}
 ITERATIONS = 3
 
 
@@ -29,6 +34,13 @@ def _one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def _cache(monkeypatch, tmp_path_factory):
+    """Experts are made once for all of these tests, and not where the user keeps them."""
+    shared = tmp_path_factory.getbasetemp().parent / "guerdon-cache"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(shared))
 
 
 def need_package(env_id):
