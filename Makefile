@@ -34,10 +34,10 @@ bench: $(BENCH_VENV)/.peers .venv-diengine/.peer .venv-imitation/.peer ## guerdo
 	$(BENCH_VENV)/bin/python benchmarks/buffers.py --markdown docs/benchmarks.md
 	$(BENCH_VENV)/bin/python benchmarks/training.py
 
-results: $(VENV)/.dev ## train what docs/results.md has no result of yet, and write that page
+results: reward-results ## train what docs/results.md and docs/reward_results.md lack, and write those pages
 	$(BIN)/python benchmarks/learning.py
 
-reward-results: $(VENV)/.dev ## the same for reward models and docs/reward_results.md
+reward-results: $(VENV)/.dev ## only those of reward models
 	$(BIN)/python benchmarks/reward_learning.py
 
 clean: ## remove what the other targets made

@@ -20,7 +20,6 @@ SOLVED = (
     *(Row(f"cartpole_{policy}", 475.0) for policy in ("dqn", "a2c", "ppo", "sac")),
     *(Row(f"pendulum_{policy}", -200.0) for policy in ("ddpg", "td3", "sac")),
 )
-PONG = ("eval.every=200_000", "run.checkpoint_every=50_000", "run.device=auto")
 ABOVE_RANDOM = (
     Row("halfcheetah_ppo", overrides=("run.max_steps=200_000",)),
     Row("halfcheetah_sac", overrides=("run.max_steps=30_000", "eval.every=10_000")),
@@ -29,16 +28,22 @@ ABOVE_RANDOM = (
     Row(
         "pong_ppo",
         seeds=3,
-        overrides=("run.max_steps=2_000_000", *PONG),
+        overrides=(
+            "run.max_steps=2_000_000",
+            "eval.every=200_000",
+            "run.checkpoint_every=50_000",
+            "run.device=auto",
+        ),
     ),
     Row(
         "pong_dqn",
         seeds=3,
         overrides=(
-            "run.max_steps=600_000",
+            "run.max_steps=400_000",
+            "eval.every=100_000",
             "policy.epsilon.decay=50_000",
             "collect.warmup_steps=10_000",
-            *PONG,
+            "run.device=auto",
         ),
     ),
 )

@@ -41,7 +41,7 @@ SECTIONS = (
         "Imitation on CartPole with a fixed horizon",
         "500 steps, whatever happens; the true return counts those before the pole falls. Nothing "
         "about the length of an episode tells how good it was. Ten demonstrated episodes (return "
-        "500), 100,000 steps.",
+        "500), 100,000 steps (`fairl`: 300,000).",
         (
             *(
                 row
@@ -111,7 +111,14 @@ SECTIONS = (
             Row(
                 "hopper_sac",
                 variant="constant",
-                overrides=("reward=constant", "run.max_steps=100_000"),
+                overrides=(
+                    "reward=constant",
+                    "env.n_envs=4",
+                    "collect.n_step=4",
+                    "learn.updates_per_collect=2",
+                    "eval.every=10_000",
+                    "run.max_steps=100_000",
+                ),
                 seeds=3,
             ),
         ),

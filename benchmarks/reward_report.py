@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 HEAD = """# What reward models teach
 
-Made by `make reward-results` (`benchmarks/reward_learning.py`), which runs what is missing and
+Made by `make results` (`benchmarks/reward_learning.py`), which runs what is missing and
 writes this page from the files in
 [`benchmarks/results/rewards`](../benchmarks/results/rewards). Policies learn from the learned
 reward alone; returns are the environment's own, the mean over 20 episodes of the *final* policy.

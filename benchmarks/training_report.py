@@ -67,6 +67,18 @@ def _ratio(unit: str, measures: dict[str, Any], name: str) -> float | None:
     return own / other if unit == SPEED else other / own
 
 
+def _bound(row: dict[str, Any], name: str) -> float | None:
+    """What `_ratio` would be if those that were given up had solved it in that moment."""
+    own = row["measures"].get(OWN, {}).get("median")
+    if row["unit"] == SPEED or own is None or name not in row["measures"]:
+        return None
+    runs = row["measures"][name]["runs"]
+    least = [
+        run["value"] or max((at for _, at, _ in run["evaluations"]), default=0) for run in runs
+    ]
+    return float(np.quantile(least, 0.5, method="nearest")) / own
+
+
 def goals(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What guerdon had to reach, and what it did; for the rows that were measured."""
     by_key = {row["key"]: row for row in rows}
@@ -75,16 +87,13 @@ def goals(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if key not in by_key:
             continue
         row = by_key[key]
-        ratios = _peers(row) if beside == _BEST else [row["ratios"].get(beside)]
+        names = [name for name in row["ratios"] if name != OWN] if beside == _BEST else [beside]
+        ratios = [row["ratios"].get(name) or _bound(row, name) for name in names]
         reached = min((ratio for ratio in ratios if ratio is not None), default=None)
         met = reached is not None and reached >= at_least
         goal = {"row": key, "beside": beside, "at_least": at_least, "reached": reached}
         result.append(goal | {"met": met})
     return result
-
-
-def _peers(row: dict[str, Any]) -> list[float | None]:
-    return [ratio for name, ratio in row["ratios"].items() if name != OWN]
 
 
 def merged(path: Path, data: dict[str, Any]) -> dict[str, Any]:
@@ -120,7 +129,9 @@ def _cell(row: dict[str, Any], name: str) -> str:
     measure, ratio = row["measures"][name], row["ratios"][name]
     value, n_runs = measure["median"], len(measure["runs"])
     if value is None:
-        return f"{measure['done']} of {n_runs} solved"
+        bound = _bound(row, name)
+        over = "" if bound is None else f" (over {bound:.1f}x)"
+        return f"{measure['done']} of {n_runs} solved{over}"
     text = f"{value:,.0f}" if row["unit"] == SPEED else f"{value:.1f} s"
     if measure["done"] < n_runs:
         text += f", {measure['done']} of {n_runs}"
@@ -231,8 +242,8 @@ _SETTINGS = """
 - Solved: seconds of training to the first of two evaluations in a row with a mean return of 475 or
   more (20 greedy episodes, every 1,000 environment steps or at the end of the iteration). Every
   library has the settings it publishes for CartPole, 500,000 steps and 120 seconds.
-- Imitated: the same for the true return, which the learners never see, with twice the steps and
-  seconds.
+- Imitated: the same for the true return, which the learners never see.
+- Who was given up needed longer than that: *over* marks what guerdon is faster by at least.
 """
 
 

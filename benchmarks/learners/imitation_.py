@@ -27,7 +27,7 @@ _STEPS = 800_000
 
 class _Imitation(Learner):
     name = "imitation"
-    packages = ("imitation", "stable-baselines3")
+    packages = ("imitation",)
     usage: ClassVar = {
         "gail": "the settings of its tutorial (seals/CartPole-v0, 8 environments, PPO with a "
         "learning rate of 4e-4, 8 updates of 1,024 a round), with guerdon's 10 demonstrations",
@@ -35,7 +35,9 @@ class _Imitation(Learner):
 
     def gail(self, seed: int, watch: Watch) -> None:
         """See `Learner`."""
-        venv = make_vec_env("seals/CartPole-v0", rng=np.random.default_rng(seed), n_envs=_N_ENVS)
+        venv = make_vec_env(
+            "seals:seals/CartPole-v0", rng=np.random.default_rng(seed), n_envs=_N_ENVS
+        )
         learner = PPO(
             "MlpPolicy",
             venv,

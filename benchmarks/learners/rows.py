@@ -30,8 +30,6 @@ class Row:
     train: Callable[[Learner, int, Watch], None]
     warmup_steps: int
     """Not timed."""
-    limit: float = 1.0
-    """How many times the usual steps and seconds a solver may take."""
 
     @property
     def group(self) -> str:
@@ -92,7 +90,6 @@ ROWS = (
         ("guerdon", "imitation"),
         lambda learner, seed, watch: learner.gail(seed, watch),
         3_000,
-        limit=2.0,
     ),
 )
 GROUPS = tuple(dict.fromkeys(row.group for row in ROWS))
@@ -129,6 +126,6 @@ def measure(
         row.train(learner, seed, clock)
         return clock.result()
     row.train(learner, seed + 1000, lambda steps, _: steps >= row.warmup_steps)
-    solve = SolveClock(1_000, *(row.limit * most for most in limit))
+    solve = SolveClock(1_000, *limit)
     row.train(learner, seed, solve)
     return solve.result()
