@@ -17,6 +17,8 @@ from trials import ROOT, SEEDS, Row, run_missing
 
 RESULTS = ROOT / "benchmarks" / "results" / "rewards"
 RANDOM = "reward.expert_data_path=zoo:cartpole_fixed_random"
+RANDOM_V1 = "reward.expert_data_path=zoo:cartpole_random"
+NORMALIZED = ("policy.model.normalize_obs=true", "reward.normalize=true")
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ SECTIONS = (
         "teach to end: see the rows with random demonstrations, with a constant, with `log_d` and "
         "with `airl`.",
         (
-            *imitation("cartpole_ppo_gail", 475.0, "reward.expert_data_path=zoo:cartpole_random"),
+            *imitation("cartpole_ppo_gail", 475.0, RANDOM_V1),
             Row("cartpole_ppo_gail", variant="log_d", overrides=("reward.form=log_d",)),
             Row(
                 "cartpole_ppo",
@@ -73,7 +75,7 @@ SECTIONS = (
                 overrides=("reward=airl", "reward.expert_data_path=zoo:cartpole"),
             ),
             Row("cartpole_ppo", variant="constant", overrides=("reward=constant",)),
-            Row("cartpole_dqn_gail", 475.0),
+            *imitation("cartpole_dqn_gail", 475.0, RANDOM_V1),
         ),
     ),
     Section(
@@ -130,6 +132,7 @@ SECTIONS = (
         "and every step towards it costs. The same ppo with and without a bonus; 200,000 steps.",
         (
             Row("deepsea_ppo", 0.5),
+            Row("deepsea_ppo", 0.5, variant="normalized", overrides=NORMALIZED),
             *(Row(f"deepsea_ppo_{model}", 0.5) for model in ("rnd", "icm", "ngu")),
         ),
     ),
@@ -142,6 +145,7 @@ SECTIONS = (
             Row("minigrid_empty_ppo", 0.8),
             *(Row(f"minigrid_empty_ppo_{model}", 0.8) for model in ("rnd", "icm", "ngu")),
             Row("minigrid_doorkey_ppo", 0.8),
+            Row("minigrid_doorkey_ppo", 0.8, variant="normalized", overrides=NORMALIZED),
             *(Row(f"minigrid_doorkey_ppo_{model}", 0.8) for model in ("rnd", "icm", "ngu")),
         ),
     ),

@@ -11,6 +11,16 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
 UNPICKLE = "data/unpickle.py"
+DRAWING = "reward/drawing.py"
+SHARED = {
+    "random",
+    "random.Random",
+    "random.getstate",
+    "random.setstate",
+    "numpy.random.MT19937",
+    "numpy.random.get_state",
+    "numpy.random.set_state",
+}
 SEEDED = {"default_rng", "Generator", "SeedSequence", "PCG64", "BitGenerator"}
 UNSAFE = {"pickle.load", "pickle.loads", "pickle.Unpickler", "torch.load"}
 BUILTINS = {"eval", "exec", "print"}
@@ -90,6 +100,8 @@ def bad(name: str, node: ast.AST, parent: ast.AST | None, file: str) -> bool:
         )
     if name == "pickle.Unpickler" and file == UNPICKLE:
         return called  # it may be a base class, and its subclass restricts it
+    if name in SHARED and file == DRAWING:
+        return False  # it puts back what others have
     if name in UNSAFE or name in GLOBAL_SEEDS:
         return True
     if name.startswith("numpy.random."):
@@ -173,6 +185,14 @@ def test_only_one_file_may_unpickle_and_only_with_restrictions():
         "import torch\nread = torch.load",
     ):
         assert offences(source, UNPICKLE) != []
+
+
+def test_only_one_file_may_lend_the_generators_that_all_share_and_it_draws_nothing():
+    lending = "import random\nimport numpy as np\nrandom.setstate(np.random.get_state())"
+    assert offences(lending, DRAWING) == []
+    assert offences(lending) != []
+    for source in ("import random\nrandom.random()", "import numpy as np\nnp.random.seed(0)"):
+        assert offences(source, DRAWING) != []
 
 
 # --- files for installation

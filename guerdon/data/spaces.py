@@ -8,9 +8,10 @@ import torch
 from gymnasium import Space, spaces
 
 from guerdon.data.batch import Batch
-from guerdon.data.leaves import describe
+from guerdon.data.leaves import describe, to_numpy
 
 _SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, Dict, Tuple and Text"
+_Numbers = spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
 
 
 def space_to_json(space: Space[Any]) -> dict[str, Any]:
@@ -113,11 +114,11 @@ def check_rows(space: Space[Any], rows: Any, name: str, casting: Any = "safe") -
         space: The space; one of a kind not known here fits anything.
         rows: An array or tensor, or a `Batch` of them.
         name: What the rows are called in an error.
-        casting: How an array's dtype must be convertible to a Box's, as in `numpy.can_cast`.
+        casting: How an array's dtype must be convertible to a Box's, as in `numpy.can_cast`; whole
+            numbers have to stay the same.
     """
     if isinstance(space, spaces.Dict | spaces.Tuple):
-        pairs = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
-        parts: dict[str, Space[Any]] = {str(key): part for key, part in pairs}
+        parts = _parts(space)
         keys = rows.keys() if isinstance(rows, Batch) else None
         if keys != parts.keys():
             found = describe(rows) if keys is None else f"the keys {', '.join(keys)}"
@@ -127,10 +128,22 @@ def check_rows(space: Space[Any], rows: Any, name: str, casting: Any = "safe") -
     elif isinstance(space, spaces.Text):
         if not isinstance(rows, np.ndarray) or not all(isinstance(text, str) for text in rows):
             raise ValueError(f"{name} must be an array of strings for {space}")
-    elif isinstance(
-        space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
-    ):
+    elif isinstance(space, _Numbers):
         _check_numbers(space, rows, name, casting)
+
+
+def as_rows(space: Space[Any], rows: Any) -> Any:
+    """Rows that `check_rows` let pass as arrays in the dtypes of a space."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        return Batch({key: as_rows(part, rows[key]) for key, part in _parts(space).items()})
+    if isinstance(space, _Numbers):
+        return to_numpy(rows).astype(space.dtype, copy=False)
+    return rows
+
+
+def _parts(space: spaces.Dict | spaces.Tuple) -> dict[str, Space[Any]]:
+    pairs = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+    return {str(key): part for key, part in pairs}
 
 
 def _check_numbers(space: Any, rows: Any, name: str, casting: Any) -> None:
@@ -138,7 +151,10 @@ def _check_numbers(space: Any, rows: Any, name: str, casting: Any) -> None:
         raise ValueError(f"{name} is {describe(rows)}, but a row must be of shape {space.shape}")
     array = rows.detach().cpu().numpy() if isinstance(rows, torch.Tensor) else rows
     if isinstance(space, spaces.Box):
-        if not np.can_cast(array.dtype, space.dtype, casting):
+        fits = np.can_cast(array.dtype, space.dtype, casting)
+        if fits and space.dtype.kind in "iu" and not np.can_cast(array.dtype, space.dtype):
+            fits = bool((array.astype(space.dtype) == array).all())  # else they would wrap around
+        if not fits:
             raise ValueError(f"{name} is {array.dtype}, which does not fit {space}")
         return
     if array.dtype.kind not in ("biu" if isinstance(space, spaces.MultiBinary) else "iu"):

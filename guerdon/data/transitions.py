@@ -23,7 +23,8 @@ def read_transitions(path: pathlib.Path) -> list[Batch]:
       it says truncated too. A last row that does not end its episode is truncated, since the
       recording stopped there.
     - A missing next observation is the observation of the row after; a last row repeats its own.
-    - Tensors become arrays; rewards and ends in arrays of one element are taken out of them.
+    - Tensors become arrays; rewards, ends and whole-numbered actions in arrays of one element are
+      taken out of them.
     - Other keys are kept where all transitions have them, and otherwise left out.
     """
     data = safe_unpickle(path)
@@ -81,4 +82,11 @@ def _stack_transitions(rows: list[dict[str, Any]], keys: set[str], path: pathlib
     if not isinstance(rewards, np.ndarray) or rewards.size != len(rows):
         raise ValueError(f"{path} has rewards that are not single numbers: {describe(rewards)}")
     episode.rew = rewards.reshape(-1)
+    episode.act = flat_actions(episode.act)
     return episode
+
+
+def flat_actions(act: Any) -> Any:
+    """Whole-numbered actions [N, 1] as [N]: other systems give each an axis of its own."""
+    is_one_number = isinstance(act, np.ndarray) and act.dtype.kind in "iu" and act.shape[1:] == (1,)
+    return act[:, 0] if is_one_number else act

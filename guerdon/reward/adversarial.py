@@ -267,7 +267,11 @@ class AIRL(Adversarial):
         if not self.config.log_prob:
             return 0.0
         assert self.setting is not None
-        assert self.setting.log_prob is not None
+        if self.setting.log_prob is None:
+            raise ValueError(
+                "airl needs to know how likely the policy's actions are: call setup() with a "
+                "Setting that has 'log_prob', or switch the option 'log_prob' off"
+            )
         offsets = []
         for rows in drawn:
             with torch.no_grad():

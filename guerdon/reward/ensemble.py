@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -24,6 +24,9 @@ from guerdon.reward.base import (
     register_reward_model,
 )
 from guerdon.reward.guide import Scalars, adapted
+
+if TYPE_CHECKING:
+    from guerdon.data.demonstrations import Demonstrations
 
 
 class EnsembleConfig(RewardConfig):
@@ -151,7 +154,12 @@ class EnsembleReward(RewardModel):
         """Gives every member the demonstrations, which are read once where that is possible."""
         for member in self.members:
             member.load_expert_data(data)
-            data = getattr(member, "demonstrations", data)
+            data = getattr(member, "demonstrations", None) or data
+
+    @property
+    def demonstrations(self) -> Demonstrations | None:
+        """What its members learn from, where they keep that."""
+        return getattr(self.members[0], "demonstrations", None)
 
     def break_off(self, env_ids: np.ndarray | None = None) -> None:
         """Tells every member."""

@@ -6,7 +6,6 @@ import copy
 import warnings
 from abc import ABC, abstractmethod
 from collections import deque
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -16,14 +15,19 @@ from pydantic import ConfigDict
 from guerdon.data.batch import Batch
 from guerdon.reward import items
 from guerdon.reward.base import Metrics, RewardConfig, RewardModel, Setting
+from guerdon.reward.drawing import Draws
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
 _GIVEN = ("cfg", "config", "device", "tb_logger")
 _PLAIN = (bool, int, float, str, type(None), torch.Tensor, np.ndarray, np.generic)
 _LEFT_OUT = object()
-_TRANSITIONS = "transitions"  # marks a list of them, which is saved as one array a key
+# What a saved attribute was, where that is not seen: the only key of a dictionary.
+_PART = "saved part"  # a network, an optimizer or a generator, which has to be there
+_TRANSITIONS = "saved transitions"  # a list of them, as one array a key
+_DEQUE = "saved deque"
+_SET = "saved set"
 
 
 class GuideConfig(RewardConfig):
@@ -37,8 +41,8 @@ class BaseRewardModel(RewardModel, ABC):
 
     It is made with its config (keys are attributes), a device and a ``tb_logger``. Data are lists
     of dictionaries with tensors: ``obs``, ``action``, ``reward``, ``next_obs``, ``done``; actions
-    and rewards that are single numbers have shape [1]. What torch draws while it is made and
-    trained depends on the run's seed alone.
+    and rewards that are single numbers have shape [1]. What it draws from torch, NumPy and Python's
+    ``random`` while it is made and trained depends on the run's seed alone.
     """
 
     Config: ClassVar[type[RewardConfig]] = GuideConfig
@@ -86,8 +90,6 @@ class BaseRewardModel(RewardModel, ABC):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on where `state_dict` was taken."""
         for name, value in state.items():
-            if not hasattr(self, name):
-                raise ValueError(f"{type(self).__name__} has no {name!r}, but the saved one has")
             _restore(self, name, value)
 
 
@@ -120,37 +122,31 @@ class GuideAdapter(RewardModel):
 
     def __init__(self, model: BaseRewardModel, scalars: Scalars) -> None:
         super().__init__(RewardConfig())
+        if model.history or model.episodic:
+            raise ValueError(
+                f"{type(model).__name__} is given lists of transitions in any order, so it has no "
+                "use for 'history' or 'episodic': derive it from RewardModel"
+            )
         self.model = model
         self.scalars = scalars
-        self.fields = model.fields
-        self._drawn = torch.Generator().get_state()
+        self.fields, self.imitates = model.fields, model.imitates
+        self.off_policy, self.needs_log_prob = model.off_policy, model.needs_log_prob
+        self.absorbing = model.absorbing
+        self._draws = Draws()
 
     def setup(self, setting: Setting) -> None:
         """See `RewardModel`."""
-        self._drawn = torch.Generator().manual_seed(setting.seed).get_state()
-        with self._drawing():
+        self._draws = Draws(setting.seed)
+        with self._draws.own():
             self.model.setup(setting)
         self.fields = self.model.fields
-
-    @contextmanager
-    def _drawing(self, goes_on: bool = True) -> Iterator[None]:
-        """Lets the model draw from torch's generator without touching anybody else's.
-
-        Args:
-            goes_on: Whether the next to draw gets other numbers.
-        """
-        with torch.random.fork_rng(devices=[]):
-            torch.set_rng_state(self._drawn)
-            yield
-            if goes_on:
-                self._drawn = torch.get_rng_state()
 
     @torch.no_grad()
     def score(self, data: Batch) -> np.ndarray:
         """What the model's copies of the transitions say; the same whenever it is asked."""
         read = Batch({name: data[name] for name in ("rew", *self.fields)})
         rows = items.from_batch(read[np.ones(data.rew.shape, bool)])
-        with self._drawing(goes_on=False):
+        with self._draws.own(goes_on=False):
             estimated = self.model.estimate(rows)
         if estimated is None:  # it has changed the dictionaries in place
             estimated = rows
@@ -159,7 +155,7 @@ class GuideAdapter(RewardModel):
 
     def collect_data(self, data: Batch) -> None:
         """Gives the model the real transitions as a list."""
-        with self._drawing():
+        with self._draws.own():
             self.model.collect_data(items.from_batch(data[np.asarray(data.mask)]))
 
     def pretrain(self) -> Metrics:
@@ -175,7 +171,7 @@ class GuideAdapter(RewardModel):
         """
         self.scalars.newest.clear()
         before = self._weights()
-        with self._drawing():
+        with self._draws.own():
             self.model.train()
         written = dict(self.scalars.newest)
         if written or all(map(torch.equal, before, self._weights())):
@@ -196,17 +192,21 @@ class GuideAdapter(RewardModel):
         self.model.clear_data(iter)
 
     def load_expert_data(self, data: Any = None) -> None:
-        """See `RewardModel`."""
-        self.model.load_expert_data(data)
+        """See `RewardModel`; by the guide, a model knows where they are and takes no argument."""
+        with self._draws.own():
+            if data is None:
+                self.model.load_expert_data()
+            else:
+                self.model.load_expert_data(data)
 
     def state_dict(self) -> dict[str, Any]:
-        """What the model wants saved, and where torch's generator is."""
-        return {"model": self.model.state_dict(), "drawn": self._drawn.clone()}
+        """What the model wants saved, and where the generators are that it draws from."""
+        return {"model": self.model.state_dict(), "draws": self._draws.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """See `RewardModel`."""
         self.model.load_state_dict(state["model"])
-        self._drawn = state["drawn"].clone()
+        self._draws.load_state_dict(state["draws"])
 
 
 def adapted(model: RewardModel, scalars: Scalars) -> RewardModel:
@@ -225,13 +225,16 @@ def adapted(model: RewardModel, scalars: Scalars) -> RewardModel:
 def _saved(value: Any) -> Any:
     """An attribute as a file can hold it, if it can."""
     if isinstance(value, torch.nn.Module | torch.optim.Optimizer):
-        return copy.deepcopy(value.state_dict())
+        return {_PART: copy.deepcopy(value.state_dict())}
     if isinstance(value, torch.Generator):
-        return value.get_state()
+        return {_PART: value.get_state()}
     if isinstance(value, np.random.Generator):
-        return value.bit_generator.state
+        return {_PART: value.bit_generator.state}
     if isinstance(value, deque | set):
-        value = list(value)
+        held = _saved(list(value))
+        if held is _LEFT_OUT:
+            return held
+        return {_SET: held} if isinstance(value, set) else {_DEQUE: [value.maxlen, held]}
     if _is_plain(value):
         rows = _are_rows(value)
         return {_TRANSITIONS: items.columns(value)} if rows else copy.deepcopy(value)
@@ -239,21 +242,39 @@ def _saved(value: Any) -> Any:
 
 
 def _restore(owner: Any, name: str, value: Any) -> None:
-    present = getattr(owner, name)
+    """Gives an object back what `_saved` made of its attribute, which need not be there yet."""
+    present = getattr(owner, name, None)
+    if not _is_marked(value, _PART):
+        setattr(owner, name, _read(value, present))
+        return
+    state = value[_PART]
     if isinstance(present, torch.nn.Module | torch.optim.Optimizer):
-        present.load_state_dict(value)
+        present.load_state_dict(state)
     elif isinstance(present, torch.Generator):
-        present.set_state(value)
+        present.set_state(state)
     elif isinstance(present, np.random.Generator):
-        present.bit_generator.state = value
+        present.bit_generator.state = state
     else:
-        rows = isinstance(value, dict) and value.keys() == {_TRANSITIONS}
-        value = items.rows(value[_TRANSITIONS]) if rows else copy.deepcopy(value)
-        if isinstance(present, deque):
-            value = deque(value, present.maxlen)
-        elif isinstance(present, set):
-            value = set(value)
-        setattr(owner, name, value)
+        raise ValueError(
+            f"{type(owner).__name__} has no {name!r} that could go on from the saved one: make it "
+            "in __init__() or setup()"
+        )
+
+
+def _read(value: Any, present: Any = None) -> Any:
+    """What `_saved` was given; a deque is as long as the one that it takes the place of."""
+    if _is_marked(value, _TRANSITIONS):
+        return items.rows(value[_TRANSITIONS])
+    if _is_marked(value, _SET):
+        return set(_read(value[_SET]))
+    if _is_marked(value, _DEQUE):
+        longest, held = value[_DEQUE]
+        return deque(_read(held), present.maxlen if isinstance(present, deque) else longest)
+    return copy.deepcopy(value)
+
+
+def _is_marked(value: Any, mark: str) -> bool:
+    return isinstance(value, dict) and value.keys() == {mark}
 
 
 def _is_plain(value: Any) -> bool:

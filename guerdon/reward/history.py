@@ -6,6 +6,7 @@ are in the same episode.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from guerdon.data.batch import Batch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from guerdon.data import ReplayBuffer
 
@@ -32,7 +33,9 @@ class Reader(Protocol):
 
 def over(data: Batch) -> np.ndarray:
     """Where episodes are over: one that is cut at its newest row goes on in the next rollout."""
-    ended: np.ndarray = np.asarray(data.terminated)
+    ended = np.zeros(data.rew.shape, bool)
+    if "terminated" in data:
+        ended = ended | np.asarray(data.terminated)
     if "truncated" in data:  # lists of dictionaries do not tell
         ended = ended | np.asarray(data.truncated)
     if "cut" not in data:
@@ -100,10 +103,26 @@ def before_in(buffer: ReplayBuffer, rows: np.ndarray, mask: Any, reader: Reader)
 
 def alone(data: Batch, reader: Reader) -> Batch:
     """The rows before those of transitions [T, ...] in time order, the first of which begin."""
-    if data.rew.ndim == 1:
-        before: Batch = Past().before(data[:, None], reader)[:, 0]
-        return before
-    return Past().before(data, reader)
+    shape = data.rew.shape
+    before = Past().before(in_columns(data, reader.fields), reader)
+    return before.apply(lambda leaf: leaf.reshape(*shape, *leaf.shape[2:]))
+
+
+def in_columns(data: Batch, fields: Iterable[str]) -> Batch:
+    """Transitions [T, ...] in time order as a rollout [T, B, ...]; a single one as one of one row.
+
+    Args:
+        data: The transitions.
+        fields: What is kept of them, beside ``rew``, ``mask`` and where episodes are over.
+    """
+    shape = data.rew.shape
+    lead = (*shape[:1], 1)[0], math.prod(shape[1:])
+    kept = dict.fromkeys((*fields, "rew", "mask", "terminated", "truncated", "cut"))
+    columns = Batch({name: data[name] for name in kept if name in data}).apply(
+        lambda leaf: leaf.reshape(*lead, *leaf.shape[len(shape) :])
+    )
+    mask = columns.mask if "mask" in data else np.ones(columns.rew.shape, bool)
+    return columns.replace(mask=np.asarray(mask))
 
 
 def _joined(past: Batch | None, data: Batch, reader: Reader) -> tuple[Batch, np.ndarray]:

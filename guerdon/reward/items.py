@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from guerdon.data.batch import Batch
+from guerdon.data.transitions import flat_actions
 
 _NAMES = {
     "obs": "obs",
@@ -30,9 +31,7 @@ def to_batch(data: list[dict[str, Any]]) -> Batch:
     for name, dtype in (("rew", np.float32), ("terminated", bool)):
         flat = np.asarray(batch[name]).reshape(len(data)) if name in batch else np.zeros(len(data))
         batch[name] = flat.astype(dtype)
-    act = np.asarray(batch.act)
-    if act.dtype.kind in "iu" and act.ndim == 2 and act.shape[1] == 1:
-        batch.act = act[:, 0]  # the guide's actions have an axis of their own
+    batch.act = flat_actions(batch.act)
     return batch
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from guerdon.nn.optimizer import Optimizer
 from guerdon.reward.base import Metrics, Setting, register_reward_model
 from guerdon.reward.curiosity import Curiosity, CuriosityConfig, InverseModel, Moments
-from guerdon.reward.history import over
+from guerdon.reward.history import in_columns, over
 from guerdon.reward.inputs import tensors
 from guerdon.reward.neighbors import EpisodicMemory
 from guerdon.reward.rnd import Distillation
@@ -136,11 +136,10 @@ class NGU(Curiosity):
         return episodic_novelty(distances, known.mean, self.config)
 
     def _alone(self, data: Batch) -> tuple[np.ndarray, np.ndarray]:
-        """As `scan`, of transitions that nobody scanned: one episode, or one in each column."""
-        shape = (*data.rew.shape, 1)[:2]
-        mask = np.asarray(data.mask).reshape(shape) if "mask" in data else np.ones(shape, bool)
+        """As `scan`, of transitions [T, ...] that nobody scanned, the first of which begin."""
+        rollout = in_columns(data, self.fields)
         memory = EpisodicMemory(self.config.memory_size)
-        distances = self._nearest(data, memory, mask, np.zeros(shape, bool))
+        distances = self._nearest(rollout, memory, rollout.mask, over(rollout))
         return distances, self._novelty(distances)
 
     def lifelong(self, rows: dict[str, Any]) -> Tensor:

@@ -225,7 +225,11 @@ class PDEIL(ImitationReward):
 
     def pretrain(self) -> Metrics | None:
         """Fits the classifier of discrete actions, if that was not done before."""
-        if self.trained or not self.optimizers:
+        if self.trained:
+            return None
+        self.need_experts()
+        if not self.optimizers:
+            self.trained = 1  # there is no more to it than their densities
             return None
         return self.fit(self.config.update_per_collect)
 

@@ -60,7 +60,8 @@ class PreferenceConfig(RankingConfig):
     buffer_size: int = Field(default=20_000, ge=1)
     """Transitions that questions are about: the newest ones."""
     clear_buffer_per_iters: int | None = Field(default=None, ge=1)
-    """It forgets them, too, whenever the number of the policy's updates can be divided by this."""
+    """It forgets them, too, whenever the number of the policy's updates can be divided by this, and
+    none waits to be asked about."""
     preferences_path: str | None = None
     """A file of judgements to begin with, of people say; see `guerdon.data.preferences`."""
     record_path: str | None = None

@@ -13,7 +13,7 @@ from numba import njit
 from pydantic import Field
 
 from guerdon.reward.base import RewardConfig, RewardModel, Setting, register_reward_model
-from guerdon.reward.history import over
+from guerdon.reward.history import in_columns, over
 from guerdon.reward.inputs import TransitionInput, refuse_images, tensors
 from guerdon.reward.trained import check_experts, draw_rows, read_experts
 
@@ -99,7 +99,7 @@ class PWIL(RewardModel):
         if self.setting is None:
             self.setup(Setting.of(rows))
         assert self.setting is not None
-        check_experts(self.setting, rows)
+        rows = check_experts(self.setting, rows)
         vectors = self._vectors(rows)
         self._mean, self._spread = vectors.mean(0), _spread(vectors)
         self.atoms = self._scaled(vectors[self._chosen(self.demonstrations.lengths)])
@@ -122,11 +122,10 @@ class PWIL(RewardModel):
         """What `scan` said; without it, the rows [T, ...] are taken for episodes from the start."""
         if "scanned" in data:
             return data.scanned
-        shape = tuple(data.rew.shape)
-        vectors = self._vectors(data)
-        vectors = vectors.reshape(shape[0], -1, vectors.shape[-1])
-        real = np.ones(vectors.shape[:2], bool)
-        return self._match(vectors, real, ~real, self._untouched(real.shape[1])).reshape(shape)
+        rollout = in_columns(data, self.fields)
+        vectors, mask = self._vectors(rollout), rollout.mask
+        found = self._match(vectors, mask, over(rollout), self._untouched(mask.shape[1]))
+        return found.reshape(data.rew.shape)
 
     def scan(self, data: Batch) -> np.ndarray:
         """Matches the steps of a fresh rollout with what earlier ones have left."""
@@ -189,7 +188,13 @@ class PWIL(RewardModel):
         """See `RewardModel`."""
         if not state:
             return
-        self.atoms = np.array(state["atoms"])
+        atoms = np.array(state["atoms"])
+        if self.setting is not None and atoms.shape[1] != self._input.size:
+            raise ValueError(
+                f"size mismatch of pwil: the saved demonstrations have {atoms.shape[1]} numbers a "
+                f"step, and a step of this environment has {self._input.size}"
+            )
+        self.atoms = atoms
         self._mean, self._spread = np.array(state["mean"]), np.array(state["spread"])
         self._left = np.array(state["left"])
 

@@ -80,14 +80,15 @@ class Cutter:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that is needed to go on."""
-        columns = {".".join(path): column.copy() for path, column in self._open.items()}
-        return {"open": columns, "filled": self._filled.copy()}
+        return {
+            "paths": [list(path) for path in self._open],
+            "columns": [column.copy() for column in self._open.values()],
+            "filled": self._filled.copy(),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on where `state_dict` was taken."""
-        self._open = {
-            tuple(name.split(".")): np.array(column) for name, column in state["open"].items()
-        }
+        self._open = _table(state)
         self._filled = np.array(state["filled"])
 
 
@@ -149,7 +150,8 @@ class Comparisons:
     def state_dict(self) -> dict[str, Any]:
         """Everything that is needed to go on."""
         return {
-            "rows": {".".join(path): column for path, column in self._rows.items()},
+            "paths": [list(path) for path in self._rows],
+            "columns": list(self._rows.values()),
             "length": self.length,
             "label": self.label,
             "held_out": self.held_out,
@@ -157,11 +159,15 @@ class Comparisons:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on where `state_dict` was taken."""
-        self._rows = {
-            tuple(name.split(".")): np.array(column) for name, column in state["rows"].items()
-        }
+        self._rows = _table(state)
         self.length, self.label = np.array(state["length"]), np.array(state["label"])
         self.held_out = np.array(state["held_out"])
+
+
+def _table(state: Mapping[str, Any]) -> dict[tuple[str, ...], np.ndarray]:
+    """The columns of a saved state by their paths, whose keys may hold dots."""
+    found = zip(state["paths"], state["columns"], strict=True)
+    return {tuple(path): np.array(column) for path, column in found}
 
 
 def hold_out(

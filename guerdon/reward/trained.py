@@ -12,7 +12,7 @@ from torch import nn
 from guerdon.data.batch import Batch
 from guerdon.data.demonstrations import Demonstrations
 from guerdon.data.loading import load_demonstrations
-from guerdon.data.spaces import check_rows
+from guerdon.data.spaces import as_rows, check_rows
 from guerdon.nn.init import seeded
 from guerdon.reward import items
 from guerdon.reward.base import Metrics, RewardConfig, RewardModel, Setting
@@ -45,8 +45,9 @@ class TrainedConfig(RewardConfig):
     buffer_size: int = Field(default=100_000, ge=1)
     """Transitions of the policy that it remembers at most."""
     clear_buffer_per_iters: int | None = Field(default=None, ge=1)
-    """It forgets them whenever the number of the policy's updates can be divided by this. Where
-    left out: after every iteration of an on-policy policy, and never otherwise."""
+    """It forgets them whenever the number of the policy's updates can be divided by this, and
+    nothing waits to be learned from. Where left out: after every iteration of an on-policy policy,
+    and never otherwise."""
 
     @property
     def hidden(self) -> list[int]:
@@ -141,12 +142,11 @@ class TrainedReward(RewardModel):
 
     def clear_data(self, iter: int) -> None:  # noqa: A002 - the documented name
         """Forgets what the policy did, if it is time to."""
+        if self._new:  # `train` waits for more
+            return
         every = self.config.clear_buffer_per_iters
-        if every is not None:
-            due = iter % every == 0
-        else:  # what `train` still waits for is kept
-            due = self.setting is not None and self.setting.on_policy and not self._new
-        if due:
+        on_policy = self.setting is not None and self.setting.on_policy
+        if on_policy if every is None else iter % every == 0:
             self.memory.clear()
 
     def sample(self, number: int) -> dict[str, Any]:
@@ -201,10 +201,20 @@ def read_experts(model: RewardModel, data: Any = None) -> Demonstrations:
     return source if isinstance(source, Demonstrations) else load_demonstrations(source)
 
 
-def check_experts(setting: Setting, rows: Batch) -> None:
-    """Holds demonstrated transitions against the spaces of a run."""
-    check_rows(setting.observation_space, rows.obs, "obs of the demonstrations")
-    check_rows(setting.action_space, rows.act, "act of the demonstrations", "same_kind")
+def check_experts(setting: Setting, rows: Batch) -> Batch:
+    """Holds demonstrated transitions against the spaces of a run.
+
+    Returns:
+        The transitions in the dtypes of these spaces.
+    """
+    spaces = {
+        "obs": setting.observation_space,
+        "obs_next": setting.observation_space,
+        "act": setting.action_space,
+    }
+    for name, space in spaces.items():
+        check_rows(space, rows[name], f"{name} of the demonstrations", "same_kind")
+    return rows.replace(**{name: as_rows(space, rows[name]) for name, space in spaces.items()})
 
 
 def draw_rows(rows: np.ndarray, size: int | None, generator: np.random.Generator) -> np.ndarray:
@@ -245,9 +255,19 @@ class ImitationReward(TrainedReward):
         """
         self.demonstrations = read_experts(self, data)
         rows = self.demonstrations.transitions()
-        check_experts(self.prepare(rows), rows)
+        rows = check_experts(self.prepare(rows), rows)
         self.expert = self.tensors(rows)
         self.take_experts(rows)
+
+    def need_experts(self) -> None:
+        """Loads the demonstrations that ``expert_data_path`` names, if there are none yet."""
+        if self.demonstrations is None:
+            self.load_expert_data()
+
+    def fit(self, steps: int) -> Metrics:
+        """See `TrainedReward`; demonstrations are loaded, if nobody did so."""
+        self.need_experts()
+        return super().fit(steps)
 
     def take_experts(self, rows: Batch) -> None:
         """Is told all demonstrated transitions, once they are there."""

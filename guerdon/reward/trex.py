@@ -134,8 +134,7 @@ class TREX(RankingReward, ImitationReward):
         """Fits the networks, if that was not done."""
         if self.trained:
             return None
-        if self.pairs is None:
-            raise ValueError("there are no demonstrations yet: call load_expert_data() first")
+        self.need_experts()
         metrics = self.fit(self.config.update_per_collect)
         self.network.rescale(self.expert)
         return metrics

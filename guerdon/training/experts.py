@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import shutil
 import sys
@@ -253,9 +254,17 @@ class Expert:
                 f"{name!r} is not understood ({error}): write expert:PRESET?episodes=10&return=475"
             ) from None
         expert = cls(preset, **given)
-        if not preset or expert.episodes < 1 or expert.steps == 0:
-            what = "preset" if not preset else "episodes" if expert.episodes < 1 else "steps"
-            raise ConfigError(f"{name!r} has no {what}: write expert:PRESET?episodes=10")
+        there = {
+            "preset": preset,
+            "episodes": expert.episodes >= 1,
+            "steps": expert.steps is None or expert.steps >= 1,
+        }
+        for what, is_there in there.items():
+            if not is_there:
+                raise ConfigError(f"{name!r} has no {what}: write expert:PRESET?episodes=10")
+        for what, bound in (("return", expert.target_return), ("most", expert.most)):
+            if bound is not None and math.isnan(bound):
+                raise ConfigError(f"{name!r} has a {what!r} that is no number: write {what}=475")
         if not all(0 <= level <= 1 for level in expert.noise):
             raise ConfigError(f"{name!r} has noise that is no share: give 0 to 1")
         return expert

@@ -14,12 +14,12 @@ from guerdon.config import compose, sources
 from guerdon.data.demonstrations import Demonstrations
 from guerdon.envs import make_vec
 from guerdon.envs.ids import registered_limit
-from guerdon.nn import seeded
 from guerdon.policy import POLICIES, create_policy, register_policy
-from guerdon.reward import Setting, make_reward
+from guerdon.reward import REWARDS, RewardModel, Setting, make_reward
+from guerdon.reward.drawing import Draws
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from guerdon.config import GuerdonConfig
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from guerdon.data import ReplayBuffer
     from guerdon.envs import VectorEnv
     from guerdon.policy import Policy
-    from guerdon.reward import Reward, RewardModel
+    from guerdon.reward import Reward
     from guerdon.training.display import Mode
 
 LIMIT = 30_000
@@ -174,11 +174,12 @@ def prepare_reward(
 
     gamma = config.policy.get("gamma", 0.99)
     section = config.reward.model_dump(exclude={"pretrain", "checkpoint_path", "terms"})
-    imitates = not _is_frozen(config)  # else all that demonstrations taught is in the checkpoint
-    section["terms"] = (
-        with_experts(config.reward.terms, display) if imitates else config.reward.terms
-    )
-    with seeded(seed):  # models of the guide's style make their networks at once
+    shown = {name for name, options in config.reward.terms.items() if _is_shown(config, options)}
+    section["terms"] = {
+        name: with_experts(options, display) if name in shown else options
+        for name, options in config.reward.terms.items()
+    }
+    with Draws(seed).own():  # models of the guide's style make their networks at once
         reward = make_reward(section, gamma=gamma, device=str(policy.device))
     reward.setup(
         Setting(
@@ -194,7 +195,7 @@ def prepare_reward(
         )
     )
     for name, term in reward.terms.items():
-        if term.model.imitates and (imitates or reward.reads_more):
+        if term.model.imitates and name in shown:
             _load_experts(term.model, name, config.reward.terms[name].get("expert_data_path"))
     _check_trained(config, reward)
     _check_intrinsic(config)
@@ -211,6 +212,12 @@ def _is_frozen(config: GuerdonConfig) -> bool:
         and not config.reward.cotrain
         and model.get("normalize_obs") != "demonstrations"
     )
+
+
+def _is_shown(config: GuerdonConfig, options: Mapping[str, Any]) -> bool:
+    """Whether a term is given demonstrations, and not all that they taught is in a checkpoint."""
+    wraps = REWARDS.get(options["type"]).wrap_buffer is not RewardModel.wrap_buffer
+    return wraps or not _is_frozen(config)  # who wraps the buffer reads them all the time
 
 
 def _check_trained(config: GuerdonConfig, reward: Reward) -> None:
