@@ -80,9 +80,10 @@ SECTIONS = (
     ),
     Section(
         "Better than the demonstrations",
-        "Fixed-horizon CartPole again, but no demonstration has a return above 100: they are an "
-        "expert's, half or more of whose actions were random. `trex` is told their ranking, `drex` "
-        "how much noise there was. The control has the ranking shuffled; 200,000 steps.",
+        "Fixed-horizon CartPole again, but no demonstration has a return above 100: they are those "
+        "of an expert many of whose actions are random, and are short. `trex` is told their "
+        "ranking (and nothing of an episode whose return would have been above 100), `drex` how "
+        "much noise there was. The control has the ranking shuffled; 200,000 steps.",
         (
             Row("cartpole_fixed_ppo_trex", 100.0),
             Row("cartpole_fixed_ppo_drex", 100.0),

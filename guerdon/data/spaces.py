@@ -141,7 +141,7 @@ def as_rows(space: Space[Any], rows: Any) -> Any:
     return rows
 
 
-def _parts(space: spaces.Dict | spaces.Tuple) -> dict[str, Space[Any]]:
+def _parts(space: Any) -> dict[str, Space[Any]]:
     pairs = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
     return {str(key): part for key, part in pairs}
 

@@ -53,7 +53,7 @@ class ObservationNormalizer(nn.Module):
             rows = rows[mask.reshape(-1)]
         if not len(rows):
             return
-        for part in rows.split(max(1, _NUMBERS // max(1, self.mean.numel()))):
+        for part in torch.split(rows, max(1, _NUMBERS // max(1, self.mean.numel()))):
             self._merge(part.double())
         self.offset.copy_(self.mean)
         self.scale.copy_(torch.rsqrt(self.variance + EPSILON))

@@ -131,7 +131,7 @@ class RewardModel:
         """
         batch = data if isinstance(data, Batch) else items.to_batch(data)
         shown = batch
-        if self.history and "before" not in batch:  # rows [T, ...] are taken for one episode
+        if self.history and "before" not in batch:  # rows [T, ...] are taken to be in time order
             shown = batch.replace(before=alone(batch, self))
         rew = as_rewards(self.score(shown), batch.rew)
         return batch.replace(rew=rew) if batch is data else items.with_rewards(data, rew)

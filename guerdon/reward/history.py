@@ -33,16 +33,15 @@ class Reader(Protocol):
 
 def over(data: Batch) -> np.ndarray:
     """Where episodes are over: one that is cut at its newest row goes on in the next rollout."""
-    ended = np.zeros(data.rew.shape, bool)
-    if "terminated" in data:
-        ended = ended | np.asarray(data.terminated)
-    if "truncated" in data:  # lists of dictionaries do not tell
-        ended = ended | np.asarray(data.truncated)
-    if "cut" not in data:
-        return ended
-    mask = np.asarray(data.mask)
-    newest = mask & (np.cumsum(mask[::-1], axis=0)[::-1] == 1)
-    return ended | (np.asarray(data.cut) & ~newest)
+    ended: np.ndarray = np.zeros(data.rew.shape, bool)
+    for name in ("terminated", "truncated"):
+        if name in data:  # lists of dictionaries do not tell both
+            ended = ended | np.asarray(data[name])
+    if "cut" in data:
+        mask = np.asarray(data.mask)
+        newest = mask & (np.cumsum(mask[::-1], axis=0)[::-1] == 1)
+        ended = ended | (np.asarray(data.cut) & ~newest)
+    return ended
 
 
 class Past:

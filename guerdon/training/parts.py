@@ -215,7 +215,7 @@ def _is_frozen(config: GuerdonConfig) -> bool:
 
 
 def _is_shown(config: GuerdonConfig, options: Mapping[str, Any]) -> bool:
-    """Whether a term is given demonstrations, and not all that they taught is in a checkpoint."""
+    """Whether a term is shown its demonstrations; what they taught may all be in a checkpoint."""
     wraps = REWARDS.get(options["type"]).wrap_buffer is not RewardModel.wrap_buffer
     return wraps or not _is_frozen(config)  # who wraps the buffer reads them all the time
 

@@ -320,7 +320,7 @@ def test_lists_of_episodes_with_tensors_and_other_names(tmp_path):
     assert episodes[1].obs.x.tolist() == [[2.0], [3.0]]
     assert type(episodes[1].obs_next.x) is np.ndarray
     assert episodes[1].rew.tolist() == [1.0, 1.5]
-    assert episodes[1].act.tolist() == [[2], [3]]
+    assert episodes[1].act.tolist() == [2, 3]
     assert episodes[1].logit.shape == (2, 2)
     assert "note" not in episodes[1]
 

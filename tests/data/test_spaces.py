@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from guerdon.data import Batch
-from guerdon.data.spaces import check_rows, number_to_json, space_from_json, space_to_json
+from guerdon.data.spaces import (
+    as_rows,
+    check_rows,
+    number_to_json,
+    space_from_json,
+    space_to_json,
+)
 
 SPACES = [
     spaces.Box(-1, 1, (3,)),
@@ -136,3 +142,31 @@ def test_a_box_of_more_precision_takes_less():
     check_rows(spaces.Box(0, 1, (1,), np.float64), np.zeros((2, 1), "f4"), "obs")
     check_rows(spaces.Box(0, 1, (1,)), torch.zeros(2, 1), "obs")
     check_rows(spaces.Box(0, 1, (1,)), np.zeros((2, 1)), "act", "same_kind")
+
+
+def test_whole_numbers_may_be_wider_where_they_stay_the_same():
+    image = spaces.Box(0, 255, (2,), np.uint8)
+    check_rows(image, np.array([[0, 255]], np.uint16), "obs", "same_kind")
+    for rows in (np.array([[0, 256]], np.uint16), np.array([[0.0, 1.0]]), np.array([[0, 1]])):
+        with pytest.raises(ValueError, match=f"obs is {rows.dtype}, which does not fit"):
+            check_rows(image, rows, "obs", "same_kind")
+
+
+def test_rows_get_the_dtypes_of_their_space():
+    text = np.array(["a", "b"], object)
+    space = spaces.Dict(
+        a=spaces.Box(0, 1, (1,)),
+        b=spaces.Tuple([spaces.Discrete(2), spaces.Box(0, 255, (1,), np.uint8)]),
+        c=spaces.Text(3),
+    )
+    rows = Batch(
+        a=np.ones((2, 1)),
+        b=Batch({"0": torch.tensor([0, 1], dtype=torch.int8), "1": np.ones((2, 1), np.uint8)}),
+        c=text,
+    )
+    check_rows(space, rows, "obs", "same_kind")
+    found = as_rows(space, rows)
+    assert found.a.dtype == np.float32
+    assert (found.b["0"].dtype, found.b["0"].tolist()) == (np.int64, [0, 1])
+    assert found.b["1"] is rows.b["1"]
+    assert found.c is text

@@ -1,4 +1,6 @@
 import copy
+import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -205,6 +207,20 @@ def test_it_forgets_the_policys_transitions_when_it_is_time_to():
     assert len(counted.memory) == 0
 
 
+def test_what_training_waits_for_is_not_forgotten():
+    model = create_reward_model(
+        {"type": "gail", "hidden_size": [16], "train_every": 50, "clear_buffer_per_iters": 1}
+    )
+    model.setup(Setting(VECTOR, TWO, n_envs=4, on_policy=False))
+    model.load_expert_data(experts())
+    for iteration in (1, 2):
+        model.collect_data(transitions((10, 4)))
+        model.train()
+        assert len(model.memory) == 40 * iteration
+        model.clear_data(iteration)
+    assert len(model.memory) == 0
+
+
 def test_training_waits_for_enough_that_is_new():
     model = make(train_every=50)
     model.collect_data(transitions((10, 4)))
@@ -231,6 +247,101 @@ def test_demonstrations_of_another_space_are_refused():
 def test_without_demonstrations_it_says_which_option_is_missing():
     with pytest.raises(ValueError, match="gail learns from demonstrations: name them in 'expert_"):
         create_reward_model({"type": "gail"}).load_expert_data()
+
+
+def write(folder, rows):
+    """The guide's file of demonstrations, whose actions have an axis of their own."""
+    path = folder / "expert.pkl"
+    path.write_bytes(pickle.dumps(as_items(rows)))
+    return str(path)
+
+
+def as_items(rows):
+    return [
+        {
+            "obs": torch.from_numpy(rows.obs[i]),
+            "action": torch.tensor([rows.act[i]]),
+            "next_obs": torch.from_numpy(rows.obs_next[i]),
+            "reward": torch.tensor([0.0]),
+            "done": bool(rows.terminated[i]),
+        }
+        for i in range(len(rows.rew))
+    ]
+
+
+def test_a_file_and_a_list_of_the_guide_are_read_alike(tmp_path):
+    data = transitions((20,))
+    data = data.replace(obs=data.obs.astype(float), obs_next=data.obs_next.astype(float))
+    model = create_reward_model({"type": "gail", "hidden_size": [8]})
+    model.setup(Setting(VECTOR, TWO))
+    model.load_expert_data(write(tmp_path, data))
+    assert model.expert["obs"].dtype == torch.float32
+    assert model.expert["act"].tolist() == data.act.tolist()
+    with torch.no_grad():
+        expected = model.reward(model.network(model.expert))
+    found = [float(item["reward"]) for item in model.estimate(as_items(data))]
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", [*NAMES, "red", "pdeil"])
+def test_the_demonstrations_of_the_config_are_loaded_where_nobody_else_did(name, tmp_path):
+    options = {"log_prob": False} if name == "airl" else {"update_per_collect": 3}
+    path = write(tmp_path, transitions((20,), shift=1.0))
+    model = create_reward_model({"type": name, "expert_data_path": path, **options})
+    items = as_items(transitions((300,)))
+    model.collect_data(items)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "red hardly tells")
+        assert model.train() is not None
+    assert len(model.demonstrations.transitions()) == 20
+    assert len({float(item["reward"]) for item in model.estimate(items)}) > 100
+
+
+@pytest.mark.parametrize("name", [*NAMES, "red", "pdeil"])
+def test_training_without_any_demonstrations_says_which_option_is_missing(name):
+    model = create_reward_model({"type": name})
+    model.collect_data(transitions((300,)))
+    with pytest.raises(ValueError, match=f"{name} learns from demonstrations: name them in"):
+        model.train()
+
+
+@pytest.mark.parametrize("name", ["gail", "red", "pdeil"])
+def test_a_restored_model_reads_no_demonstrations_to_be_asked(name):
+    options = {"expert_data_path": "gone.pkl", "hidden_size": [8]}
+    models = [create_reward_model({"type": name, **options}) for _ in range(2)]
+    for model in models:
+        model.setup(Setting(VECTOR, ARM, seed=1))
+    models[0].load_expert_data(experts(action_space=ARM))
+    models[1].load_state_dict(models[0].state_dict())
+    data = transitions((5,), action_space=ARM)
+    first, second = (model.estimate(data).rew for model in models)
+    np.testing.assert_array_equal(first, second)
+    assert models[1].demonstrations is None
+
+
+def test_airl_on_its_own_says_that_it_needs_a_density():
+    model = create_reward_model({"type": "airl"})
+    model.load_expert_data(experts())
+    model.collect_data(transitions((10, 4)))
+    with pytest.raises(ValueError, match="airl needs to know how likely the policy's actions are"):
+        model.train()
+
+
+@pytest.mark.parametrize(
+    "obs", [np.ones((3, 4), np.float32), np.ones((3, 3), complex)], ids=["shape", "kind"]
+)
+def test_next_observations_are_looked_at_too(obs):
+    data = transitions((3,))
+    with pytest.raises(ValueError, match="obs_next of the demonstrations is"):
+        make().load_expert_data(Demonstrations([data.replace(obs_next=obs)]))
+
+
+def test_numbers_are_no_images():
+    model = create_reward_model({"type": "gail"})
+    model.setup(Setting(IMAGE, TWO))
+    numbers = experts(spaces.Box(0, 1, IMAGE.shape, np.float32))
+    with pytest.raises(ValueError, match="obs of the demonstrations is float32, which does not"):
+        model.load_expert_data(numbers)
 
 
 def test_on_its_own_it_finds_out_what_transitions_look_like():

@@ -201,14 +201,17 @@ def test_training_waits_for_enough_that_is_new():
     assert len(model.memory) == 0
 
 
-def test_data_is_forgotten_whenever_the_config_says_so():
-    model = make("rnd", train_every=1000, clear_buffer_per_iters=2)
+def test_data_is_forgotten_whenever_the_config_says_so_and_it_was_learned_from():
+    model = make("rnd", train_every=81, clear_buffer_per_iters=2)
     feed(model, rollout())
-    model.clear_data(1)
-    assert len(model.memory) == 80
-    model.clear_data(2)
-    assert len(model.memory) == 0
     assert model.train() is None
+    model.clear_data(2)
+    feed(model, rollout())
+    assert model.train() is not None
+    model.clear_data(3)
+    assert len(model.memory) == 160
+    model.clear_data(4)
+    assert len(model.memory) == 0
 
 
 # --- lists, and a reward of terms

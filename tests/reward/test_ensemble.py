@@ -112,6 +112,8 @@ def test_pretraining_reaches_the_members():
 def test_demonstrations_are_read_once():
     model = make()
     assert len({id(member.demonstrations) for member in model.members}) == 1
+    assert model.demonstrations is model.members[0].demonstrations
+    assert make({"type": "rnd"}).demonstrations is None
 
 
 @pytest.mark.parametrize("name", ["gail", "airl", "rnd", "pwil", "preference", "constant", "sac"])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from guerdon.data import Batch, Demonstrations
+from guerdon.data import Batch, Demonstrations, save_demonstrations
 from guerdon.policy import create_policy
 from guerdon.reward import GCL, Setting, create_reward_model, make_reward
 from guerdon.reward.gcl import guided_cost_loss, mixed_log_prob
@@ -294,6 +294,15 @@ def test_training_in_two_halves_with_a_restart_between_is_training_at_once():
     np.testing.assert_array_equal(rest.estimate(data).rew, whole.estimate(data).rew)
     rest.collect_data(transitions((1, 4), seed=2))
     assert len(rest.memory) == 28
+
+
+def test_the_demonstrations_of_the_config_are_loaded_where_nobody_else_did(tmp_path):
+    save_demonstrations(experts(), tmp_path)
+    model = create_reward_model({"type": "gcl", "expert_data_path": str(tmp_path)})
+    model.setup(Setting(VECTOR, TWO, log_prob=even))
+    model.collect_data(transitions((6, 4)))
+    assert model.train() is not None
+    assert len(model.expert["act"]) == 60
 
 
 def test_what_an_on_policy_policy_did_is_forgotten_after_each_iteration():

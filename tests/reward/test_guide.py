@@ -1,6 +1,8 @@
 """A reward model written by the guide alone, with lists of dictionaries."""
 
 import copy
+import json
+import random
 from collections import deque
 from dataclasses import dataclass
 
@@ -12,7 +14,8 @@ from torch import nn
 from guerdon.data import Batch
 from guerdon.reward import REWARDS, BaseRewardModel, Setting, create_reward_model, make_reward
 from guerdon.reward.guide import Scalars, adapted
-from guerdon.training.state_files import encode_part
+from guerdon.training.state_files import decode_part, encode_part
+from tests.reward.ranked import same_states
 
 
 class Network(nn.Module):
@@ -164,8 +167,8 @@ class Drawing(Guided):
             item["reward"] = self.reward_model(item["obs"])
 
 
-def drawing():
-    REWARDS.register("test_guided", Drawing, override=True)
+def drawing(kind=Drawing):
+    REWARDS.register("test_guided", kind, override=True)
     reward = make_reward(CONFIG)
     reward.setup(Setting(None, None, seed=7))
     reward.collect_data(rollout())
@@ -195,24 +198,110 @@ def test_everything_that_a_class_of_its_own_holds_is_saved_and_restored():
     encode_part("reward", first.state_dict())  # a file can hold it
 
 
-def test_a_state_of_another_class_is_refused():
-    reward, _ = drawing()
-    state = reward.state_dict()
-    state["terms"]["test_guided"]["model"]["unheard_of"] = 1
-    with pytest.raises(ValueError, match="Drawing has no 'unheard_of'"):
-        reward.load_state_dict(state)
+def written(state, path):
+    """A state as a checkpoint gives it back."""
+    part, pieces = encode_part("reward", state)
+    path.write_bytes(b"".join(map(bytes, pieces)))
+    return decode_part(json.loads(json.dumps(part)), path)
+
+
+class Late(Drawing):
+    """Makes some of what it keeps when it is trained for the first time."""
+
+    def train(self):
+        if not hasattr(self, "rounds"):
+            self.rounds, self.firsts = 0, []
+            self.seen, self.newest = set(), deque(maxlen=2)
+        super().train()
+        self.rounds += 1
+        self.firsts.append(dict(self.train_data[0]))
+        self.seen.add(self.rounds)
+        self.newest.append(self.rounds)
+
+
+def test_what_was_first_there_when_it_was_trained_is_restored_too(tmp_path):
+    first, _ = drawing(Late)
+    for _ in range(3):
+        first.train()
+    state = written(first.state_dict(), tmp_path / "arrays")
+    second, model = drawing(Late)
+    second.load_state_dict(state)
+    second.train()
+    assert (model.rounds, len(model.firsts), model.seen) == (4, 4, {1, 2, 3, 4})
+    assert (list(model.newest), model.newest.maxlen) == ([3, 4], 2)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [Network(2), torch.Generator(), np.random.default_rng(0)],
+    ids=["network", "torch", "numpy"],
+)
+def test_a_network_that_is_not_there_yet_is_no_place_for_a_saved_one(part):
+    first, model = drawing()
+    model.unheard_of = part
+    second, other = drawing()
+    other.unheard_of = None
+    with pytest.raises(ValueError, match="Drawing has no 'unheard_of' that could go on"):
+        second.load_state_dict(first.state_dict())
+
+
+class Careless(Guided):
+    """Draws from whatever there is."""
+
+    def __init__(self, config, device, tb_logger):
+        super().__init__(config, device, tb_logger)
+        self.drawn = [self.draw()]
+
+    def draw(self):
+        numbers = np.random.rand(), np.random.randn()  # noqa: NPY002
+        return [random.random(), random.gauss(0, 1), *numbers, torch.rand(1).item()]
+
+    def load_expert_data(self):
+        self.drawn.append(self.draw())
+
+    def train(self):
+        self.drawn.append(self.draw())
+
+    def estimate(self, data):
+        return [{**item, "reward": sum(self.draw())} for item in data]
+
+
+def shared_state():
+    """Where the generators are that all share."""
+    return random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
 
 
 def test_what_it_draws_depends_on_the_seed_alone_and_disturbs_nobody():
-    drawn = []
-    for offset in (0, 5):
+    drawn, rewards = [], []
+    for offset in (1, 5):
         torch.rand(offset)
-        reward, model = drawing()
-        before = torch.get_rng_state()
+        np.random.rand(offset)  # noqa: NPY002
+        random.gauss(0, offset)
+        reward, model = drawing(Careless)
+        model.drawn.clear()  # when it was made, nobody had told it a seed
+        before = shared_state()
+        reward.models[0].load_expert_data()
         reward.train()
-        assert torch.equal(torch.get_rng_state(), before)
+        rewards.append(reward.score(rollout()).tolist())
+        assert same_states(shared_state(), before)
         drawn.append(model.drawn)
     assert drawn[0] == drawn[1]
+    assert rewards[0] == rewards[1]
+    numbers = [number for draws in drawn[0] for number in draws]
+    assert len(set(numbers)) == 10
+
+
+def test_what_it_draws_goes_on_where_its_state_was_taken(tmp_path):
+    first, model = drawing(Careless)
+    first.train()
+    state = written(first.state_dict(), tmp_path / "arrays")
+    second, other = drawing(Careless)
+    for _ in range(3):
+        second.train()
+    second.load_state_dict(state)
+    for reward in (first, second):
+        reward.train()
+    assert model.drawn == other.drawn
 
 
 def test_rewards_may_be_set_in_place_and_the_data_stays_as_it_is():
@@ -300,9 +389,9 @@ def test_a_model_is_set_up_and_its_estimate_is_pure_even_if_it_draws():
     assert len(set(first.ravel().tolist())) == 6
     np.testing.assert_array_equal(reward.score(data), first)
     assert torch.equal(torch.get_rng_state(), before)
-    state = reward.state_dict()["terms"]["test_guided"]["drawn"]
+    state = reward.state_dict()["terms"]["test_guided"]["draws"]
     reward.score(data)
-    assert torch.equal(reward.state_dict()["terms"]["test_guided"]["drawn"], state)
+    assert same_states(reward.state_dict()["terms"]["test_guided"]["draws"], state)
 
 
 def test_models_of_any_style_can_be_parts_of_a_reward():
@@ -311,3 +400,36 @@ def test_models_of_any_style_can_be_parts_of_a_reward():
     guided = adapted(create_reward_model(CONFIG, "cpu", scalars), scalars)
     guided.collect_data(rollout())
     assert set(guided.train()) == {"reward_loss"}
+
+
+@pytest.mark.parametrize("flag", ["history", "episodic"])
+def test_what_a_list_of_transitions_cannot_show_is_refused(flag):
+    kind = type("Looking", (Guided,), {flag: 1})
+    REWARDS.register("test_guided", kind, override=True)
+    with pytest.raises(ValueError, match=r"Looking is given lists.*: derive it from RewardModel"):
+        make_reward(CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("flags", "options", "message"),
+    [
+        ({"off_policy": True}, {}, "needs a policy with a replay buffer"),
+        ({"needs_log_prob": True}, {}, "needs to know how likely actions are"),
+        ({"absorbing": True}, {"clip": (-1, 1)}, "would cut away"),
+    ],
+    ids=str,
+)
+def test_what_it_needs_is_seen_to(flags, options, message):
+    REWARDS.register("test_guided", type("Needy", (Guided,), flags), override=True)
+    reward = make_reward(CONFIG | options)
+    with pytest.raises(ValueError, match=message):
+        reward.setup(Setting(None, None))
+
+
+def test_one_that_imitates_is_told_to_load_its_demonstrations():
+    kind = type("Imitating", (Careless,), {"imitates": True})
+    REWARDS.register("test_guided", kind, override=True)
+    (model,) = make_reward(CONFIG).models
+    assert model.imitates
+    model.load_expert_data()
+    assert len(model.model.drawn) == 2

@@ -118,6 +118,27 @@ def test_transitions_alone_are_one_episode_after_the_other():
     assert before.obs[before.mask].tolist() == [0, 0, 1, 3]
 
 
+@pytest.mark.parametrize("shape", [(6,), (6, 4), (6, 2, 2), (6, 1, 2, 2)])
+def test_transitions_alone_may_have_any_leading_dimensions(shape):
+    n_envs = int(np.prod(shape[1:]))
+    data, earlier = Stream(n_envs, 0).rollout(6)
+    data = data.apply(lambda leaf: leaf.reshape(shape))
+    data.obs = np.stack([data.obs, -data.obs], -1)
+    before = alone(data, Reader(2))
+    assert before.obs.shape == (*shape, 2, 2)
+    assert (before.obs[..., 1] == -before.obs[..., 0]).all()
+    check(before.replace(obs=before.obs[..., 0]), earlier.reshape(shape), 2)
+
+
+def test_before_a_single_transition_there_is_nothing():
+    data, _ = Stream(1, 0).rollout(3)
+    before = alone(data[1, 0], Reader(2))
+    assert before.mask.tolist() == [False, False]
+    assert before.obs.shape == (2,)
+    del data.terminated, data.truncated, data.cut
+    assert alone(data, Reader(1)).mask[:, 0, 0].tolist() == [False, True, True]
+
+
 def held(data):
     """Whether the observation was positive now and in the two rows before."""
     before = (data.before.obs > 0) & data.before.mask

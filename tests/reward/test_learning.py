@@ -1,4 +1,4 @@
-"""Every reward model teaches: policies that see nothing but its word become good at a small task."""
+"""Every reward model teaches: policies that see nothing but its word get good at a small task."""
 
 import tempfile
 from pathlib import Path
@@ -75,11 +75,10 @@ SMALL = {"hidden_size": [32], "learning_rate": 3e-3}
 IMITATION = {
     "gail": SMALL,
     "airl": SMALL,
-    "fairl": SMALL,
     "red": {"update_per_collect": 300},
-    "pwil": {},
+    "pwil": {"horizon": 10},
     "pdeil": {},
-    "gcl": SMALL,
+    "gcl": {},
     "sqil": {},
     "ensemble": {"of": {"type": "gail", **SMALL}},
 }
@@ -97,13 +96,13 @@ RANKED = {**SMALL, "inputs": ["obs", "act"], "min_snippet_length": 5, "max_snipp
 
 @pytest.mark.parametrize("name", ["trex", "drex"])
 def test_ranked_demonstrations_teach_more_than_they_show(name, tmp_path):
-    shown = demonstrations([0.5, 0.75, 1.0], 20)
+    shown = demonstrations([0.5, 0.75, 1.0], 40)
     assert shown.returns.max() < 10
     assert trained(tmp_path, {"type": name, **RANKED}, shown) > shown.returns.max()
 
 
 def test_a_shuffled_ranking_teaches_nothing(tmp_path):
-    shown = demonstrations([0.5, 0.75, 1.0], 20)
+    shown = demonstrations([0.5, 0.75, 1.0], 40)
     assert trained(tmp_path, {"type": "trex", **RANKED, "rank_by": "random"}, shown) < 6
 
 
@@ -112,18 +111,21 @@ def test_comparisons_teach(tmp_path):
     assert trained(tmp_path, reward) > 9
 
 
-CURIOUS = {**PPO, "gamma": 0.99, "entropy_coefficient": 0.01}
-SEA = {"id": "guerdon/DeepSea-v0", "n_envs": 32, "kwargs": {"size": 10}}
+def best_in_the_sea(preset, folder):
+    """The best evaluation in a DeepSea that is small enough for a test."""
+    small = ["+env.kwargs.size=12", "run.max_steps=100_000"]
+    until = ["eval.every=10_000", "eval.target_return=0.9"]
+    summary = train(preset, *small, *until, f"run.dir={folder}", seed=0, display="none")
+    return summary["best_eval_return_mean"]
 
 
 @pytest.mark.parametrize("name", ["rnd", "icm", "ngu"])
 def test_curiosity_finds_what_is_far_away(name, tmp_path):
-    reward = {"type": name, "warmup": 100}
-    assert trained(tmp_path, reward, policy=CURIOUS, env=SEA, max_steps=30_000) > 0.9
+    assert best_in_the_sea(f"deepsea_ppo_{name}", tmp_path) > 0.9
 
 
 def test_without_curiosity_nobody_gets_there(tmp_path):
-    assert trained(tmp_path, {"type": "env"}, policy=CURIOUS, env=SEA, max_steps=30_000) < 0.1
+    assert best_in_the_sea("deepsea_ppo", tmp_path) < 0.1
 
 
 def test_hindsight_teaches_what_nobody_reaches_by_chance(tmp_path):
@@ -141,4 +143,6 @@ def test_every_model_that_learns_is_here():
         and REWARDS.get(name).__module__ != "guerdon.reward.controls"
     }
     others = {"trex", "drex", "preference", "rnd", "icm", "ngu", "her", "guided_cost"}
-    assert built_in == {*IMITATION, *others}
+    # What an expert does more often than the policy costs, with fairl: it drives away from a single
+    # right action. What it can teach is in docs/reward_results.md.
+    assert built_in == {*IMITATION, *others, "fairl"}

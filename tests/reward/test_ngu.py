@@ -154,6 +154,22 @@ def test_unscanned_transitions_are_one_episode_from_its_start():
     assert model.episodes.state_dict()["written"].tolist() == held
 
 
+@pytest.mark.parametrize("end", ["terminated", "truncated"])
+def test_unscanned_transitions_are_as_many_episodes_as_end(end):
+    model = make("ngu", VECTOR)
+    feed(model, rollout())
+    data = same(0.0, 1.0, 2.0, 1.0, 0.0, 2.0)
+    data[end][2] = True
+    data.mask[4] = False
+    model.break_off()
+    expected = model.estimate(data.replace(scanned=model.scan(data))).rew[:, 0]
+    for shown in (data, data[:, 0], data[:, :, None]):
+        found = model.estimate(shown).rew.reshape(-1)
+        np.testing.assert_allclose(found[data.mask[:, 0]], expected[data.mask[:, 0]], rtol=1e-5)
+    parts = [model.estimate(data[part, 0]).rew for part in (slice(3), slice(3, None))]
+    np.testing.assert_allclose(np.concatenate(parts), expected, rtol=1e-5)
+
+
 def test_the_memory_of_an_episode_has_an_end():
     model = make("ngu", memory_size=2)
     model.distances.collect(np.ones(10))

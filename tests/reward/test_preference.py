@@ -171,6 +171,9 @@ def test_old_segments_are_forgotten_but_not_what_was_learned_from_them():
     assert len(forgetful.memory) == 20
     forgetful.clear_data(4)
     assert len(forgetful.memory) == 0
+    forgetful.collect_data(rollout((10, 2)))
+    forgetful.clear_data(6)
+    assert len(forgetful.memory) == 4  # nobody was asked about them yet
 
 
 # --- learning

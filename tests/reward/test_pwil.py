@@ -6,7 +6,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from guerdon.data import ReplayBuffer
+from guerdon.data import Batch, ReplayBuffer
 from guerdon.reward import Setting, create_reward_model, make_reward, pwil
 from tests.reward.experts import (
     ARM,
@@ -261,6 +261,31 @@ def test_rows_on_their_own_are_taken_for_episodes_from_the_start(action_space, s
     np.testing.assert_array_equal(fresh.scan(wide), first.reshape(6, -1))
 
 
+def test_rows_on_their_own_are_as_many_episodes_as_end():
+    model, data = make(), rollout()
+    expected = make().scan(data)
+    for shown in (data, data[:, 1], data[:, :, None]):
+        found = model.estimate(shown).rew
+        assert found.shape == shown.rew.shape
+    np.testing.assert_array_equal(model.estimate(data).rew, expected)
+    np.testing.assert_array_equal(model.estimate(data[:, 1]).rew, expected[:, 1])
+    np.testing.assert_array_equal(model.estimate(data[:, :, None]).rew[:, :, 0], expected)
+
+
+def test_a_list_of_two_episodes_is_two_episodes():
+    model = on_a_line([0.0, 2.0], horizon=2)
+    items = as_items(line(0.0, 0.0, 0.0))
+    items[1]["done"] = True
+    rew = [item["reward"] for item in model.estimate(items)]
+    assert rew == pytest.approx([5.0, worth(2.0 / 2, 2), 5.0])
+
+
+def test_a_single_transition_is_an_episode():
+    model = on_a_line([0.0, 2.0], horizon=2)
+    assert model.estimate(line(0.5)[0]).rew == pytest.approx(worth(0.5 / 2, 2))
+    assert model.estimate(Batch(obs=np.ones((1, 1)), act=np.zeros((1, 1)), rew=np.zeros(1))).rew > 0
+
+
 def test_estimating_does_not_disturb_the_running_episodes():
     model, data = make(), rollout()
     expected = copy.deepcopy(model).scan(data)
@@ -378,3 +403,10 @@ def test_demonstrations_of_another_environment_are_refused():
     model.setup(Setting(VECTOR, TWO, horizon=5))
     with pytest.raises(ValueError, match="obs of the demonstrations"):
         model.load_expert_data(noise(LINE, TWO))
+
+
+def test_a_state_of_another_environment_is_refused():
+    model = on_a_line([0.0, 2.0], horizon=2)
+    with pytest.raises(ValueError, match="demonstrations have 5 numbers a step, and a step of thi"):
+        model.load_state_dict(make().state_dict())
+    assert model.estimate(line(0.0)).rew.tolist() == [5.0]

@@ -85,6 +85,21 @@ def test_a_restored_cutter_goes_on():
     assert listed(restored.add(rollout([[3], [4]]), everyone, flags((2, 1)))) == [[1, 2, 3]]
 
 
+@pytest.mark.parametrize("names", [("a.b",), ("a", "b"), ("a", "b.c")], ids=str)
+def test_keys_may_hold_dots(names):
+    columns = {name: np.array([[number]]) for number, name in enumerate(names)}
+    data, cutter, restored = Batch(obs=Batch(columns)), Cutter(2), Cutter(2)
+    cutter.add(data, np.ones((1, 1), bool), flags((1, 1)))
+    restored.load_state_dict(cutter.state_dict())
+    found = restored.add(data, np.ones((1, 1), bool), flags((1, 1)))
+    assert found.obs["a.b" if len(names) == 1 else "a"].tolist() == [[0, 0]]
+    assert set(found.obs.keys()) == {*names}
+    comparisons, again = Comparisons(), Comparisons()
+    comparisons.add([(data[:, 0], data[:, 0])], np.ones(1), np.zeros(1, bool))
+    again.load_state_dict(comparisons.state_dict())
+    assert set(again.pairs(False, "cpu").rows["obs"]) == {*names}
+
+
 # --- comparisons
 
 

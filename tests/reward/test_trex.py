@@ -3,6 +3,7 @@ import copy
 import numpy as np
 import pytest
 
+from guerdon.data import save_demonstrations
 from guerdon.reward import create_reward_model
 from guerdon.reward.items import from_batch
 from guerdon.reward.trex import check_noise, choose_held_out, draw_ranked, draw_snippets
@@ -197,10 +198,18 @@ def test_it_is_fitted_once():
     assert same_states(pretrained.state_dict(), trained.state_dict())
 
 
+def test_the_demonstrations_of_the_config_are_loaded_where_nobody_else_did(tmp_path):
+    save_demonstrations(demonstrations(), tmp_path)
+    model = create_reward_model({"type": "trex", "expert_data_path": str(tmp_path), **QUICK})
+    assert model.train()["steps"] == 60
+    assert len(model.demonstrations) == 10
+    assert model.estimate(rows((4,))).rew.shape == (4,)
+
+
 def test_it_needs_demonstrations_before_it_is_fitted():
     model = create_reward_model({"type": "trex"})
     model.setup(setting())
-    with pytest.raises(ValueError, match="call load_expert_data"):
+    with pytest.raises(ValueError, match="trex learns from demonstrations: name them in 'expert_"):
         model.train()
 
 

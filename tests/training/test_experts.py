@@ -161,6 +161,9 @@ def test_a_name_says_what_is_wanted(name, expected):
         ("expert:x?episodes=0", "has no episodes"),
         ("expert:x?noise=0,2", "noise that is no share"),
         ("expert:x?steps=0", "has no steps"),
+        ("expert:x?steps=-3", "has no steps"),
+        ("expert:x?most=nan", "has a 'most' that is no number"),
+        ("expert:x?return=nan", "has a 'return' that is no number"),
         ("expert:", "has no preset"),
     ],
 )
@@ -296,6 +299,22 @@ def test_a_reward_learns_from_an_expert_that_its_config_names(cache, preset):
     assert len(model.expert["act"]) == 20
     assert model.config.expert_data_path.startswith(str(cache))
     assert config.reward.terms["gail"]["expert_data_path"].startswith("expert:")
+
+
+@pytest.mark.parametrize("kind", ["sqil", "gail"])
+def test_a_frozen_reward_has_the_demonstrations_that_it_goes_on_reading(
+    kind, cache, preset, tmp_path
+):
+    reward = {"type": kind, "expert_data_path": f"expert:{preset}?episodes=2"}
+    case = "sac_discrete"
+    train(config_of(case, tmp_path / "one", reward=reward, run={"max_steps": 64}), display="none")
+    folders = [path for path in cache.iterdir() if path.is_dir()]
+    for folder in folders:
+        shutil.rmtree(folder)
+    config = config_of(case, tmp_path / "two", run={"max_steps": 64})
+    train(config, from_reward=tmp_path / "one", display="none")
+    found = [path for path in cache.iterdir() if path.is_dir()]
+    assert found == (folders if kind == "sqil" else [])
 
 
 def test_an_expert_is_none_for_those_who_only_read():

@@ -1,5 +1,7 @@
 """From a config to parts: each has its own seed, and what a checkpoint needs is in the state."""
 
+import random
+from contextlib import closing
 from functools import partial
 
 import numpy as np
@@ -12,6 +14,7 @@ from guerdon.config import compose
 from guerdon.data import ListReplayBuffer, PrioritizedReplayBuffer
 from guerdon.envs import Counting, VectorEnv, make_vec
 from guerdon.policy import PPO
+from guerdon.reward import BaseRewardModel, register_reward_model
 from guerdon.training.parts import Seeds, find_device, make_env, make_parts, rollout_slots
 from tests.collect.acting import Tracing
 from tests.training.running import CASES, config_of, leaves, same
@@ -203,3 +206,46 @@ def test_a_policy_can_normalise_by_the_demonstrations_and_stays_so():
                 None, ["env=cartpole", "policy=ppo", "policy.model.normalize_obs=demonstrations"]
             )
         )
+
+
+def test_the_demonstrations_of_an_ensemble_normalise_too():
+    member = {"type": "gail", "expert_data_path": "zoo:cartpole_fixed"}
+    sections = {
+        "env": {"id": "guerdon/CartPoleFixed-v0"},
+        "policy": {"type": "ppo", "model": {"normalize_obs": "demonstrations"}},
+        "reward": {"type": "ensemble", "of": member, "members": 2},
+    }
+    with closing(parts_of("ppo", **sections)) as parts:
+        seen = parts.reward.models[0].members[1].demonstrations.transitions().obs
+        found = parts.policy.model.normalizer.mean
+        np.testing.assert_allclose(found, seen.mean(0, dtype=float), rtol=1e-5)
+
+
+class Careless(BaseRewardModel):
+    """Draws when it is made from what all share."""
+
+    def __init__(self, config, device, tb_logger):
+        super().__init__(config, device, tb_logger)
+        self.drawn = [random.random(), np.random.rand(), torch.rand(1).item()]  # noqa: NPY002
+
+    def collect_data(self, data):
+        pass
+
+    def clear_data(self, iter):  # noqa: A002
+        pass
+
+    def train(self):
+        pass
+
+    def estimate(self, data):
+        return data
+
+
+def test_what_a_model_draws_when_it_is_made_depends_on_the_seed_alone():
+    register_reward_model("test_careless", Careless)
+    drawn = []
+    for _ in range(2):
+        with closing(parts_of("ppo", reward={"type": "test_careless"})) as parts:
+            drawn.append(parts.reward.models[0].model.drawn)
+    assert drawn[0] != [random.random(), np.random.rand(), torch.rand(1).item()]  # noqa: NPY002
+    assert drawn[0] == drawn[1]

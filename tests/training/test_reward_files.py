@@ -149,6 +149,19 @@ def test_a_reward_that_does_not_fit_is_refused_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_reward_of_other_spaces_is_refused_before_anything_is_written(demonstrations, tmp_path):
+    path = str(demonstrations / "Identity-v0")
+    reward = {"type": "pwil", "expert_data_path": path, "horizon": 10}
+    run("ppo", tmp_path / "one", reward=reward, run={"max_steps": 32})
+    config = config_of("ppo", tmp_path / "two")
+    config["env"]["id"] = "CartPole-v1"
+    with pytest.raises(
+        ValueError, match=r"does not fit this run's \(size mismatch of pwil.*spaces"
+    ):
+        train(config, from_reward=tmp_path / "one", display="none")
+    assert not (tmp_path / "two").exists()
+
+
 def test_a_term_of_another_kind_does_not_fit_by_its_name(learned, gail):
     reward = {"terms": {"gail": gail | {"type": "fairl"}}, "checkpoint_path": str(learned)}
     config = compose(config_of("ppo", "unused", reward=reward))

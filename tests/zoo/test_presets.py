@@ -1,5 +1,6 @@
 """Every preset runs for a few iterations, and every policy on any environment that suits it."""
 
+import json
 import math
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,6 +27,14 @@ PACKAGES = {
     "MiniGrid": "minigrid",
 }
 ITERATIONS = 3
+# Options with which a reward learns something in a few iterations, and does not take long.
+REWARD_OPTIONS = {
+    "warmup": 32,
+    "update_per_collect": 20,
+    "num_snippets": 100,
+    "segment_length": 8,
+    "min_accuracy": 0,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -70,11 +79,31 @@ def few_iterations(*choices, n_step=64):
         # An episode of Pong takes minutes; this is no matter of the policy.
         f"env.eval={{max_episode_steps: 100, n_envs: 1, backend: {config.env.backend}}}",
     ]
+    overrides += few_reward_steps(*config.reward.terms.values())
     if "learn.batch_size" not in unread(policy):
         overrides += [f"learn.batch_size={min(config.learn.batch_size, 32)}"]
     if not on_policy:
         overrides += [f"collect.warmup_steps={warmup}", "collect.buffer_size=200"]
     return config, overrides
+
+
+def few_reward_steps(options, *_):
+    """Overrides of a reward's options: those of the first term, which a preset writes flat."""
+    smaller = [
+        f"reward.{key}={least}"
+        for key, least in REWARD_OPTIONS.items()
+        if (options.get(key) or 0) > least
+    ]
+    return [*smaller, "reward.train_every=16"] if "train_every" in options else smaller
+
+
+def learned(directory, config):
+    """The terms of the reward that should have learned, and those that did."""
+    lines = (directory / "metrics.jsonl").read_text().splitlines()
+    logged = {key.rpartition("/")[0] for line in lines for key in json.loads(line)}
+    terms, kinds = config.reward.terms, registry_of("reward")
+    should = {name for name, options in terms.items() if kinds.get(options["type"]).learns}
+    return should, {name for name in terms if f"reward/{name}" in logged}
 
 
 def check(summary, directory, config):
@@ -92,11 +121,14 @@ def test_there_are_presets():
     assert {"cartpole_ppo", "cartpole_dqn", "pendulum_sac", "pong_dqn", "hopper_ppo"} <= {*PRESETS}
 
 
+@pytest.mark.filterwarnings("ignore:red hardly tells")  # after so few steps
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_preset_runs(preset, tmp_path):
     config, overrides = few_iterations(preset)
     summary = train(preset, *overrides, f"run.dir={tmp_path}", seed=1, display="none")
     check(summary, tmp_path, config)
+    should, did = learned(tmp_path, config)
+    assert did == should
 
 
 @pytest.mark.parametrize("preset", PRESETS)
