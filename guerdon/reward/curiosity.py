@@ -16,6 +16,7 @@ from guerdon.data.batch import Batch
 from guerdon.nn.encoders import MLP
 from guerdon.nn.init import linear
 from guerdon.reward import items
+from guerdon.reward.history import in_columns
 from guerdon.reward.inputs import TransitionInput
 from guerdon.reward.scaling import ReturnScaler
 from guerdon.reward.trained import TrainedConfig, TrainedReward
@@ -226,7 +227,9 @@ class Curiosity(TrainedReward):
     def collect_data(self, data: Any) -> None:
         """Takes a rollout, or a list of transitions in time order, into data and statistics."""
         if not isinstance(data, Batch):
-            data = one_column(items.to_batch(data))
+            data = items.to_batch(data)
+            self.prepare(data)
+            data = in_columns(data, self.fields)
         self.prepare(data)
         mask = np.asarray(data.mask)
         real = data[mask]
@@ -268,9 +271,3 @@ class Curiosity(TrainedReward):
         if state:
             self.scaler.load_state_dict(state["scaler"])
             self.seen = state["seen"]
-
-
-def one_column(rows: Batch) -> Batch:
-    """Transitions [N, ...] as a rollout [N, 1, ...] of one environment, all of them real."""
-    column: Batch = rows[:, None]
-    return column.replace(mask=np.ones((len(rows.rew), 1), bool))

@@ -19,7 +19,7 @@ from guerdon.data.preferences import SKIP, Preference, load_preferences, save_pr
 from guerdon.data.spaces import check_rows
 from guerdon.reward import items
 from guerdon.reward.base import Metrics, Setting, register_reward_model
-from guerdon.reward.history import over
+from guerdon.reward.history import in_columns, over
 from guerdon.reward.inputs import tensors
 from guerdon.reward.memory import Memory
 from guerdon.reward.ranking import Pairs, RankingConfig, RankingReward
@@ -129,8 +129,8 @@ class PreferenceReward(RankingReward):
         """Cuts a rollout, or a list of one environment's transitions, into segments."""
         if not isinstance(data, Batch):
             data = items.to_batch(data)
-            data = data.replace(truncated=np.zeros_like(data.terminated)).apply(_one_environment)
-            data.mask, data.cut = np.ones_like(data.terminated), data.terminated
+            self.prepare(data)
+            data = in_columns(data, self.fields)
         self.prepare(data)
         mask = np.asarray(data.mask)
         rows = Batch({name: data[name] for name in (*self.fields, "rew")})
@@ -316,10 +316,6 @@ def _first_free(path: pathlib.Path) -> int:
     """A number above those of all pairs whose segments lie beside a file of judgements."""
     stems = [file.stem for file in path.with_name(f"{path.stem}_segments").glob("*.npz")]
     return max((int(stem) for stem in stems if stem.isdecimal()), default=-1) + 1
-
-
-def _one_environment(leaf: Any) -> Any:
-    return leaf[:, None]
 
 
 def _flat(leaf: Any) -> Any:

@@ -12,10 +12,10 @@ import numpy as np
 from numba import njit
 from pydantic import Field
 
-from guerdon.reward.base import RewardConfig, RewardModel, Setting, register_reward_model
+from guerdon.reward.base import RewardModel, Setting, register_reward_model
+from guerdon.reward.experts import ExpertConfig, check_experts, draw_rows, read_experts
 from guerdon.reward.history import in_columns, over
 from guerdon.reward.inputs import TransitionInput, refuse_images, tensors
-from guerdon.reward.trained import check_experts, draw_rows, read_experts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,13 +27,9 @@ CHUNK = 2**20
 """Distances that are held at a time."""
 
 
-class PWILConfig(RewardConfig):
+class PWILConfig(ExpertConfig):
     """Options of `pwil`."""
 
-    expert_data_path: str | None = None
-    """Demonstrations: a folder that `guerdon collect` wrote, ``minari:<dataset id>``, a ``.pkl``
-    file, ``zoo:<name>`` for those that come with guerdon, or ``expert:<preset>``, optionally with
-    ``?episodes=10&return=475``, for those of a policy that is trained once and kept."""
     subsample: int = Field(default=10, ge=1)
     """Of each demonstrated episode every so many-th transition is taken, from a random one on;
     1 to 20."""

@@ -17,8 +17,9 @@ from guerdon.nn.encoders import MLP
 from guerdon.nn.init import linear
 from guerdon.nn.optimizer import Optimizer
 from guerdon.reward.base import Metrics, Setting, register_reward_model
+from guerdon.reward.experts import draw_rows
 from guerdon.reward.inputs import TransitionInput
-from guerdon.reward.trained import ImitationConfig, ImitationReward, draw_rows
+from guerdon.reward.trained import ImitationConfig, ImitationReward
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

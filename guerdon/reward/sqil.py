@@ -11,8 +11,8 @@ from pydantic import Field
 from guerdon.data import Batch, BufferManager, Demonstrations, Limits, ReplayBuffer
 from guerdon.data.demonstrations import KEYS
 from guerdon.data.leaves import to_numpy
-from guerdon.reward.base import RewardConfig, RewardModel, Setting, register_reward_model
-from guerdon.reward.trained import check_experts, read_experts
+from guerdon.reward.base import RewardModel, Setting, register_reward_model
+from guerdon.reward.experts import ExpertConfig, check_experts, read_experts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,13 +20,9 @@ if TYPE_CHECKING:
 _AGENT, _EXPERT = "agent", "demonstrations"
 
 
-class SQILConfig(RewardConfig):
+class SQILConfig(ExpertConfig):
     """Options of `sqil`."""
 
-    expert_data_path: str | None = None
-    """Demonstrations: a folder that `guerdon collect` wrote, ``minari:<dataset id>``, a ``.pkl``
-    file, ``zoo:<name>`` for those that come with guerdon, or ``expert:<preset>``, optionally with
-    ``?episodes=10&return=475``, for those of a policy that is trained once and kept."""
     share: float = Field(default=0.5, gt=0, lt=1)
     """How much of every batch is demonstrations; half of it in the paper."""
 
