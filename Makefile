@@ -33,6 +33,7 @@ format: $(VENV)/.dev ## format the code and fix what can be fixed
 bench: $(BENCH_VENV)/.peers .venv-diengine/.peer .venv-imitation/.peer ## guerdon beside its peers, in an environment of its own
 	$(BENCH_VENV)/bin/python benchmarks/buffers.py --markdown docs/benchmarks.md
 	$(BENCH_VENV)/bin/python benchmarks/training.py
+	$(BENCH_VENV)/bin/python benchmarks/rewards.py
 
 results: reward-results ## train what docs/results.md and docs/reward_results.md lack, and write those pages
 	$(BIN)/python benchmarks/learning.py

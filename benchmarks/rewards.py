@@ -125,6 +125,11 @@ def page(result: dict[str, Any]) -> str:
     for name, ratio in result["ratio"].items():
         goal = f"under {GOALS[name]}" if name in GOALS else ""
         lines.append(f"| `{name}` | {ratio:.2f} | {goal} |")
+    lines += [
+        "",
+        "`preference` asks its questions, and is fitted anew, in each of its first iterations: they",
+        "are the ones that are measured here. `ensemble` is three times `gail`.",
+    ]
     return "\n".join(lines) + "\n"
 
 

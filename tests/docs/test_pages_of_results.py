@@ -1,5 +1,6 @@
 """Pages with figures say what the committed results say, and nothing else."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +29,13 @@ def test_the_page_of_reward_results_is_made_of_the_files():
 
     made = reward_report.page(reward_learning.SECTIONS, reward_learning.RESULTS)
     assert (ROOT / "docs" / "reward_results.md").read_text() == made
+
+
+def test_the_page_of_costs_is_made_of_its_file():
+    import rewards
+
+    made = rewards.page(json.loads(rewards.RESULTS.read_text()))
+    assert rewards.PAGE.read_text() == made
 
 
 def test_seeds_are_run_in_order_and_none_is_left_out():
