@@ -127,8 +127,8 @@ def page(result: dict[str, Any]) -> str:
         lines.append(f"| `{name}` | {ratio:.2f} | {goal} |")
     lines += [
         "",
-        "`preference` asks its questions, and is fitted anew, in each of its first iterations, which",
-        "are those measured here. `ensemble` is three times `gail`.",
+        "`preference` asks its questions, and is fitted anew, in each of its first iterations, the",
+        "ones that are measured here. `ensemble` is three times `gail`.",
     ]
     return "\n".join(lines) + "\n"
 
