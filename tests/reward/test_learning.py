@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from gymnasium import spaces
 
 from guerdon.data import Batch, Demonstrations, save_demonstrations
@@ -21,14 +20,6 @@ OFF_POLICY = {
     "collect": {"n_step": 8, "warmup_steps": 800, "buffer_size": 20_000},
     "learn": {"batch_size": 64, "updates_per_collect": 3},
 }
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def demonstrations(noises, n_episodes=8, seed=0):

@@ -38,14 +38,6 @@ REWARD_OPTIONS = {
 
 
 @pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(autouse=True)
 def _cache(monkeypatch, tmp_path_factory):
     """Experts are made once for all of these tests, and not where the user keeps them."""
     shared = tmp_path_factory.getbasetemp().parent / "guerdon-cache"

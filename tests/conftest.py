@@ -1,3 +1,5 @@
+"""For all tests: they run side by side, and threads would only get into each other's way."""
+
 import pytest
 import torch
 
