@@ -244,6 +244,9 @@ _SETTINGS = """
   library has the settings it publishes for CartPole, 500,000 steps and 120 seconds.
 - Imitated: the same for the true return, which the learners never see.
 - Who was given up needed longer than that: *over* marks what guerdon is faster by at least.
+- On 2026-11-15 the machine was not quite idle: small experiments ran beside the SAC row and the
+  last seeds of the GAIL row, some tests beside the other rows of steps a second, and commands of a
+  few seconds beside the two rows of CartPole solved.
 """
 
 

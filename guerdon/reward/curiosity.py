@@ -226,11 +226,9 @@ class Curiosity(TrainedReward):
     @torch.no_grad()
     def collect_data(self, data: Any) -> None:
         """Takes a rollout, or a list of transitions in time order, into data and statistics."""
-        if not isinstance(data, Batch):
-            data = items.to_batch(data)
-            self.prepare(data)
-            data = in_columns(data, self.fields)
-        self.prepare(data)
+        given = data if isinstance(data, Batch) else items.to_batch(data)
+        self.prepare(given)
+        data = given if given is data else in_columns(given, self.fields)
         mask = np.asarray(data.mask)
         real = data[mask]
         if not len(real.rew):

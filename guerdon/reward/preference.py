@@ -127,11 +127,9 @@ class PreferenceReward(RankingReward):
 
     def collect_data(self, data: Any) -> None:
         """Cuts a rollout, or a list of one environment's transitions, into segments."""
-        if not isinstance(data, Batch):
-            data = items.to_batch(data)
-            self.prepare(data)
-            data = in_columns(data, self.fields)
-        self.prepare(data)
+        given = data if isinstance(data, Batch) else items.to_batch(data)
+        self.prepare(given)
+        data = given if given is data else in_columns(given, self.fields)
         mask = np.asarray(data.mask)
         rows = Batch({name: data[name] for name in (*self.fields, "rew")})
         self._remember(self._cutter.add(rows, mask, over(data)))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from guerdon.reward import BaseRewardModel
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint
 from guerdon.training.run import Summary, train
 
@@ -153,3 +154,19 @@ def assert_same_run(one: Path, other: Path) -> None:
         assert summary.pop("wall_seconds") > 0
         assert summary.pop("fps") > 0
     assert first == second
+
+
+class Idle(BaseRewardModel):
+    """Has nothing to learn."""
+
+    def collect_data(self, data):
+        pass
+
+    def clear_data(self, iter):  # noqa: A002
+        pass
+
+    def train(self):
+        pass
+
+    def estimate(self, data):
+        return data

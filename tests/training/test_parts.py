@@ -14,10 +14,10 @@ from guerdon.config import compose
 from guerdon.data import ListReplayBuffer, PrioritizedReplayBuffer
 from guerdon.envs import Counting, VectorEnv, make_vec
 from guerdon.policy import PPO
-from guerdon.reward import BaseRewardModel, register_reward_model
+from guerdon.reward import register_reward_model
 from guerdon.training.parts import Seeds, find_device, make_env, make_parts, rollout_slots
 from tests.collect.acting import Tracing
-from tests.training.running import CASES, config_of, leaves, same
+from tests.training.running import CASES, Idle, config_of, leaves, same
 
 
 def parts_of(case, **sections):
@@ -221,24 +221,12 @@ def test_the_demonstrations_of_an_ensemble_normalise_too():
         np.testing.assert_allclose(found, seen.mean(0, dtype=float), rtol=1e-5)
 
 
-class Careless(BaseRewardModel):
+class Careless(Idle):
     """Draws when it is made from what all share."""
 
     def __init__(self, config, device, tb_logger):
         super().__init__(config, device, tb_logger)
         self.drawn = [random.random(), np.random.rand(), torch.rand(1).item()]  # noqa: NPY002
-
-    def collect_data(self, data):
-        pass
-
-    def clear_data(self, iter):  # noqa: A002
-        pass
-
-    def train(self):
-        pass
-
-    def estimate(self, data):
-        return data
 
 
 def test_what_a_model_draws_when_it_is_made_depends_on_the_seed_alone():

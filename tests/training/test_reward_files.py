@@ -21,6 +21,7 @@ from guerdon.training.run import train
 from tests.training.running import (
     HALF,
     WHOLE,
+    Idle,
     assert_same_run,
     config_of,
     leaves,
@@ -319,22 +320,6 @@ def test_a_reward_that_cannot_be_pretrained_says_so(tmp_path):
     with pytest.raises(ValueError, match="nothing in constant, env can be trained before"):
         run("ppo", tmp_path / "run", reward=reward)
     assert not (tmp_path / "run").exists()
-
-
-class Idle(BaseRewardModel):
-    """Has nothing to learn."""
-
-    def collect_data(self, data):
-        pass
-
-    def clear_data(self, iter):  # noqa: A002
-        pass
-
-    def train(self):
-        pass
-
-    def estimate(self, data):
-        return data
 
 
 def test_a_pretraining_that_does_nothing_is_told(tmp_path):
