@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BENCH_VENV ?= .venv-bench
+MANISKILL_VENV ?= .venv-maniskill
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
@@ -11,14 +12,15 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
-demo: $(VENV)/.core ## set up, then train a first agent
+demo: $(VENV)/.lab ## set up, then learn a reward from pictures, and a policy from that reward alone
 	$(BIN)/guerdon demo
 
 test: $(VENV)/.dev ## set up, then run the tests
 	$(BIN)/pytest -n auto
 
-test-slow: $(VENV)/.dev ## the tests that take minutes
+test-slow: $(VENV)/.dev $(MANISKILL_VENV)/.maniskill ## the tests that take minutes
 	$(BIN)/pytest -n auto -m slow
+	$(MANISKILL_VENV)/bin/pytest -m slow tests/envs/test_maniskill.py tests/training/test_maniskill_workflow.py
 
 lint: $(VENV)/.dev ## formatting, style, types, import rules
 	$(BIN)/ruff format --check .
@@ -42,7 +44,7 @@ reward-results: $(VENV)/.dev ## only those of reward models
 	$(BIN)/python benchmarks/reward_learning.py
 
 clean: ## remove what the other targets made
-	rm -rf $(VENV) $(BENCH_VENV) .venv-diengine .venv-imitation .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(BENCH_VENV) $(MANISKILL_VENV) .venv-diengine .venv-imitation .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # Every install goes through constraints.txt, build requirements too. A stamp file is written last, so that a second
 # call does nothing and a broken one starts again.
@@ -58,9 +60,25 @@ $(VENV)/.core: pyproject.toml constraints.txt | $(BIN)/python
 	$(call INSTALL,$(VENV)) --editable .
 	@touch $@
 
+$(VENV)/.lab: $(VENV)/.core
+	$(call INSTALL,$(VENV)) --editable '.[lab]'
+	@touch $@
+
 $(VENV)/.dev: $(VENV)/.core
 	@echo "Installing the tools for tests into $(VENV)."
 	$(call INSTALL,$(VENV)) --editable '.[dev]'
+	@touch $@
+
+# SwiftShader, which draws without a GPU, and what OpenCV links to.
+MANISKILL_NEEDS = chromium-common libvulkan1 libgl1 libglib2.0-0
+
+$(MANISKILL_VENV)/.maniskill: pyproject.toml constraints.txt | $(MANISKILL_VENV)/bin/python
+	@dpkg -s $(MANISKILL_NEEDS) >/dev/null 2>&1 || \
+		{ test "$$(id -u)" = 0 && apt-get update -qq && \
+		apt-get install -y -qq --no-install-recommends $(MANISKILL_NEEDS); } || \
+		echo "Without a Vulkan device ManiSkill's tests are left out: apt-get install $(MANISKILL_NEEDS)"
+	@echo "Installing ManiSkill into $(MANISKILL_VENV): a few minutes, once."
+	$(call INSTALL,$(MANISKILL_VENV)) --editable '.[maniskill]' pytest
 	@touch $@
 
 $(BENCH_VENV)/.peers: pyproject.toml constraints.txt benchmarks/requirements.txt | $(BENCH_VENV)/bin/python

@@ -1,44 +1,67 @@
-"""``guerdon demo``: a policy before and after some seconds of training."""
+"""``guerdon demo``: a reward is learned from pictures, and a policy from that reward alone."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+if TYPE_CHECKING:
+    from guerdon.training.workflow import WorkflowResult
+
+# Shorter than the presets, which are made for results and not for an audience.
+_COLLECT = ("run.max_steps=30_000",)
+_FIT = ("reward.num_epochs=4",)
+_LEARN = ("run.max_steps=60_000",)
+_BOTH = ("eval.episodes=50", "eval.n_envs=50", "eval.every=15_000")
+
 
 def demo(
-    seconds: Annotated[float, typer.Option(min=0.1, help="How long to train.")] = 15.0,
     seed: Annotated[int, typer.Option(min=0, help="Of everything random.")] = 0,
     out: Annotated[
         Path | None,
-        typer.Option(help="The run's folder; a temporary one where left out.", show_default=False),
+        typer.Option(
+            help="A folder for all of it; a temporary one if left out.", show_default=False
+        ),
     ] = None,
 ) -> None:
-    """Trains cartpole_ppo for some seconds, and shows what that is good for."""
+    """Collects pictures, learns from them what success is, and trains a policy on that alone."""
     import shlex
     import tempfile
 
-    from guerdon.config import compose
-    from guerdon.training.evaluation import evaluate
-    from guerdon.training.parts import make_parts
-    from guerdon.training.replay import evaluate_run, evaluation
-    from guerdon.training.run import train
+    from guerdon.lab.workflow_report import write_report
+    from guerdon.training.workflow import Workflow, run_workflow
 
-    folder = out or Path(tempfile.mkdtemp(prefix="guerdon_demo_")) / "cartpole_ppo"
-    config = compose("cartpole_ppo", [f"seed={seed}", f"run.max_seconds={seconds}"])
-    config = config.model_copy(update={"run": config.run.model_copy(update={"dir": str(folder)})})
-    parts = make_parts(config)
-    before = evaluation(evaluate(parts.policy, parts.eval_env, config.eval.episodes))
-    parts.close()
-    summary = train(config)
-    after = evaluate_run(folder, episodes=config.eval.episodes)
-    run = shlex.quote(str(folder))
+    if out is not None and out.exists() and any(out.iterdir()):
+        raise ValueError(f"{out} is not empty: name a new folder")
+    folder = out or Path(tempfile.mkdtemp(prefix="guerdon_demo_"))
+    workflow = Workflow(collect=_COLLECT, fit=_FIT, learn=_LEARN, both=_BOTH)
+    result = run_workflow(
+        folder, workflow, seed=seed, tell=lambda text: typer.secho(f"\n{text}", bold=True)
+    )
+    _show(result)
+    report = write_report(folder, result)
     typer.echo(
-        f"\nbefore training  return {before['return_mean']:6.1f} ± {before['return_std']:.1f}\n"
-        f"after training   return {after['return_mean']:6.1f} ± {after['return_std']:.1f}, of "
-        f"500.0 at most; {summary['env_steps']:,} steps in {summary['wall_seconds']:.0f} s\n\n"
-        f"The run is in {run}. Try next:\n"
-        f"  guerdon eval {run} --video\n"
-        f"  guerdon train pendulum_sac\n"
+        f"\nThe report is {report}. Try next:\n"
+        f"  guerdon eval {shlex.quote(str(folder / 'learn'))} --video\n"
+        f"  guerdon train reach_ppo reward=classifier "
+        f"reward.checkpoint_path={shlex.quote(str(folder / 'classifier'))} "
+        f"env.id=guerdon/ReachLoophole-v0\n"
+        f"  guerdon train cartpole_fixed_ppo_gail\n"
         f"  guerdon list presets"
     )
+
+
+def _show(result: "WorkflowResult") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from guerdon.lab.workflow_report import table
+
+    shown = Table(box=None, pad_edge=False, header_style="bold")
+    shown.add_column("")
+    shown.add_column("", justify="right")
+    for name, value in table(result):
+        shown.add_row(name, value)
+    console = Console()
+    console.print()
+    console.print(shown)

@@ -1,12 +1,14 @@
 """``guerdon reward``: what there is to do with a reward alone."""
 
+import shlex
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from guerdon.cli.train import split
+from guerdon.cli.train import INTERRUPTED, Shown, split
 
 if TYPE_CHECKING:
+    from guerdon.training.fit import FitResult
     from guerdon.training.probe import Probe
 
 app = typer.Typer(no_args_is_help=True)
@@ -14,7 +16,7 @@ app = typer.Typer(no_args_is_help=True)
 
 @app.callback()
 def _options() -> None:
-    """Looks at rewards."""
+    """Looks at rewards, and fits classifiers of success."""
 
 
 @app.command("probe")
@@ -62,3 +64,92 @@ def _show(found: "Probe") -> None:
         texts = [f"{value:.3f}" for value in values]
         table.add_row(row.name, *texts, f"{row.length:.1f}", f"{row.true_return:.1f}")
     Console().print(table)
+
+
+@app.command("fit")
+def fit(
+    arguments: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PRESET|FILE|KEY=VALUE",
+            help="What to fit, and changes to it: reach_classifier reward.optim.lr=3e-4",
+            show_default=False,
+        ),
+    ],
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a fit that reward.save_dir holds.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The result as JSON, alone.")] = False,
+    display: Annotated[
+        Shown, typer.Option(help="auto: live on a terminal, else lines.")
+    ] = Shown.AUTO,
+) -> None:
+    """Fits a classifier that sees success in collected frames, for `guerdon train` to learn from.
+
+    Ctrl-C saves before it stops.
+    """
+    import json
+    from dataclasses import asdict
+
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from guerdon.training.fit import fit as fitted
+    from guerdon.training.fit import read_frames
+    from guerdon.training.fit_config import compose_fit
+
+    source, overrides = split(arguments)
+    config = compose_fit(source, overrides)
+    console = Console(stderr=True)
+    with Progress(transient=True, disable=not console.is_terminal, console=console) as bar:
+        task = bar.add_task("files", total=None)
+        frames = read_frames(config, lambda n, total: bar.update(task, completed=n, total=total))
+    mode = Shown.NONE if as_json else display
+    result = fitted(config, overwrite=overwrite, display=mode.value, frames=frames)
+    if as_json:
+        typer.echo(json.dumps(asdict(result), indent=1))
+    else:
+        _show_fit(result, source)
+    if result.stop_reason == "interrupted":
+        raise typer.Exit(INTERRUPTED)
+
+
+def _show_fit(result: "FitResult", source: str | None) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from guerdon.config import sources
+
+    numbers = result.validation
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column()
+    table.add_column(justify="right", style="bold")
+    for name, key, form in (
+        ("PR-AUC", "pr_auc", ".4f"),
+        ("precision", "precision", ".1%"),
+        ("recall", "recall", ".1%"),
+        ("false positives, of frames without success", "false_positive_rate", ".2%"),
+        ("false positives, of episodes without success", "episode_false_positive_rate", ".1%"),
+        ("calibration error", "calibration_error", ".4f"),
+        ("  before the temperature", "calibration_error_before", ".4f"),
+        ("threshold", "threshold", ".4f"),
+        ("temperature", "temperature", ".3f"),
+        ("frames with success, of all", "base_rate", ".1%"),
+    ):
+        value = numbers[key]
+        table.add_row(name, "-" if value is None else format(value, form))
+    typer.echo(
+        f"on {numbers['frames']:,} frames of {numbers['episodes']:,} held-out episodes, "
+        f"step {result.best_step:,} of {result.steps:,}:"
+    )
+    Console().print(table)
+    folder = shlex.quote(result.save_dir)
+    if result.stop_reason == "interrupted":
+        typer.echo(f"interrupted after {result.steps:,} steps; what there is, is in {folder}")
+        return
+    preset = f"{(source or '').removesuffix('_classifier')}_ppo"
+    known = preset in sources.options("preset")
+    typer.echo(
+        f"fitted in {result.seconds:.0f} s; next: guerdon train {preset if known else 'PRESET'} "
+        f"reward=classifier reward.checkpoint_path={folder}"
+    )

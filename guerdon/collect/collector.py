@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from guerdon.policy import Policy
 
     Watch = Callable[[dict[str, Any], Step, np.ndarray | None], None]
+    Verdicts = Callable[[Any, np.ndarray], np.ndarray]
 
 _SUCCESS = ("success", "is_success")
 
@@ -38,6 +39,8 @@ class Collected:
     """Of the same episodes, where the environment tells."""
     learned: list[float] = field(default_factory=list)
     """Returns of the same episodes in the learned reward, where `evaluate` was given one."""
+    audit: Any = None
+    """What a model of success said of them beside what is true, where `evaluate` was given one."""
     broken: list[int] = field(default_factory=list)
     """Environments that were restarted in the middle of an episode begun in an earlier call."""
     seconds: float = 0.0
@@ -69,6 +72,8 @@ class Collector:
         store_info: Whether ``info`` is stored with transitions.
         watch: Called after every step with its rows (``obs``, ``act``), what came of them, and
             which of them count for nothing; None is none of them.
+        verdicts: Says after every step, of its next observations and of which episodes have ended,
+            which others are to be ended, too.
     """
 
     def __init__(
@@ -80,6 +85,7 @@ class Collector:
         seed: int | np.random.SeedSequence = 0,
         store_info: bool = False,
         watch: Watch | None = None,
+        verdicts: Verdicts | None = None,
     ) -> None:
         if buffer is not None and buffer.n_envs != env.n_envs:
             raise ValueError(
@@ -91,6 +97,7 @@ class Collector:
         self.buffer = buffer
         self.store_info = store_info
         self.watch = watch
+        self.verdicts = verdicts
         self._generator = np.random.default_rng(seed)
         self._everyone = np.arange(env.n_envs)
         self._returns = np.zeros(env.n_envs)
@@ -180,6 +187,8 @@ class Collector:
         if not self.env.synchronous:
             rows = self._recall(step.env_ids)
         self._record(step, rows, collected, quota)
+        if self.verdicts is not None:
+            step = self._end_decided(step, collected)
         self._keep_state(output.get("state"), step)
         self._obs, self._env_ids = step.obs, step.env_ids
 
@@ -228,6 +237,19 @@ class Collector:
             self._finish(ids[done], done, step.info, collected)
             if quota is not None:
                 quota[ids[done]] -= 1
+
+    def _end_decided(self, step: Step, collected: Collected) -> Step:
+        """Ends the episodes that are decided: their environments begin anew."""
+        assert self.verdicts is not None
+        done = step.terminated | step.truncated
+        ended = self.verdicts(step.obs_next, done) & ~done
+        ids = np.flatnonzero(ended)
+        if not len(ids):
+            return step
+        self._finish(ids, ended, step.info, collected)
+        if self.buffer is not None:
+            self.buffer.cut(ids)
+        return step._replace(obs=self.env.begin(ids, step.obs), truncated=step.truncated | ended)
 
     def _finish(
         self, ended: np.ndarray, done: np.ndarray, info: dict[str, Any], collected: Collected

@@ -22,7 +22,7 @@ from hydra.version import VersionBase
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from guerdon.config import imports, sources, tutorial
+from guerdon.config import imports, sources, tutorial, workflow
 from guerdon.config.errors import ConfigError, line, suggestion
 from guerdon.config.reads import check_read, flat, unread
 from guerdon.config.registry import registry_of
@@ -55,9 +55,10 @@ def compose(
         overrides: Hydra's ``key=value``: a group's option (``policy=dqn``) or any dotted key
             (``policy.gamma=0.9``).
     """
+    overrides, uses_model = workflow.renamed_overrides(overrides)
     parsed = [_parse(text) for text in overrides]
     changes = [override for override in parsed if _chosen(override) is None]
-    values, choices = _start(source, changes)
+    values, choices = _start(source, changes, uses_model)
     for group, option in filter(None, map(_chosen, parsed)):
         _replace(values, choices, group, option)
     choices = {**DEFAULTS, **choices}
@@ -82,7 +83,9 @@ def compose(
 
 
 def _start(
-    source: str | Path | Mapping[str, Any] | None, changes: Sequence[Override]
+    source: str | Path | Mapping[str, Any] | None,
+    changes: Sequence[Override],
+    uses_model: bool | None,
 ) -> tuple[Values, Choices]:
     """The values and the choices of groups that a source holds; imports what it needs."""
     values: Values = {}
@@ -92,6 +95,7 @@ def _start(
     elif source is not None and preset is None:
         values = sources.read(Path(source))
     values = tutorial.renamed({key: value for key, value in values.items() if value is not None})
+    values = workflow.renamed(values, uses_model)
     _import(values, changes)
     if preset is not None:
         return values, _preset_choices(preset)

@@ -1,8 +1,16 @@
 """The sections of a configuration, with types and defaults."""
 
+from os.path import normpath
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    field_validator,
+    model_validator,
+)
 
 from guerdon.config.errors import ConfigError, suggestion
 from guerdon.config.reads import unread
@@ -88,7 +96,48 @@ def _usual_wrappers(env_id: str) -> list[str]:
     return ["guerdon.envs.minigrid:minigrid_view"] if env_id.startswith("MiniGrid-") else []
 
 
-_SHARED = ("scale", "clip", "normalize", "pretrain", "cotrain", "checkpoint_path")
+class DataCollectionConfig(Section):
+    """Which camera frames are kept for a reward model, and where."""
+
+    positive_dir: str = Field(default="./reward_data/positive", min_length=1)
+    """Folder of trajectories that succeeded: at any time, or in a frame of label 0.5 or more."""
+    negative_dir: str = Field(default="./reward_data/negative", min_length=1)
+    """Folder of all others."""
+    image_keys: list[str] = Field(default=["base_camera"], min_length=1)
+    """The cameras, by their names in the observations."""
+    image_size: tuple[PositiveInt, PositiveInt, PositiveInt] | None = None
+    """Channels, height and width that frames are resized to, for example ``[3, 64, 64]``; null
+    keeps them as they are."""
+    max_positive_trajectories: int | None = Field(default=500, ge=0)
+    """Positive trajectories in the folder, those of earlier runs among them, at which no more are
+    written; null for no limit."""
+    max_negative_trajectories: int | None = Field(default=500, ge=0)
+    """The same of negative ones."""
+    format: Literal["npz", "npy"] = "npz"
+    """``npz``: compressed uint8; ``npy``: pickled dictionaries of float32, many times larger."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if normpath(self.positive_dir) == normpath(self.negative_dir):
+            raise ConfigError(
+                f"'positive_dir' and 'negative_dir' are both {self.positive_dir!r}: "
+                f"give two folders"
+            )
+        if len(set(self.image_keys)) < len(self.image_keys):
+            raise ConfigError(f"'image_keys' is {self.image_keys}: name each camera once")
+        return self
+
+
+_SHARED = (
+    "scale",
+    "clip",
+    "normalize",
+    "pretrain",
+    "cotrain",
+    "checkpoint_path",
+    "collect_data",
+    "data_collection",
+)
 
 
 class RewardConfig(Section):
@@ -108,11 +157,15 @@ class RewardConfig(Section):
     pretrain: bool = False
     """Whether reward models are trained before the policy acts, on the data they have by then."""
     checkpoint_path: str | None = None
-    """A run, or the folder ``reward`` of one, whose reward models to begin with; they stay as they
-    are unless ``cotrain`` is set, too."""
+    """A run, or the folder ``reward`` of one, whose reward models to begin with, or the folder of a
+    fit (`guerdon reward fit`); they stay as they are unless ``cotrain`` is set, too."""
     cotrain: bool = Field(default_factory=lambda said: said.get("checkpoint_path") is None)
     """Whether reward models are trained beside the policy; if not, they stay as they are. Where
     left out, they are unless ``checkpoint_path`` is set."""
+    collect_data: bool = False
+    """Whether to keep what cameras see as trajectories for `guerdon reward fit`."""
+    data_collection: DataCollectionConfig = DataCollectionConfig()
+    """What is kept then, and where."""
 
     @model_validator(mode="before")
     @classmethod

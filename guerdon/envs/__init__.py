@@ -10,6 +10,8 @@ from guerdon.envs.identity import Identity, Target
 from guerdon.envs.ids import UnknownEnvironmentError, UnusableEnvironmentError
 from guerdon.envs.make import make_vec
 from guerdon.envs.subprocess import EnvironmentFailedError
+from guerdon.envs.tabletop import LENGTH as TABLETOP_LENGTH
+from guerdon.envs.tabletop import Push, PushVector, Reach, ReachVector
 from guerdon.envs.vector import Step, VectorEnv
 
 __all__ = [
@@ -22,6 +24,10 @@ __all__ = [
     "DeepSeaVector",
     "EnvironmentFailedError",
     "Identity",
+    "Push",
+    "PushVector",
+    "Reach",
+    "ReachVector",
     "Step",
     "Target",
     "UnknownEnvironmentError",
@@ -30,17 +36,21 @@ __all__ = [
     "make_vec",
 ]
 
-for _class, _vector, _limit in (
-    (BitFlip, BitFlipVector, None),
-    (CartPoleFixed, CartPoleFixedVector, LENGTH),
-    (Counting, None, None),
-    (DeepSea, DeepSeaVector, None),
-    (Identity, None, None),
-    (Target, None, None),
+for _name, _class, _vector, _limit, _kwargs in (
+    ("BitFlip", BitFlip, BitFlipVector, None, {}),
+    ("CartPoleFixed", CartPoleFixed, CartPoleFixedVector, LENGTH, {}),
+    ("Counting", Counting, None, None, {}),
+    ("DeepSea", DeepSea, DeepSeaVector, None, {}),
+    ("Identity", Identity, None, None, {}),
+    ("Push", Push, PushVector, TABLETOP_LENGTH, {}),
+    ("Reach", Reach, ReachVector, TABLETOP_LENGTH, {}),
+    ("ReachLoophole", Reach, ReachVector, TABLETOP_LENGTH, {"loophole": True}),
+    ("Target", Target, None, None, {}),
 ):
     gymnasium.register(
-        f"guerdon/{_class.__name__}-v0",
+        f"guerdon/{_name}-v0",
         f"{_class.__module__}:{_class.__name__}",
         max_episode_steps=_limit,
         vector_entry_point=_vector and f"{_vector.__module__}:{_vector.__name__}",
+        kwargs=_kwargs,
     )

@@ -21,6 +21,19 @@ _REGISTERED_BY = {
     "ALE/": ("ale_py", "atari"),
     "MiniGrid-": ("minigrid", "minigrid"),
     "BabyAI-": ("minigrid", "minigrid"),
+    **dict.fromkeys(
+        ("PushCube-", "PickCube-", "PullCube-", "StackCube-", "LiftPegUpright-"),
+        ("mani_skill", "maniskill"),
+    ),
+    **dict.fromkeys(
+        ("Fetch", "HandReach", "HandManipulate", "PointMaze_", "AntMaze_", "AdroitHand"),
+        ("gymnasium_robotics", "robotics"),
+    ),
+}
+# What these packages register is made in another way: the function that says in which.
+_ADAPTED_BY = {
+    "mani_skill": "guerdon.envs.maniskill:adapted",
+    "gymnasium_robotics": "guerdon.envs.cameras:adapted",
 }
 # Gymnasium registers these itself, without the package they need.
 _NEEDED_BY = {
@@ -57,7 +70,7 @@ def find_spec(env_id: str, imports: Sequence[str] = ()) -> EnvSpec:
                 require(module, extra)
     except MissingExtraError as error:
         raise UnknownEnvironmentError(f"there is no environment {env_id!r}: {error}") from error
-    return spec
+    return _adapted(spec)
 
 
 # `guerdon.config` is imported where it is needed: every process of an environment imports this
@@ -119,6 +132,20 @@ def unknown_argument(maker: str, argument: str, known: Iterable[str]) -> Unusabl
     return UnusableEnvironmentError(
         f"{maker} has no argument {argument!r}: {suggestion(argument, known)}"
     )
+
+
+def _adapted(spec: EnvSpec) -> EnvSpec:
+    entry: Any = spec.entry_point
+    module = (
+        entry
+        if isinstance(entry, str)
+        else getattr(getattr(entry, "func", entry), "__module__", "")
+    )
+    adapter = _ADAPTED_BY.get(module.partition(".")[0])
+    if adapter is None:
+        return spec
+    adapt: Any = load_env_creator(adapter)
+    return adapt(spec)  # type: ignore[no-any-return]
 
 
 def _not_there(env_id: str) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from guerdon.envs.rows import batch_info, copied, stack, unstack
+from guerdon.envs.rows import batch_info, copied, replaced, stack, unstack
 from guerdon.envs.seeding import spawn_seeds
 from guerdon.envs.vector import Step, VectorEnv, check_all, check_spaces
 
@@ -23,6 +23,8 @@ class LocalVectorEnv(VectorEnv):
         recipe: How to make each environment.
         n_envs: How many.
     """
+
+    can_begin = True
 
     def __init__(self, recipe: Recipe, n_envs: int) -> None:
         self.envs = [recipe.build(i) for i in range(n_envs)]
@@ -70,6 +72,10 @@ class LocalVectorEnv(VectorEnv):
             obs = stack(self.observation_space, observations)
         info = batch_info(infos, n) if infos else {}
         return Step(None, obs_next, rew, terminated, truncated, info, obs)
+
+    def begin(self, env_ids: np.ndarray, obs: Any) -> Any:
+        """See `VectorEnv`."""
+        return replaced(obs, env_ids, {i: self.envs[i].reset()[0] for i in env_ids})
 
     def example(self) -> Any:
         """The first environment."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium import spaces, wrappers
 
+from guerdon.envs.cameras import SIZE, Pictures
 from guerdon.envs.ids import UnusableEnvironmentError
 from guerdon.extras import require
 
@@ -48,3 +49,26 @@ def minigrid_view(env: AnyEnv) -> AnyEnv:
         return vector
 
     return wrappers.TransformObservation(env, view, spaces.Box(0.0, 1.0, (total,), np.float32))
+
+
+def minigrid_images(env: AnyEnv) -> AnyEnv:
+    """Observations become a ``state``, that of `minigrid_view`, and a picture, ``base_camera``.
+
+    The picture is 64 x 64 and shows the whole grid from above, so that there is more to see than in
+    the state. Success (``info["success"]``) is an end that pays.
+
+    Args:
+        env: As for `minigrid_view`.
+    """
+    view = minigrid_view(env)
+    grid: Any = env.unwrapped
+    pixels = -(-SIZE // max(grid.width, grid.height))  # of a cell: at least as many as are shown
+
+    def picture() -> np.ndarray:
+        return np.asarray(grid.get_frame(highlight=False, tile_size=pixels))
+
+    return Pictures(view, picture=picture, succeeded=_paid_at_the_end)
+
+
+def _paid_at_the_end(reward: float, terminated: bool, info: dict[str, Any]) -> bool:  # noqa: ARG001
+    return terminated and reward > 0

@@ -48,6 +48,8 @@ class VectorEnv:
 
     synchronous = True
     """Whether every step answers for all environments."""
+    can_begin = False
+    """Whether single environments can `begin` anew."""
 
     def __init__(
         self, env: gymnasium.vector.VectorEnv[Any, Any, Any], spec_id: str | None = None
@@ -58,6 +60,7 @@ class VectorEnv:
         self.action_space: gymnasium.Space[Any] = env.single_action_space
         self.spec_id = spec_id or (env.spec.id if env.spec else type(env.unwrapped).__name__)
         self._mode = autoreset_mode(env)
+        self.can_begin = self._mode is AutoresetMode.DISABLED
         self._ended: np.ndarray | None = None  # NEXT_STEP: whose next row is a reset
         self._reuse = rows.ReuseProbe(found=getattr(env.unwrapped, "copy", True) is False)
 
@@ -110,6 +113,21 @@ class VectorEnv:
         final = rows.copied(obs)  # some environments reset into the array they gave
         first, _ = self.env.reset(options={"reset_mask": done})
         return final, self._reuse.settled(first) if self._reuse.active else first, info
+
+    def begin(self, env_ids: np.ndarray, obs: Any) -> Any:
+        """Breaks off the episodes of some environments, and begins new ones; see `can_begin`.
+
+        Args:
+            env_ids: Which.
+            obs: The observations to act on next, of all environments.
+
+        Returns:
+            The same, with the first observations of the new episodes.
+        """
+        mask = np.zeros(self.n_envs, bool)
+        mask[env_ids] = True
+        first, _ = self.env.reset(options={"reset_mask": mask})
+        return rows.replaced(obs, env_ids, first)
 
     def _seed(self, seed: int | None) -> Any:
         """A seed in the form that the vector environment takes."""

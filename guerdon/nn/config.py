@@ -16,6 +16,10 @@ class ModelConfig(BaseModel):
     type: str | None = None
     """None for the policy's own network, a registered name, or ``"package.module:Class"``."""
 
+    keys: list[str] | None = None
+    """The parts that it sees of an observation with several (a Dict), for example ``[state]``
+    beside pictures that only the reward looks at; all of them where left out."""
+
     encoder: EncoderName = "auto"
     """What reads the observation. ``auto`` takes ``mlp`` for vectors, ``nature`` for images of at
     least 36 by 36, ``impala`` for smaller ones."""

@@ -130,7 +130,7 @@ def _group_norm(channels: int) -> nn.GroupNorm:
     return nn.GroupNorm(4 if channels % 4 == 0 else 1, channels)
 
 
-def resnet10(channels: int, width: int = 64) -> nn.Sequential:
+def resnet10(channels: int, width: int = 64, *, pool: bool = True) -> nn.Sequential:
     """A ResNet of ten layers (https://arxiv.org/abs/1512.03385) with GroupNorm.
 
     GroupNorm, since running statistics of BatchNorm would differ between acting and learning.
@@ -138,6 +138,7 @@ def resnet10(channels: int, width: int = 64) -> nn.Sequential:
     Args:
         channels: Channels of the images.
         width: Channels of the first stage, doubled in each of the next three.
+        pool: Whether features are averaged over the image at the end; if not, they are a map.
     """
     widths = [width, width, 2 * width, 4 * width, 8 * width]
     blocks = [
@@ -150,7 +151,7 @@ def resnet10(channels: int, width: int = 64) -> nn.Sequential:
         nn.ReLU(inplace=True),
         nn.MaxPool2d(3, stride=2, padding=1),
         *blocks,
-        nn.AdaptiveAvgPool2d(1),
+        *([nn.AdaptiveAvgPool2d(1)] if pool else []),
     )
 
 

@@ -1,6 +1,7 @@
 """What an observation space means for a network."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -50,6 +51,38 @@ def shape_of(space: Space[Any]) -> tuple[int, ...]:
     if space.shape is None:
         raise ValueError(f"{type(space).__name__} has no shape: use its parts one by one")
     return space.shape
+
+
+def seen_space(space: Any, keys: Sequence[str] | None) -> Any:
+    """The parts of an observation space that a network sees; a single one stands for itself.
+
+    Args:
+        space: Of one environment.
+        keys: ``policy.model.keys``: names of parts, or None for everything.
+    """
+    if keys is None:
+        return space
+    if not isinstance(space, spaces.Dict):
+        raise ValueError(
+            f"'policy.model.keys' is {list(keys)}, but observations have no parts ({space}): set "
+            "it to null"
+        )
+    missing = [key for key in keys if key not in space.spaces]
+    if missing or not keys:
+        raise ValueError(
+            f"'policy.model.keys' is {list(keys)}, but observations have the parts "
+            f"{', '.join(space.spaces)}: choose one or more of these"
+        )
+    return seen_parts(space, keys) if len(keys) == 1 else spaces.Dict(seen_parts(space, keys))
+
+
+def seen_parts(observation: Any, keys: Sequence[str] | None) -> Any:
+    """The parts of an observation, or of a space, that `keys` names; see `seen_space`."""
+    if keys is None:
+        return observation
+    if len(keys) == 1:
+        return observation[keys[0]]
+    return {key: observation[key] for key in keys}
 
 
 def part_spaces(space: CompositeSpace) -> dict[str, Space[Any]]:

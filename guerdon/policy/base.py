@@ -15,6 +15,7 @@ from guerdon.data import ListReplayBuffer, ReplayBuffer
 from guerdon.data.batch import Batch
 from guerdon.nn import create_model, seeded
 from guerdon.nn.config import ModelConfig
+from guerdon.nn.spaces import seen_parts, seen_space
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -108,7 +109,9 @@ class Policy(nn.Module):
         self.config: Any = config
         self.segment_length = 1
         """Consecutive transitions in each sample; more than one for n-step targets."""
-        self.observation_space = observation_space
+        model_config = self.config.model
+        self._sees = model_config.keys if isinstance(model_config, ModelConfig) else None
+        self.observation_space = seen_space(observation_space, self._sees)
         self.action_space = action_space
         self.device = torch.device(device)
         self.seed = seed
@@ -162,8 +165,11 @@ class Policy(nn.Module):
 
     def observation(self, obs: Any) -> Any:
         """Observations as the networks take them: a tensor, or a dictionary of tensors."""
+        return self._tensors(seen_parts(obs, self._sees))
+
+    def _tensors(self, obs: Any) -> Any:
         if isinstance(obs, Batch | dict):
-            return {key: self.observation(value) for key, value in obs.items()}
+            return {key: self._tensors(value) for key, value in obs.items()}
         tensor = self.tensor(obs)
         return tensor.float() if tensor.dtype == torch.float64 else tensor
 

@@ -9,6 +9,7 @@ from guerdon.reward.base import (
     create_reward_model,
     register_reward_model,
 )
+from guerdon.reward.classifier import ClassifierReward
 from guerdon.reward.composition import ResolvedBuffer, Reward, Term, make_reward
 from guerdon.reward.controls import ConstantReward, EnvReward, FunctionReward
 from guerdon.reward.ensemble import EnsembleReward
@@ -42,6 +43,7 @@ __all__ = [
     "SQIL",
     "TREX",
     "BaseRewardModel",
+    "ClassifierReward",
     "ConstantReward",
     "EnsembleReward",
     "EnvReward",

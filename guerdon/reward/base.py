@@ -91,6 +91,15 @@ class RewardModel:
     episodic: bool = False
     """Whether what a transition is worth depends on those before it in its episode; then `scan` is
     shown all of them in order, and what it says is stored beside them."""
+    scans: tuple[str, ...] = ()
+    """Fields that `scan` and `collect_data` read beside `fields`."""
+    decides: bool = False
+    """Whether it decides what is a success: a transition that it pays for is the last of its
+    episode, and `scan` says a negative number of those that come after."""
+    ends_online: bool = False
+    """Whether a success is to end the episode in the environment, too: see `verdicts`."""
+    needs_checkpoint: bool = False
+    """Whether it has to be fitted beforehand, and is loaded from ``reward.checkpoint_path``."""
     absorbing: bool = False
     """Whether it pays, at an end, for all the time after it."""
     needs_log_prob: bool = False
@@ -166,7 +175,19 @@ class RewardModel:
         """
         return buffer
 
+    def verdicts(self, obs_next: Any, done: np.ndarray) -> np.ndarray:
+        """Which environments the newest step brought a success, where they are then ended.
+
+        Args:
+            obs_next: Its next observations [n_envs, ...].
+            done: Which episodes it ended anyway [n_envs].
+        """
+        raise NotImplementedError(f"{type(self).__name__} ends no episodes")
+
     # --- learning
+
+    def prepare_training(self) -> None:
+        """Sees that all is there that `train` will need, before anything is begun."""
 
     def collect_data(self, data: Any) -> None:
         """Takes a fresh rollout [T, n_envs, ...] in time order, with ``mask`` and ``cut``."""

@@ -72,6 +72,7 @@ class Reward:
             if type(model).wrap_buffer is not RewardModel.wrap_buffer
         ]
         self._check_wrappers()
+        self._decider = self._find_decider()
         self._pasts = {name: Past() for name, term in self.terms.items() if term.model.history}
         self._columns: dict[str, np.ndarray] = {}  # what episodic terms said, by the buffer's rows
         self._saw: tuple[Any, Any] | None = None  # the newest rewards of a learner, and their mask
@@ -92,6 +93,34 @@ class Reward:
                 f"'reward.normalize' follows what the policy is paid, which for {name!r} is "
                 "nothing: use 'reward.scale'"
             )
+
+    def _find_decider(self) -> str | None:
+        """The term that decides what is a success, if there is one."""
+        names = [name for name, term in self.terms.items() if term.model.decides]
+        if len(names) > 1:
+            raise ValueError(
+                f"the rewards {' and '.join(map(repr, names))} both decide when an episode ends: "
+                "set 'terminate' of all but one to never"
+            )
+        return names[0] if names else None
+
+    @property
+    def decider(self) -> RewardModel | None:
+        """The model that decides what is a success, if there is one."""
+        return None if self._decider is None else self.terms[self._decider].model
+
+    @property
+    def judge(self) -> Any:
+        """What says of a whole episode which frames are a success, if a term can; see `Judged`."""
+        for model in self.models:
+            if (judge := getattr(model, "judge", None)) is not None:
+                return judge
+        return None
+
+    @property
+    def scans(self) -> tuple[str, ...]:
+        """The fields of a transition that `collect_data` needs, beside ``rew`` and `fields`."""
+        return tuple(sorted({field for model in self.models for field in model.scans}))
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -150,6 +179,8 @@ class Reward:
             for model in self._relabellers:
                 batch = model.relabel(batch, rows, buffer)
         terms = self._estimate(batch, rows, buffer)
+        if self._decider is not None and "terminated" in batch:
+            batch = batch.replace(terminated=batch.terminated | (terms[self._decider] > 0))
         rew = self._stages(self._sum(terms))
         self._saw = rew, batch.get("mask")
         return batch.replace(rew=rew, rew_env=batch.rew, rew_terms=Batch(**terms))
@@ -228,6 +259,16 @@ class Reward:
         if self.scaler:
             rew = np.asarray(self._sum(self._estimate(data, rows)))
             self.scaler.collect(rew, over(data), mask)
+
+    def past(self, rows: np.ndarray) -> np.ndarray:
+        """Those of the rows that `collect_data` has just seen that come after a success.
+
+        They are of no episode any more: nobody shall learn from them.
+        """
+        if self._decider is None:
+            return np.zeros(0, np.int64)
+        past: np.ndarray = rows[self._columns[self._decider][rows] < 0]
+        return past
 
     def _store(self, name: str, rows: np.ndarray, mask: np.ndarray, values: np.ndarray) -> None:
         """Keeps what a term said; there is room for rows that are no data, which are read, too."""
@@ -340,7 +381,7 @@ class ResolvedBuffer:
 
     def get(self, index: Any, key: str, stack_num: int | None = None) -> Any:
         """One field at some rows."""
-        if key.startswith("rew"):
+        if key.startswith("rew") or (key == "terminated" and self._reward.decider):
             return self[index][key]
         return self._buffer.get(index, key, stack_num)
 

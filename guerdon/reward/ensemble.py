@@ -48,6 +48,11 @@ class EnsembleConfig(RewardConfig):
                 f"'of' of an ensemble needs 'type': one of {', '.join(REWARDS.names())}"
             )
         model = REWARDS.get(of["type"])
+        if model.needs_checkpoint:
+            raise ConfigError(
+                f"{of['type']!r} is an ensemble by itself: fit several classifiers at once with "
+                "`guerdon reward fit ... reward.members=3`"
+            )
         if _changes_data(model):
             raise ConfigError(
                 f"{of['type']!r} changes what is learned from, so there can be no ensemble of it"

@@ -9,6 +9,7 @@ import numpy as np
 
 from guerdon.collect import Collector
 from guerdon.data.batch import Batch
+from guerdon.training.audit import Audit, told_success
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -49,6 +50,7 @@ def evaluate(
         collected = Collector(policy, env, seed=seed, watch=watch).collect(n_episode=episodes)
     if watch is not None:
         collected.learned = watch.returns()
+        collected.audit = watch.audit
     return collected
 
 
@@ -79,6 +81,8 @@ def evaluation_metrics(result: Collected) -> dict[str, float]:
         correlation = rank_correlation(result.learned, result.returns)
         if correlation is not None:
             metrics["reward/rank_correlation"] = correlation
+    if isinstance(result.audit, Audit):
+        metrics |= result.audit.metrics()
     return metrics
 
 
@@ -96,6 +100,10 @@ class LearnedReturns:
     Args:
         reward: What transitions are worth.
         n_envs: Environments that are played in.
+
+    Attributes:
+        audit: What a model of success said beside what is true, where there is one and the
+            environment tells.
     """
 
     def __init__(self, reward: Reward, n_envs: int) -> None:
@@ -107,6 +115,8 @@ class LearnedReturns:
         # Models that depend on earlier transitions are shown whole episodes, all others many rows.
         self._whole = any(model.episodic or model.history for model in reward.models)
         self._open: list[list[Batch]] = [[] for _ in range(n_envs)]
+        self._judge = reward.judge
+        self.audit = Audit() if self._judge is not None else None
 
     def __call__(self, rows: dict[str, Any], step: Step, dummy: np.ndarray | None) -> None:
         """Takes a step; see `Collector`."""
@@ -120,6 +130,8 @@ class LearnedReturns:
             truncated=step.truncated,
             obs_next=step.obs_next,
         )
+        if self._judge is not None and (told := told_success(step.info, len(ids))) is not None:
+            shown.success = told
         if self._whole:
             self._follow(step, ids[real], shown[real])
             return
@@ -138,9 +150,12 @@ class LearnedReturns:
         for number, env in enumerate(ids):
             self._open[env].append(rows[number : number + 1])
             if rows.terminated[number] or rows.truncated[number]:
-                scored = self._reward.score(Batch.cat(self._open[env]))
-                self._returns.append(float(np.sum(scored, dtype=np.float64)))
+                episode = Batch.cat(self._open[env])
                 self._open[env] = []
+                scored = self._reward.score(episode)
+                self._returns.append(float(np.sum(scored, dtype=np.float64)))
+                if self.audit is not None and self._judge is not None and "success" in episode:
+                    self.audit.add(self._judge(episode), np.asarray(episode.success))
 
     def _score(self) -> None:
         steps, self._steps = self._steps, []

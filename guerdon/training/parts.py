@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from guerdon.collect import Collector
+from guerdon.collect.reward_data import RewardDataCollector
 from guerdon.config import compose, sources
 from guerdon.data.demonstrations import Demonstrations
 from guerdon.envs import make_vec
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guerdon.config import GuerdonConfig
-    from guerdon.config.schema import EnvConfig
+    from guerdon.config.schema import DataCollectionConfig, EnvConfig
     from guerdon.data import ReplayBuffer
     from guerdon.envs import VectorEnv
     from guerdon.policy import Policy
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 LIMIT = 30_000
 """Steps of an episode where nobody sets a limit: one that never ends would stop an evaluation."""
+_NOT_OF_THE_MODEL = {"pretrain", "checkpoint_path", "terms", "collect_data", "data_collection"}
 EnvSetting = tuple["Callable[..., Any]", "Sequence[Any]", "Sequence[Any]"]
 """What makes an environment, its settings for collecting, and those for evaluating."""
 
@@ -62,6 +64,8 @@ class Parts:
     reward: Reward
     collector: Collector
     seeds: Seeds
+    pictures: RewardDataCollector | None = None
+    """Keeps what cameras see, where that is asked for."""
 
     @property
     def buffer(self) -> ReplayBuffer:
@@ -73,6 +77,13 @@ class Parts:
         """Breaks off all episodes, so that a run saved here goes on exactly like this one."""
         self.collector.break_off()
         self.reward.break_off()
+        if self.pictures is not None:
+            self.pictures.break_off()
+
+    def keep_pictures(self, config: DataCollectionConfig) -> None:
+        """Keeps from now on what cameras see, as trajectories."""
+        self.pictures = RewardDataCollector(config, self.env.n_envs)
+        self.collector.watch = self.pictures.watch
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that is needed to go on from a clean point."""
@@ -92,9 +103,10 @@ class Parts:
             self.buffer.load_state_dict(state["buffer"])
 
     def close(self) -> None:
-        """Ends all environments."""
-        self.env.close()
-        self.eval_env.close()
+        """Ends all environments, when all that is to be kept is on the disk."""
+        with closing(self.env), closing(self.eval_env):
+            if self.pictures is not None:
+                self.pictures.close()
 
 
 def make_env(
@@ -152,10 +164,28 @@ def make_parts(
             size = config.collect.buffer_size or 0
         buffer = policy.make_buffer(size, env.n_envs, seeds.buffer)
         collector = Collector(
-            policy, env, buffer, seed=seeds.collect, store_info="info" in reward.fields
+            policy,
+            env,
+            buffer,
+            seed=seeds.collect,
+            store_info="info" in reward.fields,
+            verdicts=_verdicts(reward, env),
         )
         opened.pop_all()
     return Parts(env, eval_env, policy, reward, collector, seeds)
+
+
+def _verdicts(reward: Reward, env: VectorEnv) -> Any:
+    """What ends episodes beside the environments, if a model of success does so online."""
+    decider = reward.decider
+    if decider is None or not decider.ends_online:
+        return None
+    if not env.can_begin:
+        raise ValueError(
+            f"'reward.terminate' is online, but single environments of {env.spec_id!r} cannot be "
+            "reset here: set it to read, or use env.backend=base"
+        )
+    return decider.verdicts
 
 
 def prepare_reward(
@@ -173,7 +203,7 @@ def prepare_reward(
     from guerdon.training.experts import with_experts  # who are made of parts, too
 
     gamma = config.policy.get("gamma", 0.99)
-    section = config.reward.model_dump(exclude={"pretrain", "checkpoint_path", "terms"})
+    section = config.reward.model_dump(exclude=_NOT_OF_THE_MODEL)
     shown = {name for name, options in config.reward.terms.items() if _is_shown(config, options)}
     section["terms"] = {
         name: with_experts(options, display) if name in shown else options
@@ -197,6 +227,7 @@ def prepare_reward(
     for name, term in reward.terms.items():
         if term.model.imitates and name in shown:
             _load_experts(term.model, name, config.reward.terms[name].get("expert_data_path"))
+    _check_fitted(config, reward)
     _check_trained(config, reward)
     _check_intrinsic(config)
     if config.policy.get("model", {}).get("normalize_obs") == "demonstrations":
@@ -218,6 +249,16 @@ def _is_shown(config: GuerdonConfig, options: Mapping[str, Any]) -> bool:
     """Whether a term is shown its demonstrations; what they taught may all be in a checkpoint."""
     wraps = REWARDS.get(options["type"]).wrap_buffer is not RewardModel.wrap_buffer
     return wraps or not _is_frozen(config)  # who wraps the buffer reads them all the time
+
+
+def _check_fitted(config: GuerdonConfig, reward: Reward) -> None:
+    """Sees that models that are fitted beforehand have been."""
+    for name, term in reward.terms.items():
+        if term.model.needs_checkpoint and config.reward.checkpoint_path is None:
+            raise ValueError(
+                f"the reward {name!r} has to be fitted beforehand: do so with `guerdon reward "
+                "fit`, and name its folder as 'reward.checkpoint_path'"
+            )
 
 
 def _check_trained(config: GuerdonConfig, reward: Reward) -> None:

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from guerdon.config import GuerdonConfig, compose, registry_of, sources
+from guerdon.reward.classifier import ClassifierReward
 from guerdon.reward.ensemble import EnsembleReward
 from guerdon.reward.memory import Memory
 from guerdon.reward.trained import TrainedReward
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint, save_checkpoint
+from guerdon.training.fit_files import COMPARED, check_fits, is_fit, load_classifier
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -59,10 +61,14 @@ def load_reward(reward: Reward, config: RewardConfig) -> None:
     Args:
         reward: The reward.
         config: What it was made by; its ``checkpoint_path`` names the run, or the run's folder
-            ``reward``, and its terms have to be those of that run.
+            ``reward``, and its terms have to be those of that run; or a fit, for a term
+            ``classifier``.
     """
     path = config.checkpoint_path
     assert path is not None
+    if is_fit(path):
+        _load_classifier(reward, path)
+        return
     saved = _read(path, ("state", "options"))
     ours, theirs = (_types(terms) for terms in (config.terms, saved["options"]["reward"]["terms"]))
     if ours != theirs:
@@ -78,6 +84,19 @@ def load_reward(reward: Reward, config: RewardConfig) -> None:
             f"the reward in {path} does not fit this run's ({why}): take that run's options with "
             f"--from-reward, and an environment with the same spaces"
         ) from error
+
+
+def _load_classifier(reward: Reward, path: str) -> None:
+    found = [model for model in reward.models if isinstance(model, ClassifierReward)]
+    if len(found) != 1:
+        raise ValueError(
+            f"{path} is a fitted classifier, but this run's reward is made of "
+            f"{', '.join(reward.terms)}: choose it with reward=classifier"
+        )
+    model = found[0]
+    members, meta = load_classifier(path)
+    check_fits(meta, {name: getattr(model.config, name) for name in COMPARED})
+    model.load_state_dict({"members": [member.state_dict() for member in members], "meta": meta})
 
 
 def _types(terms: Mapping[str, Any]) -> str:

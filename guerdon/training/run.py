@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from guerdon.config import GuerdonConfig, compose, to_yaml
+from guerdon.training.audit import Audit
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint, save_checkpoint
 from guerdon.training.display import Mode, make_display
 from guerdon.training.evaluation import evaluate
@@ -28,12 +29,18 @@ from guerdon.training.trainers import offpolicy_trainer, onpolicy_trainer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from guerdon.collect import Collected
     from guerdon.policy import Policy
 
 Summary = dict[str, Any]
 
 _ASKED = b"stopping after this iteration; press Ctrl-C again to stop at once\n"
 _STDERR = 2
+_AUDITED = {
+    "success_at_verdict": "eval/success_at_verdict",
+    "success_once": "eval/success_once",
+    "model_success_rate": "reward/success_rate",
+}
 # Options of a reward that a run can go on with other values of.
 _MAY_CHANGE = {
     "learning_rate",
@@ -109,6 +116,8 @@ def train(
         else:
             folder = RunFolder.reopen(resume)
         stack.enter_context(folder)
+        if config.reward.collect_data:
+            parts.keep_pictures(config.reward.data_collection)
         return _run(config, parts, folder, display, resumed=resume is not None)
 
 
@@ -122,6 +131,9 @@ def _begin_reward(config: GuerdonConfig, parts: Parts, resume: str | Path | None
     begun = resume is not None and checkpoint_steps(RunFolder(resume).checkpoints)
     if config.reward.checkpoint_path is not None and not begun:
         load_reward(parts.reward, config.reward)
+        if config.reward.cotrain:
+            for model in parts.reward.models:
+                model.prepare_training()
 
 
 def _run(
@@ -228,10 +240,13 @@ def _monitor(
         # By the number of steps, not of evaluations: a resumed run plays the same episodes.
         entropy = [parts.seeds.evaluate, steps, others]
         seed = np.random.SeedSequence(entropy).generate_state(1)[0]
-        return evaluate(
+        played = evaluate(
             parts.policy, parts.eval_env, config.eval.episodes,
             seed=int(seed), deterministic=config.eval.deterministic, reward=parts.reward,
         )  # fmt: skip
+        if isinstance(played.audit, Audit) and (warning := played.audit.warning()):
+            recorder.text(f"step {steps}: {warning}")
+        return played
 
     def save(is_best: bool) -> None:
         parts.clean_point()
@@ -269,7 +284,19 @@ def _summary(config: GuerdonConfig, monitor: Monitor) -> Summary:
         "stop_reason": monitor.reason,
         "seed": config.seed,
         "episodes": progress.episodes,
+        **_successes(evaluation),
     }
+
+
+def _successes(evaluation: Collected | None) -> Summary:
+    """Success in the last evaluation, where the environment tells."""
+    if evaluation is None or evaluation.success_rate is None:
+        return {}
+    found: Summary = {"eval_success_rate": evaluation.success_rate}
+    if isinstance(evaluation.audit, Audit):
+        said = evaluation.audit.metrics()
+        found |= {f"eval_{name}": said[key] for name, key in _AUDITED.items() if key in said}
+    return found
 
 
 @contextmanager

@@ -49,7 +49,8 @@ def onpolicy_trainer(
         policy.advance(monitor.progress.env_steps, monitor.fraction)
         collected = collector.collect(n_step=n_step, n_episode=n_episode)
         metrics = train_reward(reward, collector, collected, monitor.progress.updates)
-        metrics |= policy.update(batch_size, buffer, reward, repeat=repeat)
+        if len(buffer):  # but maybe all of it came after a success
+            metrics |= policy.update(batch_size, buffer, reward, repeat=repeat)
         metrics |= reward.seen() if reward is not None else {}
         buffer.reset()
         monitor.iteration(collected, 1, metrics)
@@ -128,8 +129,11 @@ def train_reward(
         return {}
     if collected.broken:
         reward.break_off(np.unique(collected.broken))
-    fields = dict.fromkeys(("rew", "terminated", "truncated", *reward.fields))
-    reward.collect_data(*collector.fresh(tuple(fields)))
+    fields = dict.fromkeys(("rew", "terminated", "truncated", *reward.fields, *reward.scans))
+    data, rows = collector.fresh(tuple(fields))
+    reward.collect_data(data, rows)
+    if len(past := reward.past(rows[data.mask])):
+        _buffer_of(collector).discard(past)
     metrics = reward.train()
     reward.clear_data(updates)
     if metrics and isinstance(collector.buffer, PrioritizedReplayBuffer):

@@ -347,8 +347,8 @@ def test_memory_is_right_after_random_actions(vectors, kind):
         collector.collect(n_step=20)
         collector.collect(n_step=15, random=True)
     # It did not see random steps, so it may know of fewer steps than there were, but never of more.
-    # Of the steps in a call, one of each environment may have been begun, at random, in the call before.
-    assert len(seen) >= 5 * (20 - env.num_envs)
+    # One of each environment's steps in a call may have been begun, at random, in the call before.
+    assert len(seen) >= 5 * (20 - env.n_envs)
     assert all(knows <= step for step, knows in seen)
     assert any(knows == step > 2 for step, knows in seen)
 

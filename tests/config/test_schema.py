@@ -59,7 +59,9 @@ def test_a_configuration_is_frozen():
 
 def test_every_field_says_what_it_does():
     for section in keys_of(GuerdonConfig):
-        model = GuerdonConfig.model_fields[section].annotation if section else GuerdonConfig
+        model = GuerdonConfig
+        for part in filter(None, section.split(".")):
+            model = model.model_fields[part].annotation
         for name, field in model.model_fields.items():
             assert field.description, f"{section}.{name}"
 

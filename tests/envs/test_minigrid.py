@@ -10,6 +10,7 @@ from guerdon.envs.ids import find_spec
 from guerdon.envs.minigrid import minigrid_view
 
 VIEW = "guerdon.envs.minigrid:minigrid_view"
+IMAGES = "guerdon.envs.minigrid:minigrid_images"
 KINDS, COLOURS, STATES = slice(0, 11), slice(11, 17), slice(17, 21)
 
 
@@ -61,6 +62,34 @@ def test_the_whole_grid_can_be_seen_too():
         for _ in range(3):
             obs = env.step(np.array([1])).obs[0]
     assert image(obs, 5)[1, 1].tolist() == [10, 0, 3]  # the agent, which looks north
+
+
+def test_a_picture_shows_the_whole_grid_beside_the_view():
+    with (
+        make_vec("MiniGrid-Empty-8x8-v0", 1, wrappers=[VIEW]) as viewed,
+        make_vec("MiniGrid-Empty-8x8-v0", 1, wrappers=[IMAGES]) as env,
+    ):
+        obs = env.reset(0)
+        np.testing.assert_array_equal(obs["state"], viewed.reset(0))
+        picture = obs["base_camera"][0]
+        assert picture.shape == (64, 64, 3)  # cells of 8 x 8
+        assert (picture[:8, :8] == 100).all()  # a grey wall
+        assert picture[51, 51].tolist() == [0, 255, 0]  # the goal, in the last cell within
+        assert picture[11, 11].tolist() == [255, 0, 0]  # the agent, in the first
+        moved = env.step(np.array([2])).obs["base_camera"][0]
+    assert picture[11, 19].tolist() == moved[11, 11].tolist() == [0, 0, 0]
+    assert moved[11, 19].tolist() == [255, 0, 0]
+
+
+@pytest.mark.parametrize("limit", [100, 4])
+def test_success_is_an_end_that_pays(limit):
+    with make_vec("MiniGrid-Empty-5x5-v0", 1, wrappers=[IMAGES], max_episode_steps=limit) as env:
+        env.reset(0)
+        steps = [env.step(np.array([action])) for action in (2, 2, 1, 2, 2)]
+    told = [step.info["success"].item() for step in steps]
+    assert told == [False] * 4 + [limit == 100]  # two ahead, to the right, and two again
+    assert (steps[-1].rew > 0).item() == told[-1]
+    assert steps[-1].info["success_once"].item() == told[-1]
 
 
 def test_other_environments_are_refused():

@@ -1,0 +1,107 @@
+"""Pictures of a table from above, painted for many environments at once."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+SIZE = 64
+"""Rows and columns of a picture."""
+EXTENT = 1.125
+"""How far the camera sees in each direction from the middle; a table of [-1, 1] has a margin."""
+_SCALE = SIZE / (2 * EXTENT)
+_PARTS = 4  # places in a pixel, each way, that a centre is rounded to
+_PIXEL = np.dtype("V3")  # a pixel as one item: written in one go
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What is painted around a centre."""
+
+    form: Literal["disc", "square", "diamond"]
+    radius: float
+    """Half its width, in the units of the table; a pixel (0.035) or more."""
+
+    def covers(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """Whether points, seen from the centre, belong to it."""
+        x, y = abs(x), abs(y)
+        distances = {"disc": np.hypot(x, y), "square": np.maximum(x, y), "diamond": x + y}
+        covered: np.ndarray = distances[self.form] <= self.radius
+        return covered
+
+
+class Brush:
+    """Paints shapes into pictures. All pixels are found beforehand, for every place in a pixel.
+
+    Args:
+        shapes: What it paints. One that would leave the picture is painted at its edge.
+    """
+
+    def __init__(self, *shapes: Shape) -> None:
+        self._window = math.floor(max(shape.radius for shape in shapes) * _SCALE + 0.5)
+        covered = [_pixels(shape, self._window) for shape in shapes]
+        most = max(len(pixels) for places in covered for pixels in places)
+        # As many pixels for every shape: the first ones are painted again where there are fewer.
+        self._pixels = np.array(
+            [[np.resize(pixels, most) for pixels in places] for places in covered]
+        )
+
+    def paint(
+        self,
+        pictures: np.ndarray,
+        ids: np.ndarray,
+        centres: np.ndarray,
+        colours: np.ndarray,
+        shapes: int | np.ndarray = 0,
+    ) -> None:
+        """Paints one shape into each of some pictures.
+
+        Args:
+            pictures: uint8 [n, `SIZE`, `SIZE`, 3]; painted in place, so C-contiguous.
+            ids: Which of them.
+            centres: Where on the table, [len(ids), 2]: to the right, and up.
+            colours: uint8 [len(ids), 3].
+            shapes: The number of the shape, of all or of each.
+        """
+        column, row = pixel_of(centres).T
+        column_at, row_at = (
+            np.clip(np.floor(at), self._window, SIZE - 1 - self._window) for at in (column, row)
+        )
+        part = [
+            np.clip((at - whole) * _PARTS, 0, _PARTS - 1).astype(np.intp)
+            for at, whole in ((row, row_at), (column, column_at))
+        ]
+        first = (ids * SIZE + row_at.astype(np.intp)) * SIZE + column_at.astype(np.intp)
+        index = self._pixels[shapes, part[0] * _PARTS + part[1]] + first[:, None]
+        _items(pictures)[index] = _items(colours)[:, None]
+
+
+def fill(pictures: np.ndarray, ids: np.ndarray, colours: np.ndarray) -> None:
+    """Gives some pictures one colour each; the arguments are those of `Brush.paint`."""
+    _items(pictures).reshape(len(pictures), -1)[ids] = _items(colours)[:, None]
+
+
+def pixel_of(positions: np.ndarray) -> np.ndarray:
+    """Columns and rows, with fractions, of positions on the table [..., 2]; a pixel ends at +1."""
+    return (positions * (1, -1) + EXTENT) * _SCALE
+
+
+def _pixels(shape: Shape, window: int) -> list[np.ndarray]:
+    """The pixels of a shape from that of its centre on, for each place of it in that pixel."""
+    places = (np.arange(_PARTS) + 0.5) / _PARTS
+    offsets = np.arange(-window, window + 1)
+    found = []
+    for down in places:
+        for right in places:
+            y, x = ((offsets + 0.5 - place) / _SCALE for place in (down, right))
+            rows, columns = np.nonzero(shape.covers(x[None], y[:, None]))
+            found.append(offsets[rows] * SIZE + offsets[columns])
+    return found
+
+
+def _items(colours: np.ndarray) -> np.ndarray:
+    """Colours [..., 3] as a flat array with an item for each."""
+    return colours.reshape(-1, 3).view(_PIXEL)[:, 0]

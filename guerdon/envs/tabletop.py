@@ -1,0 +1,403 @@
+"""`Reach` and `Push`: tables seen from above, with states, pictures, and success in the info."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+import numpy as np
+from gymnasium import spaces
+
+from guerdon.envs.batched import BatchedEnv, SingleEnv
+from guerdon.envs.raster import SIZE, Brush, Shape, fill
+
+Observed = Literal["state", "image", "both"]
+Paid = Literal["success", "dense"]
+
+LENGTH = 50
+"""Steps of an episode, by the registration of the ids."""
+CAMERA = "base_camera"
+"""What the picture is called among the observations."""
+STEP = 0.1
+"""How far the effector moves in a step along each axis, at most."""
+EFFECTOR = 0.12
+"""Radius of the effector."""
+CUBE = 0.1
+"""Half the width of the cube."""
+CORNER = 0.7
+"""The loophole is where both coordinates of the effector are beyond this."""
+FAR = 0.2
+"""With a loophole, goals have a coordinate below minus this, and starts none below 0."""
+
+_START = 0.6  # first positions are within this: none is in the corner
+_APART = 0.25  # the least way to the goal that an episode begins with
+_CUBE_LIMIT = 0.75  # leaves room for the effector behind the cube
+_CONTACT = EFFECTOR + CUBE
+_FARTHEST = float(np.hypot(2, 2))
+
+# Least and largest red, green and blue. Only goals are much greener than red or blue, and only
+# effectors are dark.
+_GREY = ((120,), (200,))
+_TINT = ((0, 0, 0), (30, 30, 30))  # added to the grey of a table
+_RED = ((170, 0, 0), (255, 80, 80))
+_BLUE = ((0, 0, 170), (80, 80, 255))
+_PURPLE = ((140, 0, 140), (255, 80, 255))
+_DISTRACTOR_COLOURS = np.array([_RED, _BLUE, _PURPLE])
+_GOAL_COLOURS = ((20, 150, 20), (90, 255, 90))
+_CUBE_COLOURS = ((220, 110, 0), (255, 170, 60))
+_EFFECTOR_COLOURS = ((0, 0, 0), (40, 40, 40))
+
+_DISTRACTOR_SHAPES = [
+    Shape(form, radius) for form in ("disc", "square", "diamond") for radius in (0.07, 0.1, 0.14)
+]
+_PAINT_DISTRACTOR = Brush(*_DISTRACTOR_SHAPES).paint
+_PAINT_EFFECTOR = Brush(Shape("disc", EFFECTOR)).paint
+_PAINT_CUBE = Brush(Shape("square", CUBE)).paint
+
+
+class TabletopVector(BatchedEnv):
+    """Many tables with an effector and a goal; what is to be done there is for a subclass to say.
+
+    Args:
+        num_envs: How many.
+        obs: See `Reach`.
+        reward: See `Reach`.
+        distractors: See `Reach`.
+        terminate: See `Reach`.
+        max_episode_steps: Truncates episodes; None is never.
+        render_mode: See `Reach`.
+    """
+
+    goal_radius = 0.15
+    """How near to the goal's centre success begins."""
+    n_positions = 5
+    """Positions and differences of positions in a state."""
+
+    def __init__(
+        self,
+        num_envs: int = 1,
+        obs: Observed = "both",
+        reward: Paid = "success",
+        distractors: int = 2,
+        terminate: bool = False,
+        max_episode_steps: int | None = LENGTH,
+        render_mode: str | None = None,
+    ) -> None:
+        _check_one_of("obs", obs, get_args(Observed))
+        _check_one_of("reward", reward, get_args(Paid))
+        if distractors < 0:
+            raise ValueError(f"distractors is {distractors}, but has to be 0 or more")
+        parts: dict[str, spaces.Space[Any]] = {
+            "state": spaces.Box(-2, 2, (2 * self.n_positions,)),
+            CAMERA: spaces.Box(0, 255, (SIZE, SIZE, 3), np.uint8),
+        }
+        plain = {"state": parts["state"], "image": parts[CAMERA]}
+        space = plain.get(obs, spaces.Dict(list(parts.items())))
+        super().__init__(num_envs, space, spaces.Box(-1, 1, (2,)), max_episode_steps)
+        self.render_mode = render_mode
+        self.effector, self.goal, self.cube = np.zeros((3, num_envs, 2), np.float32)
+        self._obs, self._dense, self._terminate = obs, reward == "dense", terminate
+        self._n_distractors = distractors
+        self._once = np.zeros(num_envs, bool)
+        self._paint_goal = Brush(Shape("disc", self.goal_radius)).paint
+        self._effector_colour, self._cube_colour = np.zeros((2, num_envs, 3), np.uint8)
+        # What stands still, painted once for an episode; nobody looks at it without pictures.
+        pictured = obs != "state" or render_mode is not None
+        self._still = np.zeros((num_envs, SIZE, SIZE, 3), np.uint8) if pictured else None
+
+    def render(self) -> Any:
+        """The pictures, for those made with a render mode."""
+        return None if self.render_mode is None else tuple(self._pictures())
+
+    def _begin(self, ids: np.ndarray) -> None:
+        self._once[ids] = False
+        self._place(ids)
+        self._colour(ids)
+
+    def _move(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+        moved = self.effector + STEP * np.clip(actions, -1, 1)
+        self.effector = np.clip(moved, -1, 1).astype(np.float32)
+        self._touch()
+        distance = _distance(self._placed(), self.goal)
+        success = distance <= self.goal_radius
+        self._once |= success
+        rew = success + self._shaping(distance) if self._dense else success.astype(np.float64)
+        info = {"success": success, "success_once": self._once.copy()}
+        return rew, success & self._terminate, info
+
+    def _observe(self) -> Any:
+        if self._obs == "state":
+            return self._state()
+        if self._obs == "image":
+            return self._pictures()
+        return {"state": self._state(), CAMERA: self._pictures()}
+
+    def _place(self, ids: np.ndarray) -> None:
+        """Draws first positions."""
+        raise NotImplementedError
+
+    def _touch(self) -> None:
+        """Lets the effector, which has moved, do something."""
+
+    def _placed(self) -> np.ndarray:
+        """The positions of what has to be at the goal."""
+        raise NotImplementedError
+
+    def _shaping(self, distance: np.ndarray) -> np.ndarray:
+        """What the dense reward pays beside success, between -1 and 0."""
+        raise NotImplementedError
+
+    def _state(self) -> np.ndarray:
+        """All positions and the ways between them."""
+        raise NotImplementedError
+
+    def _paint(self, pictures: np.ndarray) -> None:
+        """Paints what moves."""
+        _PAINT_EFFECTOR(pictures, self._ids, self.effector, self._effector_colour)
+
+    def _pictures(self) -> np.ndarray:
+        assert self._still is not None
+        pictures = self._still.copy()
+        self._paint(pictures)
+        return pictures
+
+    def _colour(self, ids: np.ndarray) -> None:
+        """Draws colours and distractors, and paints what stands still."""
+        n = len(ids)
+        table = self._draw_colours(n, _GREY) + self._draw_colours(n, _TINT)
+        goal = self._draw_colours(n, _GOAL_COLOURS)
+        self._effector_colour[ids] = self._draw_colours(n, _EFFECTOR_COLOURS)
+        self._cube_colour[ids] = self._draw_colours(n, _CUBE_COLOURS)
+        size = (self._n_distractors, n)
+        places = self.np_random.uniform(-0.9, 0.9, (*size, 2))
+        shapes = self.np_random.integers(len(_DISTRACTOR_SHAPES), size=size)
+        hues = self.np_random.integers(len(_DISTRACTOR_COLOURS), size=size)
+        low, high = np.moveaxis(_DISTRACTOR_COLOURS[hues], 2, 0)
+        colours = self.np_random.integers(low, high, dtype=np.uint8, endpoint=True)
+        if self._still is None:
+            return
+        fill(self._still, ids, table)
+        for distractor in zip(places, colours, shapes, strict=True):
+            _PAINT_DISTRACTOR(self._still, ids, *distractor)
+        self._paint_goal(self._still, ids, self.goal[ids], goal)
+
+    def _draw_colours(self, n: int, between: tuple[tuple[int, ...], tuple[int, ...]]) -> np.ndarray:
+        low, high = between
+        return self.np_random.integers(low, high, (n, len(low)), np.uint8, endpoint=True)
+
+    def _draw(self, n: int, limit: float) -> np.ndarray:
+        return self.np_random.uniform(-limit, limit, (n, 2)).astype(np.float32)
+
+
+class ReachVector(TabletopVector):
+    """Many `Reach`, stepped together.
+
+    Args:
+        num_envs: How many.
+        obs: See `Reach`.
+        reward: See `Reach`.
+        distractors: See `Reach`.
+        terminate: See `Reach`.
+        loophole: See `Reach`.
+        max_episode_steps: Truncates episodes; None is never.
+        render_mode: See `Reach`.
+    """
+
+    n_positions = 3
+
+    def __init__(
+        self,
+        num_envs: int = 1,
+        obs: Observed = "both",
+        reward: Paid = "success",
+        distractors: int = 2,
+        terminate: bool = False,
+        loophole: bool = False,
+        max_episode_steps: int | None = LENGTH,
+        render_mode: str | None = None,
+    ) -> None:
+        super().__init__(
+            num_envs, obs, reward, distractors, terminate, max_episode_steps, render_mode
+        )
+        self._loophole = loophole
+
+    def _place(self, ids: np.ndarray) -> None:
+        while n := len(ids):
+            self.goal[ids], self.effector[ids] = self._draw(n, 0.7), self._draw(n, _START)
+            if self._loophole:
+                self.effector[ids] = np.abs(self.effector[ids])
+            near = _distance(self.effector[ids], self.goal[ids]) <= _APART
+            limit = -FAR if self._loophole else CORNER - _APART
+            ids = ids[near | (self.goal[ids] > limit).all(1)]
+
+    def _placed(self) -> np.ndarray:
+        return self.effector
+
+    def _shaping(self, distance: np.ndarray) -> np.ndarray:
+        shaping: np.ndarray = -distance / _FARTHEST
+        return shaping
+
+    def _state(self) -> np.ndarray:
+        return np.concatenate([self.effector, self.goal, self.goal - self.effector], 1)
+
+    def _paint(self, pictures: np.ndarray) -> None:
+        super()._paint(pictures)
+        if self._loophole and len(ids := np.flatnonzero((self.effector > CORNER).all(1))):
+            _PAINT_EFFECTOR(pictures, ids, self.goal[ids], self._effector_colour[ids])
+
+
+class PushVector(TabletopVector):
+    """Many `Push`, stepped together.
+
+    Args:
+        num_envs: How many.
+        obs: See `Reach`.
+        reward: See `Reach`.
+        distractors: See `Reach`.
+        terminate: See `Reach`.
+        max_episode_steps: Truncates episodes; None is never.
+        render_mode: See `Reach`.
+    """
+
+    goal_radius = 0.2
+
+    def _place(self, ids: np.ndarray) -> None:
+        while n := len(ids):
+            self.goal[ids], self.effector[ids] = self._draw(n, _START), self._draw(n, _START)
+            self.cube[ids] = self._draw(n, 0.4)
+            ids = ids[self._bad(ids)]
+
+    def _bad(self, ids: np.ndarray) -> np.ndarray:
+        """Which cubes are at the goal or under the effector."""
+        cube = self.cube[ids]
+        pushed = (np.abs(cube - self.effector[ids]) < _CONTACT).all(1)
+        bad: np.ndarray = pushed | (_distance(cube, self.goal[ids]) <= _APART)
+        return bad
+
+    def _touch(self) -> None:
+        way = self.cube - self.effector
+        depth = _CONTACT - np.abs(way)
+        rows = np.flatnonzero((depth > 0).all(1))
+        if not len(rows):
+            return
+        axis = depth[rows].argmin(1)  # the side that the effector has come in by
+        side = np.where(way[rows, axis] < 0, np.float32(-1), np.float32(1))
+        pushed = self.effector[rows, axis] + side * np.float32(_CONTACT)
+        at = np.clip(pushed, -_CUBE_LIMIT, _CUBE_LIMIT)
+        self.cube[rows, axis] = at
+        self.effector[rows, axis] -= pushed - at  # a cube that cannot move stops the effector
+
+    def _placed(self) -> np.ndarray:
+        return self.cube
+
+    def _shaping(self, distance: np.ndarray) -> np.ndarray:
+        way = (self.goal - self.cube) / np.maximum(distance, 1e-6)[:, None]
+        behind = _distance(self.effector, self.cube - _CONTACT * way)
+        shaping: np.ndarray = -(distance + 0.5 * behind) / (1.5 * _FARTHEST)
+        return shaping
+
+    def _state(self) -> np.ndarray:
+        ways = [self.cube - self.effector, self.goal - self.cube]
+        return np.concatenate([self.effector, self.cube, self.goal, *ways], 1)
+
+    def _paint(self, pictures: np.ndarray) -> None:
+        _PAINT_CUBE(pictures, self._ids, self.cube, self._cube_colour)
+        super()._paint(pictures)
+
+
+class _Tabletop(SingleEnv):
+    """One table: the only row of a batch, with a picture to render."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012 - Gymnasium's
+
+    def __init__(self, batch: TabletopVector) -> None:
+        super().__init__(batch)
+        self.render_mode = batch.render_mode
+
+    def render(self) -> Any:
+        """The picture, if made with a render mode."""
+        pictures = self._batch.render()
+        return None if pictures is None else pictures[0]
+
+
+class Reach(_Tabletop):
+    """An effector has to come to a goal: a table seen from above, [-1, 1] each way.
+
+    An action is a velocity; the effector moves by a tenth of it at most, and stays on the table.
+    ``info["success"]`` says that its centre is within 0.15 of the goal's now, and
+    ``info["success_once"]`` that it has been in this episode. The state is the effector's position,
+    the goal's, and the way from one to the other. The picture (`base_camera`) shows, each above
+    those before: a grey table, distractors (red, blue, or both), the goal (a green disc), and the
+    effector (a dark disc). Positions, colours and distractors are drawn for every episode.
+
+    Args:
+        obs: What is observed: ``state``, ``image``, or ``both`` in a dictionary with the keys
+            ``state`` and ``base_camera``.
+        reward: ``success`` pays 1 for a step that ends in success and 0 for others; ``dense`` takes
+            off the distance to the goal, as a share of the largest there can be.
+        distractors: How many shapes lie about that have no meaning.
+        terminate: Whether success ends the episode.
+        loophole: Plants a flaw for rewards that are learned from pictures: while the effector is in
+            the corner with both coordinates above 0.7, which is far from any goal, a second dark
+            disc covers the goal. It looks like success there, and is none. Episodes begin on that
+            side of the table, and goals are on the other, so that the corner is the shorter way.
+        max_episode_steps: Truncates episodes; None is never, and the id is registered with 50.
+        render_mode: ``rgb_array`` lets `render` give the picture.
+    """
+
+    def __init__(
+        self,
+        obs: Observed = "both",
+        reward: Paid = "success",
+        distractors: int = 2,
+        terminate: bool = False,
+        loophole: bool = False,
+        max_episode_steps: int | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        super().__init__(
+            ReachVector(
+                1, obs, reward, distractors, terminate, loophole, max_episode_steps, render_mode
+            )
+        )
+
+
+class Push(_Tabletop):
+    """A cube has to be pushed to a goal, on the table of `Reach`.
+
+    The cube moves only where the effector pushes it, along one axis at a time, and never so near to
+    the edge that the effector could not come behind it. Success is that its centre is within 0.2 of
+    the goal's. The state is the positions of effector, cube and goal, and the ways from the first
+    to the second and from there to the third. The cube is orange, and drawn above the goal.
+
+    Args:
+        obs: See `Reach`.
+        reward: ``success`` as in `Reach`; ``dense`` takes off the distances from the cube to the
+            goal and from the effector to where it would push the cube there.
+        distractors: See `Reach`.
+        terminate: See `Reach`.
+        max_episode_steps: See `Reach`.
+        render_mode: See `Reach`.
+    """
+
+    def __init__(
+        self,
+        obs: Observed = "both",
+        reward: Paid = "success",
+        distractors: int = 2,
+        terminate: bool = False,
+        max_episode_steps: int | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        super().__init__(
+            PushVector(1, obs, reward, distractors, terminate, max_episode_steps, render_mode)
+        )
+
+
+def _distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    distance: np.ndarray = np.hypot(*(a - b).T)
+    return distance
+
+
+def _check_one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} is {value!r}, but has to be one of {', '.join(choices)}")

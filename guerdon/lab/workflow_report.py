@@ -1,0 +1,165 @@
+"""The report of the three stages: a table, curves and pictures, on one page."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from guerdon.data.files import atomic_file
+from guerdon.data.frames import load_frames
+from guerdon.extras import MissingExtraError, require
+from guerdon.reward.classifier import ClassifierReward
+from guerdon.training.curves import read_curve
+from guerdon.training.fit_files import load_classifier
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from guerdon.training.workflow import WorkflowResult
+
+REPORT, PICTURE = "report.html", "report.png"
+HOW = (
+    "Success is counted with the deterministic policy: at the last step of an episode, and at the "
+    "frame at which the classifier takes it for a success, which is where the episode ends for the "
+    "learner. The policy of the third stage never sees the environment's reward or success."
+)
+_CURVES = (
+    ("collect", "eval/success_rate", "the environment's success as reward: true success"),
+    ("learn", "eval/success_at_verdict", "the classifier as reward: true success"),
+    ("learn", "reward/success_rate", "the classifier as reward: what it says"),
+)
+_SHOWN = 8  # frames of each kind
+
+
+def table(result: WorkflowResult) -> list[tuple[str, str]]:
+    """What came out, as names and values."""
+    fit, learn = result.fit, result.learn
+    taken = result.seconds
+    return [
+        ("Trajectories with and without success", _counts(result)),
+        ("Classifier on held-out episodes: PR-AUC", f"{fit['pr_auc']:.3f}"),
+        ("  precision, recall at its threshold", f"{fit['precision']:.3f}, {fit['recall']:.3f}"),
+        ("  calibration error", f"{fit['calibration_error']:.3f}"),
+        ("True success, last step:", ""),
+        ("  policy on the environment's success", _percent(result.collect, "eval_success_rate")),
+        ("  policy on the classifier alone", _percent(learn, "eval_success_rate")),
+        ("True success where the classifier sees it", _percent(learn, "eval_success_at_verdict")),
+        ("  what the classifier says itself", _percent(learn, "eval_model_success_rate")),
+        ("Seconds for each stage", " + ".join(f"{taken[name]:.0f}" for name in taken)),
+    ]
+
+
+def _counts(result: WorkflowResult) -> str:
+    return f"{result.trajectories['positive']}, {result.trajectories['negative']}"
+
+
+def _percent(summary: dict[str, Any], key: str) -> str:
+    return f"{summary[key]:.0%}" if key in summary else "-"
+
+
+def write_report(folder: str | Path, result: WorkflowResult) -> Path:
+    """Writes ``report.html`` into the folder of the stages, and its picture beside it.
+
+    Args:
+        folder: What `run_workflow` filled.
+        result: What it returned.
+
+    Returns:
+        The report's path.
+    """
+    folder = Path(folder)
+    try:
+        picture = _picture(folder)
+    except MissingExtraError as error:
+        shown = f"<p>There are no curves here: {html.escape(str(error))}.</p>"
+    else:
+        with atomic_file(folder / PICTURE) as file:
+            file.write(picture)
+        code = base64.b64encode(picture).decode()
+        shown = f'<img alt="curves and pictures" src="data:image/png;base64,{code}">'
+    rows = "\n".join(
+        f"<tr><td>{html.escape(name)}</td><td>{html.escape(value)}</td></tr>"
+        for name, value in table(result)
+    )
+    commands = "\n".join(
+        shlex.join(["guerdon", "eval", str(folder / name)]) for name in ("collect", "learn")
+    )
+    page = _PAGE.format(
+        rows=rows, shown=shown, how=html.escape(HOW), commands=html.escape(commands),
+        seed=result.seed,
+    )  # fmt: skip
+    with atomic_file(folder / REPORT) as file:
+        file.write(page.encode())
+    return folder / REPORT
+
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<title>guerdon: a reward learned from pictures</title>
+<style>
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto }}
+td {{ padding: .1rem 2rem .1rem 0; white-space: pre }}
+td + td {{ text-align: right; font-variant-numeric: tabular-nums }}
+img {{ max-width: 100% }}
+pre {{ background: #f4f4f4; padding: .5rem 1rem; overflow: auto }}
+</style>
+<h1>A reward learned from pictures</h1>
+<p>A policy learned a task and its pictures were kept, a classifier learned from them what success
+looks like, and a new policy learned from that classifier alone. Seed {seed}.</p>
+<table>
+{rows}
+</table>
+<p>{how}</p>
+{shown}
+<pre>{commands}</pre>
+</html>
+"""
+
+
+def _picture(folder: Path) -> bytes:
+    require("matplotlib", "lab")
+    figure = require("matplotlib.figure", "lab").Figure(figsize=(10, 8), layout="constrained")
+    above, below = figure.subfigures(2, 1, height_ratios=(3, 2))
+    axes = above.add_subplot(xlabel="environment steps", ylabel="share of episodes", ylim=(0, 1.05))
+    axes.grid(alpha=0.3)
+    for run, metric, label in _CURVES:
+        curve = read_curve(folder / run, metric)
+        axes.plot(curve.steps, curve.values, marker=".", label=label)
+    axes.legend(loc="lower right")
+    kinds = _frames(folder)
+    grid = below.subplots(len(kinds), _SHOWN, squeeze=False)
+    for row, (title, pictures, said) in zip(grid, kinds, strict=True):
+        row[0].set_title(title, loc="left", fontsize=9)
+        for place in row:
+            place.axis("off")
+        for place, picture, probability in zip(row, pictures, said, strict=False):
+            place.imshow(picture)
+            place.text(2, 60, f"{probability:.2f}", color="white", fontsize=7)
+    out = io.BytesIO()
+    figure.savefig(out, dpi=110, format="png")
+    return out.getvalue()
+
+
+def _frames(folder: Path) -> list[tuple[str, Sequence[np.ndarray], np.ndarray]]:
+    """Frames with and without success, and what the classifier says of them."""
+    members, meta = load_classifier(folder / "classifier")
+    model = ClassifierReward({"min_precision": 0.0, "min_recall": 0.0})
+    model.load_state_dict({"members": [each.state_dict() for each in members], "meta": meta})
+    frames = load_frames(folder / "data/positive", folder / "data/negative", model.image_keys)
+    draws = np.random.default_rng(0)
+    kinds = []
+    for title, mask in (("success", frames.labels), ("no success", ~frames.labels)):
+        rows = draws.choice(np.flatnonzero(mask), _SHOWN)
+        pictures = {key: part[rows] for key, part in frames.images.items()}
+        first = np.moveaxis(pictures[model.image_keys[0]], 1, -1)
+        kinds.append(
+            (f"{title}, with what the classifier says", first, model.probability(pictures))
+        )
+    return kinds

@@ -1,0 +1,280 @@
+"""A classifier that sees in one frame whether a task has succeeded."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Self
+
+import safetensors
+import torch
+from pydantic import Field, PositiveInt, model_validator
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from guerdon.config.errors import ConfigError
+from guerdon.config.schema import Section
+from guerdon.nn.convolution import resnet10
+
+MEAN = (0.485, 0.456, 0.406)
+"""Of ImageNet's pixels, red, green and blue: what pretrained encoders are used to."""
+STD = (0.229, 0.224, 0.225)
+"""Of ImageNet's pixels."""
+
+ImageSize = Annotated[list[PositiveInt], Field(min_length=3, max_length=3)]
+
+
+class ClassifierConfig(Section):
+    """What a success classifier is built from."""
+
+    image_keys: list[str] = Field(default=["base_camera"], min_length=1)
+    """Cameras that it sees; each has an encoder of its own."""
+    image_size: ImageSize = Field(default=[3, 64, 64])
+    """Channels, height and width of every image."""
+    hidden_dim: int = Field(default=256, ge=1)
+    """Features of each camera, and size of the head's hidden layer; 64 to 512."""
+    num_spatial_blocks: int = Field(default=8, ge=1)
+    """Learned weightings of where in the image a feature counts; 4 to 16."""
+    width: int = Field(default=64, ge=1)
+    """Channels of the first stage of the ResNet-10; 64 is the usual one, 16 is ten times cheaper
+    and enough for simple pictures."""
+    dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
+    """Share of features left out at random in training; 0 to 0.5."""
+    pretrained_encoder_path: str | None = None
+    """A safetensors file of encoder weights to begin with, as `export_encoder` writes it."""
+    use_pretrain: bool | None = None
+    """Whether ``pretrained_encoder_path`` is read; if null, it is where it is set."""
+    freeze_encoder: bool = False
+    """Whether the encoder stays as it was loaded. Its features are then computed once for each
+    frame, and without augmentation."""
+
+    @property
+    def pretrained(self) -> str | None:
+        """The file to begin with, if any."""
+        return None if self.use_pretrain is False else self.pretrained_encoder_path
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.freeze_encoder and self.pretrained is None:
+            also = " (with reward.model.use_pretrain=false it is not read)"
+            raise ConfigError(
+                "'reward.model.freeze_encoder' is true, but 'reward.model.pretrained_encoder_path' "
+                f"names no weights{also if self.pretrained_encoder_path else ''}: features of a "
+                "random encoder would never learn; set reward.model.freeze_encoder=false or name "
+                "reward.model.pretrained_encoder_path"
+            )
+        if len(set(self.image_keys)) < len(self.image_keys):
+            raise ConfigError(f"'reward.model.image_keys' names a camera twice: {self.image_keys}")
+        return self
+
+
+class BinaryRewardClassifier(nn.Module):
+    """Whether frames show success: a ResNet-10 for each camera, and a head over all of them.
+
+    Pixels are normalised in here and nowhere else, in the same way for bytes and for floats.
+
+    Args:
+        config: What it is built from.
+        load_pretrained: Whether to read the pretrained encoder that the config names; not where
+            all weights follow from a checkpoint.
+    """
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, config: ClassifierConfig, *, load_pretrained: bool = True) -> None:
+        super().__init__()
+        self.config = config
+        channels, height, width = config.image_size
+        scale, shift = _normalisation(channels)
+        self.register_buffer("scale", scale, persistent=False)
+        self.register_buffer("shift", shift, persistent=False)
+        self.encoders = nn.ModuleList(
+            resnet10(channels, config.width, pool=False) for _ in config.image_keys
+        )
+        with torch.no_grad():
+            features = self.encoders[0](torch.zeros(1, channels, height, width))
+        self.poolings = nn.ModuleList(
+            _Pooling(features.shape[1:], config) for _ in config.image_keys
+        )
+        n_features = config.hidden_dim * len(config.image_keys)
+        self.head = nn.Sequential(
+            nn.Linear(n_features, config.hidden_dim),
+            nn.Dropout(config.dropout),
+            nn.LayerNorm(config.hidden_dim),
+            nn.ReLU(),
+            nn.Linear(config.hidden_dim, 1),
+        )
+        if load_pretrained and config.pretrained is not None:
+            self.load_encoder(config.pretrained)
+        self.encoders.requires_grad_(not config.freeze_encoder)
+
+    def forward(self, images: Mapping[str, Tensor]) -> Tensor:
+        """The logit of success [B].
+
+        Args:
+            images: By camera [B, C, H, W] or [B, H, W, C], bytes or floats in [0, 1].
+        """
+        return self.decide(self.encode(images))
+
+    def encode(self, images: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The map of features [B, channels, height, width] of each camera.
+
+        Args:
+            images: See `forward`.
+        """
+        learning = torch.is_grad_enabled() and not self.config.freeze_encoder
+        with torch.set_grad_enabled(learning):
+            return {
+                key: encoder(self.normalised(key, images))
+                for key, encoder in zip(self.config.image_keys, self.encoders, strict=True)
+            }
+
+    def decide(self, features: Mapping[str, Tensor]) -> Tensor:
+        """The logit of success [B] of what `encode` gave."""
+        seen = [
+            pooling(features[key])
+            for key, pooling in zip(self.config.image_keys, self.poolings, strict=True)
+        ]
+        logits: Tensor = self.head(torch.cat(seen, -1))
+        return logits.squeeze(-1)
+
+    def normalised(self, key: str, images: Mapping[str, Tensor]) -> Tensor:
+        """The pixels of a camera as the encoder takes them, channels last in memory.
+
+        Args:
+            key: The camera.
+            images: See `forward`.
+        """
+        if key not in images:
+            raise ValueError(
+                f"the classifier sees {', '.join(self.config.image_keys)}, but there are only "
+                f"images of {', '.join(images)}"
+            )
+        pixels = images[key]
+        channels, height, width = self.config.image_size
+        if pixels.shape[1:] == (height, width, channels):
+            pixels = pixels.permute(0, 3, 1, 2)
+        if pixels.shape[1:] != (channels, height, width):
+            raise ValueError(
+                f"images of {key!r} have shape {list(pixels.shape[1:])}, but the classifier takes "
+                f"{self.config.image_size}, channels first or last"
+            )
+        if pixels.dtype is torch.uint8:
+            values = pixels.to(self.scale.dtype).div_(255)
+        else:
+            values = _in_range(key, pixels).to(self.scale.dtype)
+        values = values.contiguous(memory_format=torch.channels_last)
+        return torch.addcmul(self.shift, values, self.scale)
+
+    def begin_at(self, logit: float) -> None:
+        """Makes the bias of the last layer what an untrained classifier shall say of anything."""
+        bias = self.head[-1].bias
+        assert isinstance(bias, Tensor)
+        nn.init.constant_(bias, logit)
+
+    def load_encoder(self, path: str | Path) -> None:
+        """Gives every camera's encoder the weights of a file, all of them or none.
+
+        Args:
+            path: A safetensors file, as `export_encoder` writes it.
+        """
+        weights = _read_weights(Path(path))
+        own = self.encoders[0].state_dict()
+        _check_same_keys(Path(path), own, weights)
+        for encoder in self.encoders:
+            encoder.load_state_dict(weights)
+
+    def export_encoder(self, path: str | Path, camera: str | None = None) -> None:
+        """Writes the weights of an encoder, for ``pretrained_encoder_path``.
+
+        Args:
+            path: The safetensors file to write.
+            camera: Whose encoder; the first camera's where left out.
+        """
+        keys = self.config.image_keys
+        if camera is not None and camera not in keys:
+            raise ValueError(f"there is no camera {camera!r}: choose from {', '.join(keys)}")
+        encoder = self.encoders[0 if camera is None else keys.index(camera)]
+        weights = {name: value.contiguous() for name, value in encoder.state_dict().items()}
+        save_file(weights, path)
+
+
+class _Pooling(nn.Module):
+    """Learned spatial embeddings (https://arxiv.org/abs/2401.16013), then a bottleneck."""
+
+    def __init__(self, shape: torch.Size, config: ClassifierConfig) -> None:
+        super().__init__()
+        channels, height, width = shape
+        blocks = config.num_spatial_blocks
+        # As LeCun's: what is summed up, height times width numbers, keeps its variance.
+        kernel = torch.randn(channels, height, width, blocks) / (height * width) ** 0.5
+        self.kernel = nn.Parameter(kernel)
+        self.bottleneck = nn.Sequential(
+            nn.Dropout(config.dropout),
+            nn.Linear(channels * blocks, config.hidden_dim),
+            nn.LayerNorm(config.hidden_dim),
+            nn.Tanh(),
+        )
+
+    def forward(self, features: Tensor) -> Tensor:
+        """From [B, channels, height, width] to [B, hidden_dim]."""
+        summed = torch.einsum("bchw,chwk->bck", features, self.kernel)
+        pooled: Tensor = self.bottleneck(summed.flatten(1))
+        return pooled
+
+
+def _normalisation(channels: int) -> tuple[Tensor, Tensor]:
+    """Factor and summand [C, 1, 1]; a stack of colour images repeats, others take the mean."""
+    mean, std = torch.tensor(MEAN), torch.tensor(STD)
+    if channels % 3 == 0:
+        mean, std = mean.repeat(channels // 3), std.repeat(channels // 3)
+    else:
+        mean, std = mean.mean().expand(channels), std.mean().expand(channels)
+    return (1 / std).view(-1, 1, 1), (-mean / std).view(-1, 1, 1)
+
+
+def _in_range(key: str, pixels: Tensor) -> Tensor:
+    if not pixels.is_floating_point():
+        raise TypeError(f"images of {key!r} are {pixels.dtype}: give uint8, or floats in [0, 1]")
+    if pixels.numel() and not (pixels.min() >= 0 and pixels.max() <= 1):
+        raise ValueError(
+            f"images of {key!r} have values from {float(pixels.min()):.3g} to "
+            f"{float(pixels.max()):.3g}: give uint8, or floats in [0, 1]"
+        )
+    return pixels
+
+
+def _read_weights(path: Path) -> dict[str, Tensor]:
+    where = f"reward.model.pretrained_encoder_path names {path}, which"
+    if not path.is_file():
+        raise FileNotFoundError(f"{where} is not there")
+    if path.suffix != ".safetensors":
+        raise ValueError(
+            f"{where} is no safetensors file (others can run code when they are read): convert it "
+            "once, where you trust it, by safetensors.torch.save_file(torch.load(OLD, "
+            "weights_only=True), NEW)"
+        )
+    try:
+        return load_file(path)
+    except safetensors.SafetensorError as error:
+        raise ValueError(f"{where} is damaged: {error}") from error
+
+
+def _check_same_keys(path: Path, own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
+    missing = [name for name in own if name not in weights]
+    surplus = [name for name in weights if name not in own]
+    where = f"the encoder in {path} does not fit (reward.model.pretrained_encoder_path): it"
+    if missing:
+        raise ValueError(f"{where} has no {_listed(missing)}")
+    if surplus:
+        raise ValueError(f"{where} has {_listed(surplus)}, which a ResNet-10 has not")
+    for name, value in own.items():
+        if weights[name].shape != value.shape:
+            raise ValueError(
+                f"{where} has {name} of shape {list(weights[name].shape)} instead of "
+                f"{list(value.shape)}; reward.model.width or reward.model.image_size is another"
+            )
+
+
+def _listed(names: list[str], most: int = 3) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

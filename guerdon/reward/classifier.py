@@ -1,0 +1,340 @@
+"""`classifier`: success as a classifier of pictures sees it, which also ends the episode.
+
+The classifier is fitted beforehand (``guerdon reward fit``). A transition is scored on the picture
+that it leads to. The classifier alone decides what is a success: nothing that the environment says
+of it reaches the learner. With ``reward.cotrain`` it is refitted beside the policy, with what the
+policy sees as examples of failure (https://arxiv.org/abs/1805.11686).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from pydantic import Field, model_validator
+
+from guerdon.config.errors import ConfigError
+from guerdon.data.batch import Batch
+from guerdon.nn.classifier import BinaryRewardClassifier, ClassifierConfig
+from guerdon.reward.base import Metrics, RewardConfig, RewardModel, Setting, register_reward_model
+from guerdon.reward.history import in_columns, over
+from guerdon.reward.refit import Refit, RefitConfig
+from guerdon.reward.verdicts import Standing, follow, still_open
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PAID, PAST = 2.0, -1.0
+"""What `scan` adds to the probability of a transition that is paid for, and says of those after."""
+_SPAN = 8  # steps that are scored together: what comes after a verdict need not be
+_FRAMES = 512  # pictures of one call of the network
+
+
+class ClassifierRewardConfig(RefitConfig, RewardConfig):
+    """Options of `classifier`; those of its network are the checkpoint's, and checked if given."""
+
+    reward_type: Literal["binary", "continuous"] = "binary"
+    """Whether a success pays 1, or as much as its probability."""
+    reward_mode: Literal["terminal", "per_step"] = "terminal"
+    """Whether it pays once, at the end of the episode, or for every frame. Paying for every frame
+    is learned from sooner, and cheated sooner."""
+    threshold: float | None = Field(default=None, gt=0, lt=1)
+    """Probability from which a frame is a success; the one chosen in the fit by default."""
+    hold: int = Field(default=1, ge=1)
+    """Frames in a row that have to be a success; 1 to 5. More of them are harder to cheat."""
+    terminate: Literal["read", "online", "never"] = Field(
+        default_factory=lambda said: "never" if said.get("reward_mode") == "per_step" else "read"
+    )
+    """What the first (held) success does: it ends the episode for the learner (``read``), for the
+    environment too, which is then reset (``online``), or nothing. Where left out: ``read``, and
+    ``never`` if every frame is paid for."""
+    pessimism: float = Field(default=0.0, ge=0)
+    """How many times the spread of the members' probabilities is taken off their mean; 0 to 2."""
+    min_precision: float = Field(default=0.8, ge=0, le=1)
+    """The least precision on held-out episodes, at its threshold, that it is used with."""
+    min_recall: float = Field(default=0.5, ge=0, le=1)
+    """The least recall on held-out episodes, at its threshold, that it is used with."""
+    image_keys: list[str] | None = None
+    """Cameras; has to be what the classifier was fitted with, like all that follow."""
+    image_size: tuple[int, int, int] | None = None
+    """Channels, height and width of pictures."""
+    width: int | None = None
+    """Channels of the first stage."""
+    hidden_dim: int | None = None
+    """Size of the head."""
+    num_spatial_blocks: int | None = None
+    """Spatial embeddings a channel."""
+
+    @model_validator(mode="after")
+    def _check(self) -> ClassifierRewardConfig:
+        if self.reward_mode == "per_step" and self.terminate != "never":
+            raise ConfigError(
+                "'reward.reward_mode' is per_step, but 'reward.terminate' is "
+                f"{self.terminate}: where a success ends the pay, it is best avoided; set "
+                "'reward.terminate' to never, or 'reward.reward_mode' to terminal"
+            )
+        return self
+
+
+class Judged(NamedTuple):
+    """What a classifier says of the frames of an episode [T]."""
+
+    probability: np.ndarray
+    passes: np.ndarray
+    """Whether a frame is a success."""
+    held: np.ndarray
+    """Whether one is held there."""
+
+
+@register_reward_model("classifier")
+class ClassifierReward(RewardModel):
+    """Pays for what its classifier takes for a success.
+
+    Attributes:
+        members: The classifiers; several are an ensemble.
+        meta: What the fit says of them: architecture, threshold, temperature, validation, data.
+    """
+
+    Config = ClassifierRewardConfig
+    episodic = True
+    learns = True
+    needs_checkpoint = True
+
+    def __init__(self, config: Any, device: str = "cpu", tb_logger: Any = None) -> None:
+        super().__init__(config, device, tb_logger)
+        self.members: list[BinaryRewardClassifier] = []
+        self.meta: dict[str, Any] = {}
+        self.decides = self.config.terminate != "never"
+        self.ends_online = self.config.terminate == "online"
+        self.scans = ("obs_next",)
+        self._standing = self._online = Standing.fresh(1)
+        self._heard: list[np.ndarray] = []  # probabilities that `verdicts` has told since the scan
+        self._setting: Setting | None = None
+        self._refit = Refit(self.config)
+
+    def setup(self, setting: Setting) -> None:
+        """See `RewardModel`."""
+        self._setting = setting
+        self._standing, self._online = (Standing.fresh(setting.n_envs) for _ in range(2))
+        self._refit.generator = np.random.default_rng(setting.seed)
+        if not setting.on_policy:
+            self.fields = ("obs_next",)  # what it said of old transitions may have changed
+
+    @property
+    def threshold(self) -> float:
+        """The probability from which a frame is a success."""
+        return float(self.config.threshold or self.meta["threshold"])
+
+    @property
+    def image_keys(self) -> list[str]:
+        """The cameras that it looks through."""
+        return list(self.meta["model"]["image_keys"])
+
+    # --- what frames show
+
+    def probability(self, obs: Any) -> np.ndarray:
+        """The probability that frames [...] show a success."""
+        pictures = self._pictures(obs)
+        lead = next(iter(pictures.values())).shape[:-3]
+        flat = {key: frames.reshape(-1, *frames.shape[-3:]) for key, frames in pictures.items()}
+        number = len(next(iter(flat.values())))
+        found = [
+            self._joined({key: frames[i : i + _FRAMES] for key, frames in flat.items()})
+            for i in range(0, number, _FRAMES)
+        ]
+        return np.concatenate([np.zeros(0, np.float32), *found]).reshape(lead)
+
+    @torch.no_grad()
+    def _joined(self, frames: Mapping[str, np.ndarray]) -> np.ndarray:
+        given = {
+            key: torch.from_numpy(np.ascontiguousarray(part)).to(self.device)
+            for key, part in frames.items()
+        }
+        scale = 1.0 / float(self.meta["temperature"])
+        said = torch.stack([torch.sigmoid(member(given) * scale) for member in self.members])
+        joined = said.mean(0)
+        if self.config.pessimism and len(said) > 1:
+            joined = (joined - self.config.pessimism * said.std(0, correction=0)).clamp(min=0)
+        return joined.float().numpy(force=True)
+
+    def _pictures(self, obs: Any) -> dict[str, np.ndarray]:
+        if not self.members:
+            raise ValueError(
+                "the reward 'classifier' has no classifier yet: fit one with `guerdon reward fit`, "
+                "and name its folder as 'reward.checkpoint_path'"
+            )
+        keys = self.image_keys
+        if not isinstance(obs, Batch | dict):
+            obs = {keys[0]: obs}
+        return {key: np.asarray(obs[key]) for key in keys}
+
+    def judge(self, data: Batch) -> Judged:
+        """What it says of one whole episode [T, ...] that is in no buffer."""
+        probability = self.probability(data.obs_next)
+        passes = probability >= self.threshold
+        mask = np.ones((len(passes), 1), bool)
+        held, _ = follow(
+            Standing.fresh(1), passes[:, None], mask, np.zeros_like(mask), self.config.hold
+        )
+        return Judged(probability, passes, held[:, 0])
+
+    # --- what transitions are worth
+
+    def scan(self, data: Batch) -> np.ndarray:
+        """See `RewardModel`: probabilities, with `PAID` where something is paid, else `PAST`."""
+        mask = np.asarray(data.mask)
+        if len(self._standing.run) != mask.shape[1]:
+            self._standing = Standing.fresh(mask.shape[1])
+        heard, self._heard = np.concatenate([np.zeros((0, mask.shape[1])), *self._heard]), []
+        known = heard if len(heard) == len(mask) else None
+        return self._follow(data.obs_next, mask, over(data), self._standing, known)
+
+    def _follow(
+        self,
+        obs_next: Any,
+        mask: np.ndarray,
+        ends: np.ndarray,
+        standing: Standing,
+        known: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """What `scan` says; probabilities that are known need not be computed."""
+        said = np.zeros(mask.shape, np.float32)
+        for start in range(0, len(mask), _SPAN):
+            now = slice(start, start + _SPAN)
+            rows, over_now = mask[now], ends[now]
+            if self.decides:
+                rows = still_open(standing, rows, over_now)
+            if known is None:
+                probability = np.zeros(rows.shape, np.float32)
+                probability[rows] = self.probability(_at(obs_next, now, rows))
+            else:
+                probability = known[now]
+            passes = probability >= self.threshold
+            held, past = follow(
+                standing, passes, mask[now], over_now, self.config.hold, self.ends_online
+            )
+            if self.decides:
+                said[now] = np.where(past, PAST, probability + PAID * held)
+            else:
+                paid = held if self.config.reward_mode == "per_step" else held & over_now
+                said[now] = probability + PAID * paid
+        return said
+
+    def score(self, data: Batch) -> Any:
+        """See `RewardModel`; rows that were never scanned are taken for episodes from the start."""
+        if "scanned" in data:
+            said = np.asarray(data.scanned)
+        else:
+            rollout = in_columns(data, ("obs_next",))
+            fresh = Standing.fresh(rollout.mask.shape[1])
+            said = self._follow(rollout.obs_next, rollout.mask, over(rollout), fresh)
+            said = said.reshape(data.rew.shape)
+        paid = said >= PAID
+        probability = np.where(paid, said - PAID, said).clip(0)
+        if "scanned" in data and self._refit.steps and "obs_next" in self.fields:
+            probability = self.probability(data.obs_next)  # it has learned since
+            paid = paid & (probability >= self.threshold)
+        if self.config.reward_type == "binary":
+            return paid
+        return probability if self.config.reward_mode == "per_step" else probability * paid
+
+    def verdicts(self, obs_next: Any, done: np.ndarray) -> np.ndarray:
+        """See `RewardModel`."""
+        probability = self.probability(obs_next)[None]
+        self._heard.append(probability)
+        passes, everyone = probability >= self.threshold, np.ones((1, len(done)), bool)
+        held, _ = follow(self._online, passes, everyone, done[None], self.config.hold, True)
+        ended: np.ndarray = held[0]
+        return ended
+
+    def break_off(self, env_ids: np.ndarray | None = None) -> None:
+        """See `RewardModel`."""
+        self._standing.begin(env_ids)
+        self._online.begin(env_ids)
+
+    # --- refitting
+
+    def collect_data(self, data: Any) -> None:
+        """Remembers some of what the policy has seen."""
+        self._refit.remember(self._pictures(data.obs_next), np.asarray(data.mask))
+
+    def train(self) -> Metrics | None:
+        """Refits the classifier, if there is enough that is new."""
+        if not self._refit.due:
+            return None
+        return self._refit.fit(self.members, self.meta, self.device)
+
+    def prepare_training(self) -> None:
+        """Loads the pictures that it was fitted with, before anything is begun."""
+        self._refit.load(self.meta)
+
+    # --- files
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `RewardModel`."""
+        if not self.members:
+            return {}
+        members = [
+            {name: value.clone() for name, value in member.state_dict().items()}
+            for member in self.members
+        ]
+        return {"members": members, "meta": self.meta, "refit": self._refit.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """See `RewardModel`; ``members`` and ``meta`` are those of a fit's checkpoint."""
+        if not state:
+            return
+        self.meta = {**state["meta"]}
+        self._check_spaces()
+        self._check_good_enough()
+        config = ClassifierConfig(**self.meta["model"])
+        self.members = []
+        for saved in state["members"]:
+            member = BinaryRewardClassifier(config, load_pretrained=False)
+            member.load_state_dict(saved)
+            self.members.append(member.to(self.device).eval())
+        if "refit" in state:
+            self._refit.load_state_dict(state["refit"], self.members)
+
+    def _check_good_enough(self) -> None:
+        """Sees that what it pays for is mostly success, by the episodes that the fit held out."""
+        held_out = self.meta["validation"]
+        for name in ("precision", "recall"):
+            least, found = getattr(self.config, f"min_{name}"), held_out[name] or 0.0
+            if found < least:
+                raise ValueError(
+                    f"the classifier has a {name} of {found:.2f} on held-out episodes at its "
+                    f"threshold {self.meta['threshold']:.3f}, which is below 'reward.min_{name}' "
+                    f"({least}): collect more trajectories of both kinds and fit it again, or "
+                    f"lower reward.min_{name} if you know why"
+                )
+
+    def _check_spaces(self) -> None:
+        """Sees that the environment has the cameras that the classifier looks through."""
+        if self._setting is None:
+            return
+        space = self._setting.observation_space
+        keys = self.meta["model"]["image_keys"]
+        parts = getattr(space, "spaces", None)
+        if parts is None:
+            parts = {keys[0]: space} if len(keys) == 1 else {}
+        channels, height, width = self.meta["model"]["image_size"]
+        for key in keys:
+            if key not in parts:
+                raise ValueError(
+                    f"the classifier looks through the camera {key!r} (reward.model.image_keys), "
+                    f"but observations have {', '.join(parts) or 'no parts'}"
+                )
+            if parts[key].shape not in ((height, width, channels), (channels, height, width)):
+                raise ValueError(
+                    f"the classifier was fitted with pictures of {[channels, height, width]} "
+                    f"(reward.model.image_size), but those of {key!r} are {list(parts[key].shape)}"
+                )
+
+
+def _at(obs: Any, now: slice, rows: np.ndarray) -> Any:
+    """Some rows of some steps of observations [T, n_envs, ...]."""
+    if isinstance(obs, Batch | dict):
+        return {key: np.asarray(part)[now][rows] for key, part in obs.items()}
+    return np.asarray(obs)[now][rows]

@@ -1,0 +1,213 @@
+"""All frames of two folders: what is loaded, skipped, reported and split."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from guerdon.data.frames import Frames, Trajectory, load_frames, write_trajectory
+
+
+def make(labels, mark=0, cameras=("base_camera",), size=(1, 2, 2)):
+    """A trajectory whose pixels are the mark and, in steps of one, the frame."""
+    numbers = np.arange(len(labels), dtype=np.uint8)[:, None, None, None] + np.uint8(mark)
+    images = {key: np.tile(numbers, (1, *size)) for key in cameras}
+    return Trajectory(images, np.float32(labels), any(labels))
+
+
+@pytest.fixture
+def folders(tmp_path):
+    positive, negative = tmp_path / "positive", tmp_path / "negative"
+    write_trajectory(positive, make([0, 0, 1], 10))
+    write_trajectory(positive, make([0, 1], 20), format="npy")
+    write_trajectory(negative, make([0, 0.4], 30))
+    return positive, negative
+
+
+KEYS = ["base_camera"]
+
+
+def test_all_frames_are_loaded_in_order(folders):
+    seen = []
+    frames = load_frames(*folders, KEYS, progress=lambda *done: seen.append(done))
+    assert frames.images["base_camera"].dtype == np.uint8
+    assert frames.images["base_camera"].shape == (7, 1, 2, 2)
+    assert frames.images["base_camera"][:, 0, 1, 1].tolist() == [10, 11, 12, 20, 21, 30, 31]
+    assert frames.labels.tolist() == [False, False, True, False, True, False, False]
+    assert frames.episodes.tolist() == [0, 0, 0, 1, 1, 2, 2]
+    assert frames.from_positive.tolist() == [True, True, False]
+    assert frames.skipped == []
+    assert len(frames) == 7
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_the_report_tells_of_both_folders(folders):
+    assert load_frames(*folders, KEYS).report().splitlines() == [
+        "positive: 2 trajectories, 5 frames, 2 with label 1 (40.0%), 3 with label 0",
+        "negative: 1 trajectories, 2 frames, 0 with label 1 (0.0%), 2 with label 0",
+    ]
+
+
+def test_the_hash_is_that_of_the_contents(folders, tmp_path):
+    frames = load_frames(*folders, KEYS)
+    assert len(frames.hash) == 64
+    elsewhere = tmp_path / "a", tmp_path / "b"
+    write_trajectory(elsewhere[1], make([0, 0.4], 30), format="npy")
+    write_trajectory(elsewhere[0], make([0, 1], 20))
+    write_trajectory(elsewhere[0], make([0, 0, 1], 10))
+    assert load_frames(*elsewhere, KEYS).hash == frames.hash
+    write_trajectory(elsewhere[1], make([0], 40))
+    assert load_frames(*elsewhere, KEYS).hash != frames.hash
+
+
+@pytest.mark.parametrize("change", ["pixel", "label", "border", "camera"])
+def test_the_hash_changes_with_any_of_the_contents(folders, change):
+    frames, other = load_frames(*folders, KEYS), load_frames(*folders, KEYS)
+    if change == "pixel":
+        other.images["base_camera"][3, 0, 0, 1] += 1
+    elif change == "label":
+        other.labels[0] = True
+    elif change == "border":
+        other.episodes[2] = 1
+    else:
+        other.images["side"] = other.images.pop("base_camera")
+    assert other.hash != frames.hash
+
+
+def test_files_that_are_no_trajectories_are_skipped_and_named(folders):
+    positive, negative = folders
+    (positive / "000000.npz").write_bytes((positive / "000000.npz").read_bytes()[:100])
+    np.save(negative / "000009.npy", np.zeros(3))
+    (negative / "notes.txt").write_text("hello")
+    (negative / ".half.tmp").write_bytes(b"")
+    frames = load_frames(positive, negative, KEYS)
+    assert frames.images["base_camera"][:, 0, 0, 0].tolist() == [20, 21, 30, 31]
+    assert [path.name for path, _ in frames.skipped] == ["000000.npz", "000009.npy", "notes.txt"]
+    report = frames.report().splitlines()
+    assert report[2] == "skipped files: 3"
+    assert report[3] == (
+        f"  {positive / '000000.npz'} is damaged or no trajectory: File is not a zip file"
+    )
+    assert report[4].startswith(f"  {negative / '000009.npy'} is damaged or no trajectory: it hol")
+    assert report[5].endswith("notes.txt is damaged or no trajectory: it is neither .npz nor .npy")
+
+
+# --- errors
+
+
+def test_a_missing_folder_is_named(folders, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no folder .*nowhere: collect trajectories"):
+        load_frames(folders[0], tmp_path / "nowhere", KEYS)
+
+
+def test_one_folder_for_both_is_an_error(folders):
+    with pytest.raises(ValueError, match="give two folders"):
+        load_frames(folders[0], folders[0] / ".." / "positive", KEYS)
+
+
+def test_folders_without_trajectories_are_an_error(tmp_path):
+    folders = tmp_path / "a", tmp_path / "b"
+    for folder in folders:
+        folder.mkdir()
+    (folders[0] / "notes.txt").touch()
+    with pytest.raises(ValueError, match=r"no trajectory in .*a and .*b \(1 files were skipped\)"):
+        load_frames(*folders, KEYS)
+
+
+def test_a_class_without_frames_is_an_error_that_says_what_to_do(folders, tmp_path):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(ValueError, match=r"no frame in .*empty has label 1: collect until the pol"):
+        load_frames(empty, folders[1], KEYS)
+    write_trajectory(tmp_path / "all", make([1, 1]))
+    with pytest.raises(ValueError, match=r"no frame in .*all and .*empty has label 0: .*failures"):
+        load_frames(tmp_path / "all", empty, KEYS)
+
+
+def test_a_missing_camera_names_those_there(folders):
+    with pytest.raises(ValueError, match=r"000000.npz has no images of 'hand': .*'base_camera'"):
+        load_frames(*folders, ["hand"])
+
+
+def test_only_the_cameras_asked_for_are_loaded(tmp_path):
+    write_trajectory(tmp_path / "a", make([1], cameras=("left", "right", "top")))
+    write_trajectory(tmp_path / "b", make([0], cameras=("top", "left")))
+    frames = load_frames(tmp_path / "a", tmp_path / "b", ["top", "left"])
+    assert list(frames.images) == ["top", "left"]
+    assert all(images.shape == (2, 1, 2, 2) for images in frames.images.values())
+
+
+def test_a_file_of_another_size_is_named(folders):
+    with pytest.raises(ValueError, match=r"000000.npz are \[1, 2, 2\], not \[3, 64, 64\]"):
+        load_frames(*folders, KEYS, [3, 64, 64])
+    write_trajectory(folders[1], make([0], size=(1, 3, 2)))
+    with pytest.raises(ValueError, match=r"000001.npz are \[1, 3, 2\], not \[1, 2, 2\]"):
+        load_frames(*folders, KEYS)
+
+
+# --- parts
+
+
+def test_some_trajectories_are_taken_and_numbered_anew(folders):
+    part = load_frames(*folders, KEYS).take(np.array([2, 0]))
+    assert part.images["base_camera"][:, 0, 0, 0].tolist() == [30, 31, 10, 11, 12]
+    assert part.labels.tolist() == [False, False, False, False, True]
+    assert part.episodes.tolist() == [0, 0, 1, 1, 1]
+    assert part.from_positive.tolist() == [False, True]
+    assert len(part.take(np.array([], np.int64))) == 0
+
+
+def frames_of(episodes):
+    """Frames with these labels by trajectory."""
+    labels = np.concatenate([np.array(labels, bool) for labels in episodes])
+    numbers = np.repeat(np.arange(len(episodes)), [len(labels) for labels in episodes])
+    images = {"a": np.zeros((len(labels), 1, 1, 1), np.uint8)}
+    return Frames(images, labels, numbers, np.array([any(labels) for labels in episodes]))
+
+
+def classes(episodes):
+    return set().union(*map(set, episodes))
+
+
+EPISODES = st.lists(
+    st.sampled_from([[False, False], [False, True], [True]]), min_size=1, max_size=7
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(EPISODES, st.sampled_from([0.01, 0.2, 0.5, 0.9]), st.integers(0, 9))
+def test_both_sides_have_both_labels_where_that_is_possible(episodes, share, seed):
+    frames = frames_of(episodes)
+    train, validation = frames.split(share, np.random.default_rng(seed))
+    assert sorted([*train, *validation]) == list(range(len(frames)))
+    assert not set(frames.episodes[train]) & set(frames.episodes[validation])
+    found = [set(frames.labels[rows].tolist()) for rows in (train, validation)]
+    assert found[0] == classes(episodes)
+    possible = any(
+        classes(e for e, side in zip(episodes, sides, strict=True) if side)
+        == classes(e for e, side in zip(episodes, sides, strict=True) if not side)
+        == {False, True}
+        for sides in product((True, False), repeat=len(episodes))
+    )
+    assert (found[1] == {False, True}) == possible
+
+
+def test_the_share_is_that_of_each_kind_of_trajectory():
+    frames = frames_of([[False, True]] * 40 + [[False]] * 60)
+    train, validation = frames.split(0.2, np.random.default_rng(0))
+    assert len(set(frames.episodes[validation])) == 20
+    assert frames.from_positive[frames.episodes[validation]].sum() == 16  # 8 trajectories of 2
+    assert len(train) + len(validation) == 140
+    again = frames.split(0.2, np.random.default_rng(0))[1]
+    other = frames.split(0.2, np.random.default_rng(1))[1]
+    np.testing.assert_array_equal(again, validation)
+    assert not np.array_equal(other, validation)
+
+
+def test_no_share_is_no_validation_and_an_odd_one_an_error():
+    frames = frames_of([[False, True]] * 4)
+    assert len(frames.split(0.0, np.random.default_rng(0))[1]) == 0
+    with pytest.raises(ValueError, match="share of validation is 1"):
+        frames.split(1, np.random.default_rng(0))
