@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint format bench results reward-results clean
+.PHONY: help demo test test-slow lint format bench results reward-results workflow-results clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -36,12 +36,16 @@ bench: $(BENCH_VENV)/.peers .venv-diengine/.peer .venv-imitation/.peer ## guerdo
 	$(BENCH_VENV)/bin/python benchmarks/buffers.py --markdown docs/benchmarks.md
 	$(BENCH_VENV)/bin/python benchmarks/training.py
 	$(BENCH_VENV)/bin/python benchmarks/rewards.py
+	$(BENCH_VENV)/bin/python benchmarks/workflow.py
 
-results: reward-results ## train what docs/results.md and docs/reward_results.md lack, and write those pages
+results: reward-results workflow-results ## train what the pages of results lack, and write those pages
 	$(BIN)/python benchmarks/learning.py
 
 reward-results: $(VENV)/.dev ## only those of reward models
 	$(BIN)/python benchmarks/reward_learning.py
+
+workflow-results: $(VENV)/.dev ## only those of rewards from pictures
+	$(BIN)/python benchmarks/workflow_learning.py
 
 clean: ## remove what the other targets made
 	rm -rf $(VENV) $(BENCH_VENV) $(MANISKILL_VENV) .venv-diengine .venv-imitation .mypy_cache .pytest_cache .ruff_cache .hypothesis
@@ -49,6 +53,12 @@ clean: ## remove what the other targets made
 # Every install goes through constraints.txt, build requirements too. A stamp file is written last, so that a second
 # call does nothing and a broken one starts again.
 INSTALL = PIP_CONSTRAINT=constraints.txt $(1)/bin/python -m pip install --quiet
+
+# Debian packages $(1) are installed by root alone; where they cannot be had, $(2) says what goes without them.
+DEBIAN = dpkg -s $(1) >/dev/null 2>&1 || \
+	{ test "$$(id -u)" = 0 && { apt-get update -qq && \
+	apt-get install -y -qq --no-install-recommends $(1); } >/dev/null 2>&1; } || \
+	echo "$(2): apt-get install $(1)"
 
 %/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -64,7 +74,11 @@ $(VENV)/.lab: $(VENV)/.core
 	$(call INSTALL,$(VENV)) --editable '.[lab]'
 	@touch $@
 
+# EGL, OpenGL and Mesa's software, with which MuJoCo draws without a screen.
+DEV_NEEDS = libegl1 libopengl0 libgl1-mesa-dri
+
 $(VENV)/.dev: $(VENV)/.core
+	@$(call DEBIAN,$(DEV_NEEDS),Tests that draw robots are left out)
 	@echo "Installing the tools for tests into $(VENV)."
 	$(call INSTALL,$(VENV)) --editable '.[dev]'
 	@touch $@
@@ -73,10 +87,7 @@ $(VENV)/.dev: $(VENV)/.core
 MANISKILL_NEEDS = chromium-common libvulkan1 libgl1 libglib2.0-0
 
 $(MANISKILL_VENV)/.maniskill: pyproject.toml constraints.txt | $(MANISKILL_VENV)/bin/python
-	@dpkg -s $(MANISKILL_NEEDS) >/dev/null 2>&1 || \
-		{ test "$$(id -u)" = 0 && apt-get update -qq && \
-		apt-get install -y -qq --no-install-recommends $(MANISKILL_NEEDS); } || \
-		echo "Without a Vulkan device ManiSkill's tests are left out: apt-get install $(MANISKILL_NEEDS)"
+	@$(call DEBIAN,$(MANISKILL_NEEDS),Without a Vulkan device ManiSkill's tests are left out)
 	@echo "Installing ManiSkill into $(MANISKILL_VENV): a few minutes, once."
 	$(call INSTALL,$(MANISKILL_VENV)) --editable '.[maniskill]' pytest
 	@touch $@

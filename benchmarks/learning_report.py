@@ -99,8 +99,10 @@ def _table(rows: Iterable[Row], results: Path) -> str:
     return "\n".join([*lines, "", *pictures])
 
 
-def draw_curves(path: Path, title: str, curves: dict[str, list[Any]]) -> None:
-    """A picture of returns over steps: a line a run, a colour a name."""
+def draw_curves(
+    path: Path, title: str, curves: dict[str, list[Any]], label: str = "return (evaluation)"
+) -> None:
+    """A picture of returns over steps, or of something else: a line a run, a colour a name."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -112,7 +114,7 @@ def draw_curves(path: Path, title: str, curves: dict[str, list[Any]]) -> None:
             steps, returns = np.array(curve).T
             colour = axes.lines[-1].get_color() if i else None
             axes.plot(steps, returns, label=None if i else name, color=colour, linewidth=1)
-    axes.set(title=title, xlabel="environment steps", ylabel="return (evaluation)")
+    axes.set(title=title, xlabel="environment steps", ylabel=label)
     axes.legend(fontsize="small")
     figure.savefig(path, dpi=110)
     plt.close(figure)

@@ -52,7 +52,7 @@ def collect(
     ] = False,
 ) -> None:
     """Plays episodes with the policy of a run, and keeps them as demonstrations."""
-    levels = _levels(noise)
+    levels = noise_levels(noise)
     if written is Format.MINARI:
         if levels:
             raise ValueError("Minari has no place for the level of noise: leave out --noise")
@@ -81,7 +81,12 @@ def collect(
     typer.echo(_in_words(played, out))
 
 
-def _levels(text: str | None) -> list[float]:
+def noise_levels(text: str | None) -> list[float]:
+    """The shares of random actions that an option names.
+
+    Args:
+        text: Shares with commas between them.
+    """
     try:
         levels = [] if text is None else [float(part) for part in text.split(",")]
     except ValueError:

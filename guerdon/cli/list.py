@@ -19,6 +19,7 @@ class Kind(StrEnum):
     REWARDS = "rewards"
     ENVS = "envs"
     PRESETS = "presets"
+    FITS = "fits"
 
 
 def list_options(
@@ -28,7 +29,7 @@ def list_options(
         bool, typer.Option("--all", help="envs: every registered Gymnasium id too.")
     ] = False,
 ) -> None:
-    """Lists policies, rewards, environments or presets."""
+    """Lists policies, rewards, environments, presets, or presets of `guerdon reward fit`."""
     import json
 
     rows = {
@@ -36,6 +37,7 @@ def list_options(
         Kind.REWARDS: lambda: _registered("reward"),
         Kind.ENVS: lambda: _environments(everything),
         Kind.PRESETS: _presets,
+        Kind.FITS: _fits,
     }[kind]()
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
@@ -89,6 +91,22 @@ def _presets() -> list[Row]:
     return [
         {"name": name, "reward": "env", **sources.split_preset(name, policies)}
         for name in sources.options("preset")
+    ]
+
+
+def _fits() -> list[Row]:
+    from guerdon.config import sources
+    from guerdon.training.fit_config import compose_fit
+
+    found = {name: compose_fit(name).reward for name in sources.options("fit")}
+    return [
+        {
+            "name": name,
+            "cameras": ", ".join(section.model.image_keys),
+            "width": str(section.model.width),
+            "epochs": str(section.num_epochs),
+        }
+        for name, section in found.items()
     ]
 
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from guerdon.cli.reward_collect import collect
 from guerdon.cli.train import INTERRUPTED, Shown, split
 
 if TYPE_CHECKING:
@@ -12,11 +13,12 @@ if TYPE_CHECKING:
     from guerdon.training.probe import Probe
 
 app = typer.Typer(no_args_is_help=True)
+app.command("collect")(collect)
 
 
 @app.callback()
 def _options() -> None:
-    """Looks at rewards, and fits classifiers of success."""
+    """Looks at rewards, collects pictures of success, and fits classifiers of it."""
 
 
 @app.command("probe")

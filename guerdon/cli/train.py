@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -77,6 +77,46 @@ def run(source: str | None, overrides: Sequence[str] = (), **options: Any) -> No
         f"return {summary['eval_return_mean']:.2f} ± {summary['eval_return_std']:.2f} after "
         f"{steps} steps, in {folder}; next: guerdon eval {folder}, guerdon plot {folder}"
     )
+    if "trajectories" in summary:
+        from guerdon.config import sources
+
+        config = sources.read(Path(summary["run_dir"]))
+        data = config["reward"]["data_collection"]
+        typer.echo(trajectories_in_words(config["run"]["name"], data, **summary["trajectories"]))
+
+
+def trajectories_in_words(
+    name: str, data: Mapping[str, Any], positive: int, negative: int, more: str = ""
+) -> str:
+    """How many trajectories there are, and how to fit a classifier to them.
+
+    Args:
+        name: Of the run that they come from.
+        data: Of them: ``positive_dir``, ``negative_dir`` and ``image_keys``.
+        positive: Positive ones.
+        negative: Negative ones.
+        more: To say of them.
+    """
+    from guerdon.config import sources
+
+    folders = {kind: shlex.quote(data[kind]) for kind in ("positive_dir", "negative_dir")}
+    said = f"{positive:,} positive and {negative:,} negative trajectories are in " + " and ".join(
+        folders.values()
+    )
+    if not positive + negative:
+        return (
+            f"{said}{more}: no episode ended; checkpoints break them off, so let more steps be "
+            f"between these ('run.checkpoint_every')"
+        )
+    if not positive:
+        return f"{said}{more}; a classifier has to be shown successes: collect until there are some"
+    known = sources.options("fit")
+    presets = [fit for fit in known if name.startswith(fit.removesuffix("classifier"))]
+    options = [f"reward.data.{kind}={folder}" for kind, folder in folders.items()]
+    if data["image_keys"] != ["base_camera"]:
+        cameras = f"reward.model.image_keys=[{','.join(data['image_keys'])}]"
+        options.append(shlex.quote(cameras))
+    return f"{said}{more}; next: {' '.join(['guerdon reward fit', *presets[:1], *options])}"
 
 
 def split(arguments: Sequence[str]) -> tuple[str | None, list[str]]:

@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from guerdon.policy import Policy
 
     Watch = Callable[[dict[str, Any], Step, np.ndarray | None], None]
-    Verdicts = Callable[[Any, np.ndarray], np.ndarray]
+    Verdicts = Callable[[Any, np.ndarray, np.ndarray], np.ndarray]
 
 _SUCCESS = ("success", "is_success")
+_NOBODY = np.zeros(0, np.int64)
 
 
 @dataclass
@@ -72,8 +73,9 @@ class Collector:
         store_info: Whether ``info`` is stored with transitions.
         watch: Called after every step with its rows (``obs``, ``act``), what came of them, and
             which of them count for nothing; None is none of them.
-        verdicts: Says after every step, of its next observations and of which episodes have ended,
-            which others are to be ended, too.
+        verdicts: Says after every step which episodes are to be ended beside those that the
+            environments end. It is given the next observations, which episodes have ended, and
+            which environments are looked at.
     """
 
     def __init__(
@@ -186,11 +188,16 @@ class Collector:
         step = self.env.step(output.act, self._env_ids)
         if not self.env.synchronous:
             rows = self._recall(step.env_ids)
+        decided = self._decided(step, quota)
+        if len(decided):
+            truncated = step.truncated.copy()
+            truncated[decided] = True
+            step = step._replace(truncated=truncated)
         self._record(step, rows, collected, quota)
-        if self.verdicts is not None:
-            step = self._end_decided(step, collected)
         self._keep_state(output.get("state"), step)
         self._obs, self._env_ids = step.obs, step.env_ids
+        if len(decided):
+            self._obs = self.env.begin(decided, step.obs)
 
     def _random_actions(self) -> np.ndarray:
         number = self.env.n_envs if self._env_ids is None else len(self._env_ids)
@@ -238,18 +245,13 @@ class Collector:
             if quota is not None:
                 quota[ids[done]] -= 1
 
-    def _end_decided(self, step: Step, collected: Collected) -> Step:
-        """Ends the episodes that are decided: their environments begin anew."""
-        assert self.verdicts is not None
+    def _decided(self, step: Step, quota: np.ndarray | None) -> np.ndarray:
+        """The environments whose episodes go on, but are to be ended."""
+        if self.verdicts is None:
+            return _NOBODY
         done = step.terminated | step.truncated
-        ended = self.verdicts(step.obs_next, done) & ~done
-        ids = np.flatnonzero(ended)
-        if not len(ids):
-            return step
-        self._finish(ids, ended, step.info, collected)
-        if self.buffer is not None:
-            self.buffer.cut(ids)
-        return step._replace(obs=self.env.begin(ids, step.obs), truncated=step.truncated | ended)
+        real = np.ones(self.env.n_envs, bool) if quota is None else quota > 0
+        return np.flatnonzero(self.verdicts(step.obs_next, done, real) & real & ~done)
 
     def _finish(
         self, ended: np.ndarray, done: np.ndarray, info: dict[str, Any], collected: Collected

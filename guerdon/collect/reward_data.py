@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import torch
 
+from guerdon.collect.cameras import channel_axis
 from guerdon.data.frames import Trajectory, write_trajectory
 from guerdon.data.trajectory_files import count_trajectories, remove_stale, to_uint8
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 _SECTION = "reward.data_collection"
 _LABELS = ("success_frame", "success")
-_CHANNELS = (1, 3, 4)
 _WAITING = 16  # finished episodes, or one an environment; whoever brings the next one waits
 
 
@@ -188,7 +188,7 @@ class RewardDataCollector:
             )
         images = to_uint8(_numpy(obs[key]), key)
         size = self.config.image_size
-        if images.ndim != 4 or _channel_axis(images.shape, size) is None:
+        if images.ndim != 4 or channel_axis(images.shape, size) is None:
             channels = size[0] if size else "1, 3 or 4"
             raise ValueError(
                 f"frames of {key!r} have the shape {images.shape[1:]}: they have to be [H, W, C] "
@@ -226,8 +226,9 @@ def _labels(env_info: Mapping[str, Any], last: np.ndarray, counts: np.ndarray) -
     labels, told = _told(env_info, name, last)
     if not told[counts].all():
         raise ValueError(
-            f"the environment's info has no {name!r} for some steps, only {', '.join(env_info)}: "
-            f"every step has to say whether its frame shows success"
+            f"the environment's info has no {name!r} for some steps, only "
+            f"{', '.join(env_info) or 'nothing'}: every step has to say whether its frame shows "
+            f"success"
         )
     if not ((labels >= 0) & (labels <= 1))[counts].all():
         raise ValueError(f"{name!r} of the environment's info is not always in [0, 1]")
@@ -266,17 +267,11 @@ def _given(info: Mapping[str, Any], name: str, n_rows: int) -> tuple[np.ndarray,
 # --- in the background
 
 
-def _channel_axis(shape: Sequence[int], size: Sequence[int] | None) -> int | None:
-    """Which axis of [T, H, W, C] or [T, C, H, W] has the channels."""
-    possible = _CHANNELS if size is None else (size[0],)
-    return next((axis for axis in (3, 1) if shape[axis] in possible), None)
-
-
 def _trajectory(episode: _Episode, size: Sequence[int] | None) -> Trajectory:
     images = {}
     for key, frames in episode.frames.items():
         stacked = np.stack(frames)
-        if _channel_axis(stacked.shape, size) == 3:
+        if channel_axis(stacked.shape, size) == 3:
             stacked = np.ascontiguousarray(np.moveaxis(stacked, 3, 1))
         images[key] = stacked if size is None else _resized(stacked, size)
     labels = np.array(episode.labels, np.float32)

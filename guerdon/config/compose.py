@@ -55,10 +55,11 @@ def compose(
         overrides: Hydra's ``key=value``: a group's option (``policy=dqn``) or any dotted key
             (``policy.gamma=0.9``).
     """
-    overrides, uses_model = workflow.renamed_overrides(overrides)
+    values, preset = _read(source)
+    values, overrides = workflow.renamed(values, overrides)
     parsed = [_parse(text) for text in overrides]
     changes = [override for override in parsed if _chosen(override) is None]
-    values, choices = _start(source, changes, uses_model)
+    values, choices = _start(values, preset, changes)
     for group, option in filter(None, map(_chosen, parsed)):
         _replace(values, choices, group, option)
     choices = {**DEFAULTS, **choices}
@@ -82,20 +83,22 @@ def compose(
 # --- what was asked for
 
 
-def _start(
-    source: str | Path | Mapping[str, Any] | None,
-    changes: Sequence[Override],
-    uses_model: bool | None,
-) -> tuple[Values, Choices]:
-    """The values and the choices of groups that a source holds; imports what it needs."""
+def _read(source: str | Path | Mapping[str, Any] | None) -> tuple[Values, str | None]:
+    """The sections that a source holds, or the preset that it names."""
     values: Values = {}
     preset = source if isinstance(source, str) and not sources.is_file(source) else None
     if isinstance(source, Mapping):
         values = sources.plain(source)
     elif source is not None and preset is None:
         values = sources.read(Path(source))
-    values = tutorial.renamed({key: value for key, value in values.items() if value is not None})
-    values = workflow.renamed(values, uses_model)
+    named = {key: value for key, value in values.items() if value is not None}
+    return tutorial.renamed(named), preset
+
+
+def _start(
+    values: Values, preset: str | None, changes: Sequence[Override]
+) -> tuple[Values, Choices]:
+    """The values and the choices of groups to begin with; imports what they need."""
     _import(values, changes)
     if preset is not None:
         return values, _preset_choices(preset)

@@ -15,7 +15,7 @@ from pydantic import (
 from guerdon.config.errors import ConfigError, suggestion
 from guerdon.config.reads import unread
 from guerdon.config.registry import registry_of
-from guerdon.config.validation import completed, validated
+from guerdon.config.validation import completed, unknown_key, validated
 
 Backend = Literal["auto", "native", "base", "subprocess", "async_subprocess", "envpool"]
 
@@ -177,6 +177,7 @@ class RewardConfig(Section):
                 "'reward' has 'type' and 'terms': write one term flat, or several under 'terms'"
             )
         options = {key: value for key, value in values.items() if key not in _SHARED}
+        _check_flat(options)
         _term(options["type"], options, "reward")  # its errors name keys as they are written
         return as_terms(values)
 
@@ -195,6 +196,17 @@ class RewardConfig(Section):
         if clip is not None and clip[0] >= clip[1]:
             raise ConfigError(f"'reward.clip' is {list(clip)}: the lowest has to come first")
         return clip
+
+
+def _check_flat(options: dict[str, Any]) -> None:
+    """Rejects unknown keys of a term that is written flat, among keys of the whole section."""
+    if not isinstance(options["type"], str):
+        return
+    config = _registered("reward", options["type"], "reward").Config
+    known = sorted({*config.model_fields, *_SHARED, "type", "weight"})
+    for key in options:
+        if key not in known and config.model_config.get("extra") == "forbid":
+            raise ConfigError(unknown_key(f"reward.{key}", {"reward": known}))
 
 
 def as_terms(reward: dict[str, Any]) -> dict[str, Any]:

@@ -108,8 +108,8 @@ class Pictures(gymnasium.Wrapper[Any, Any, Any, Any]):
         except Exception as error:  # what rendering lacks is told in many ways
             raise UnusableEnvironmentError(
                 f"{self.env} cannot be rendered here ({error or type(error).__name__}): without a "
-                f"screen, MuJoCo needs MUJOCO_GL=egl and Debian's libegl1, or MUJOCO_GL=osmesa and "
-                f"libosmesa6"
+                f"screen, MuJoCo needs MUJOCO_GL=egl and Debian's libegl1, libopengl0 and "
+                f"libgl1-mesa-dri"
             ) from error
         if getattr(picture, "dtype", None) != np.uint8 or picture.shape[2:] != (3,):
             raise UnusableEnvironmentError(

@@ -40,23 +40,24 @@ _SHOWN = 8  # frames of each kind
 def table(result: WorkflowResult) -> list[tuple[str, str]]:
     """What came out, as names and values."""
     fit, learn = result.fit, result.learn
-    taken = result.seconds
+    kept, taken = result.trajectories, result.seconds.values()
     return [
-        ("Trajectories with and without success", _counts(result)),
-        ("Classifier on held-out episodes: PR-AUC", f"{fit['pr_auc']:.3f}"),
-        ("  precision, recall at its threshold", f"{fit['precision']:.3f}, {fit['recall']:.3f}"),
-        ("  calibration error", f"{fit['calibration_error']:.3f}"),
+        ("Trajectories with and without success", f"{kept['positive']}, {kept['negative']}"),
+        ("Classifier on held-out episodes: PR-AUC", _numbers(fit, "pr_auc")),
+        ("  precision, recall at its threshold", _numbers(fit, "precision", "recall")),
+        ("  calibration error", _numbers(fit, "calibration_error")),
         ("True success, last step:", ""),
         ("  policy on the environment's success", _percent(result.collect, "eval_success_rate")),
         ("  policy on the classifier alone", _percent(learn, "eval_success_rate")),
         ("True success where the classifier sees it", _percent(learn, "eval_success_at_verdict")),
         ("  what the classifier says itself", _percent(learn, "eval_model_success_rate")),
-        ("Seconds for each stage", " + ".join(f"{taken[name]:.0f}" for name in taken)),
+        ("Seconds for each stage", " + ".join(f"{seconds:.0f}" for seconds in taken)),
     ]
 
 
-def _counts(result: WorkflowResult) -> str:
-    return f"{result.trajectories['positive']}, {result.trajectories['negative']}"
+def _numbers(fit: dict[str, Any], *keys: str) -> str:
+    """Some of what a fit found; there may have been nothing to count."""
+    return ", ".join("-" if fit[key] is None else f"{fit[key]:.3f}" for key in keys)
 
 
 def _percent(summary: dict[str, Any], key: str) -> str:

@@ -175,12 +175,13 @@ class RewardModel:
         """
         return buffer
 
-    def verdicts(self, obs_next: Any, done: np.ndarray) -> np.ndarray:
+    def verdicts(self, obs_next: Any, done: np.ndarray, real: np.ndarray) -> np.ndarray:
         """Which environments the newest step brought a success, where they are then ended.
 
         Args:
             obs_next: Its next observations [n_envs, ...].
             done: Which episodes it ended anyway [n_envs].
+            real: Which rows are transitions [n_envs].
         """
         raise NotImplementedError(f"{type(self).__name__} ends no episodes")
 

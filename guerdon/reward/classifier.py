@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 PAID, PAST = 2.0, -1.0
 """What `scan` adds to the probability of a transition that is paid for, and says of those after."""
 _SPAN = 8  # steps that are scored together: what comes after a verdict need not be
-_FRAMES = 512  # pictures of one call of the network
+_FRAMES = 128  # pictures of one call of the network: what it computes of them fits the cache
 
 
 class ClassifierRewardConfig(RefitConfig, RewardConfig):
@@ -99,6 +99,7 @@ class ClassifierReward(RewardModel):
     Config = ClassifierRewardConfig
     episodic = True
     learns = True
+    scans = ("obs_next",)
     needs_checkpoint = True
 
     def __init__(self, config: Any, device: str = "cpu", tb_logger: Any = None) -> None:
@@ -107,9 +108,9 @@ class ClassifierReward(RewardModel):
         self.meta: dict[str, Any] = {}
         self.decides = self.config.terminate != "never"
         self.ends_online = self.config.terminate == "online"
-        self.scans = ("obs_next",)
         self._standing = self._online = Standing.fresh(1)
         self._heard: list[np.ndarray] = []  # probabilities that `verdicts` has told since the scan
+        self._past = np.zeros((0, 0), bool)  # what came after a success in the newest rollout
         self._setting: Setting | None = None
         self._refit = Refit(self.config)
 
@@ -188,7 +189,9 @@ class ClassifierReward(RewardModel):
             self._standing = Standing.fresh(mask.shape[1])
         heard, self._heard = np.concatenate([np.zeros((0, mask.shape[1])), *self._heard]), []
         known = heard if len(heard) == len(mask) else None
-        return self._follow(data.obs_next, mask, over(data), self._standing, known)
+        said = self._follow(data.obs_next, mask, over(data), self._standing, known)
+        self._past = said == PAST
+        return said
 
     def _follow(
         self,
@@ -199,6 +202,7 @@ class ClassifierReward(RewardModel):
         known: np.ndarray | None = None,
     ) -> np.ndarray:
         """What `scan` says; probabilities that are known need not be computed."""
+        pictures = self._pictures(obs_next) if known is None else {}
         said = np.zeros(mask.shape, np.float32)
         for start in range(0, len(mask), _SPAN):
             now = slice(start, start + _SPAN)
@@ -207,7 +211,8 @@ class ClassifierReward(RewardModel):
                 rows = still_open(standing, rows, over_now)
             if known is None:
                 probability = np.zeros(rows.shape, np.float32)
-                probability[rows] = self.probability(_at(obs_next, now, rows))
+                shown = {key: frames[now][rows] for key, frames in pictures.items()}
+                probability[rows] = self.probability(shown)
             else:
                 probability = known[now]
             passes = probability >= self.threshold
@@ -222,13 +227,16 @@ class ClassifierReward(RewardModel):
         return said
 
     def score(self, data: Batch) -> Any:
-        """See `RewardModel`; rows that were never scanned are taken for episodes from the start."""
+        """See `RewardModel`; rows that were never scanned are taken for episodes from the start.
+
+        Where these have a ``probability``, it is what `judge` said.
+        """
         if "scanned" in data:
             said = np.asarray(data.scanned)
         else:
-            rollout = in_columns(data, ("obs_next",))
-            fresh = Standing.fresh(rollout.mask.shape[1])
-            said = self._follow(rollout.obs_next, rollout.mask, over(rollout), fresh)
+            rollout = in_columns(data, ("obs_next", "probability"))
+            fresh, known = Standing.fresh(rollout.mask.shape[1]), rollout.get("probability")
+            said = self._follow(rollout.obs_next, rollout.mask, over(rollout), fresh, known)
             said = said.reshape(data.rew.shape)
         paid = said >= PAID
         probability = np.where(paid, said - PAID, said).clip(0)
@@ -239,12 +247,12 @@ class ClassifierReward(RewardModel):
             return paid
         return probability if self.config.reward_mode == "per_step" else probability * paid
 
-    def verdicts(self, obs_next: Any, done: np.ndarray) -> np.ndarray:
+    def verdicts(self, obs_next: Any, done: np.ndarray, real: np.ndarray) -> np.ndarray:
         """See `RewardModel`."""
         probability = self.probability(obs_next)[None]
         self._heard.append(probability)
-        passes, everyone = probability >= self.threshold, np.ones((1, len(done)), bool)
-        held, _ = follow(self._online, passes, everyone, done[None], self.config.hold, True)
+        passes = probability >= self.threshold
+        held, _ = follow(self._online, passes, real[None], done[None], self.config.hold, True)
         ended: np.ndarray = held[0]
         return ended
 
@@ -256,8 +264,10 @@ class ClassifierReward(RewardModel):
     # --- refitting
 
     def collect_data(self, data: Any) -> None:
-        """Remembers some of what the policy has seen."""
-        self._refit.remember(self._pictures(data.obs_next), np.asarray(data.mask))
+        """Remembers some of what the policy has seen, up to its successes."""
+        mask = np.asarray(data.mask)
+        lived = mask & ~self._past if self._past.shape == mask.shape else mask
+        self._refit.remember(self._pictures(data.obs_next), lived, int(mask.sum()))
 
     def train(self) -> Metrics | None:
         """Refits the classifier, if there is enough that is new."""
@@ -279,7 +289,7 @@ class ClassifierReward(RewardModel):
             {name: value.clone() for name, value in member.state_dict().items()}
             for member in self.members
         ]
-        return {"members": members, "meta": self.meta, "refit": self._refit.state_dict()}
+        return {"members": members, "meta": {**self.meta}, "refit": self._refit.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """See `RewardModel`; ``members`` and ``meta`` are those of a fit's checkpoint."""
@@ -331,10 +341,3 @@ class ClassifierReward(RewardModel):
                     f"the classifier was fitted with pictures of {[channels, height, width]} "
                     f"(reward.model.image_size), but those of {key!r} are {list(parts[key].shape)}"
                 )
-
-
-def _at(obs: Any, now: slice, rows: np.ndarray) -> Any:
-    """Some rows of some steps of observations [T, n_envs, ...]."""
-    if isinstance(obs, Batch | dict):
-        return {key: np.asarray(part)[now][rows] for key, part in obs.items()}
-    return np.asarray(obs)[now][rows]

@@ -13,10 +13,11 @@ from guerdon.reward.base import REWARDS, Metrics, RewardModel, Setting, create_r
 from guerdon.reward.controls import EnvReward
 from guerdon.reward.guide import Scalars, adapted
 from guerdon.reward.history import Past, before_in, over
+from guerdon.reward.resolved import ResolvedBuffer
 from guerdon.reward.scaling import ReturnScaler
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from guerdon.data import ReplayBuffer
 
@@ -254,8 +255,12 @@ class Reward:
         for name, term in self.terms.items():
             if term.model.episodic and rows is not None:
                 self._store(name, rows, mask, term.model.scan(data))
-            if self.cotrain:
-                term.model.collect_data(data)
+        shown = data
+        if self._decider is not None and rows is not None:
+            mask = mask & ~(self._columns[self._decider][rows] < 0)
+            shown = data.replace(mask=mask)  # to all but the decider itself
+        for model in self.models if self.cotrain else ():
+            model.collect_data(data if model.decides else shown)
         if self.scaler:
             rew = np.asarray(self._sum(self._estimate(data, rows)))
             self.scaler.collect(rew, over(data), mask)
@@ -361,60 +366,3 @@ def make_reward(
         model = create_reward_model(options, device, tb_logger or scalars)
         made[name] = Term(adapted(model, scalars), weight)
     return Reward(made, gamma=gamma, **stages)
-
-
-class ResolvedBuffer:
-    """A buffer whose rewards are resolved as they are read; everything else is the buffer's own."""
-
-    def __init__(self, buffer: ReplayBuffer, reward: Reward) -> None:
-        self._buffer = buffer
-        self._reward = reward
-
-    def __len__(self) -> int:
-        return len(self._buffer)
-
-    def __getitem__(self, index: Any) -> Batch:
-        return self._reward.resolve(self._buffer[index], self._buffer.rows(index), self._buffer)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._buffer, name)
-
-    def get(self, index: Any, key: str, stack_num: int | None = None) -> Any:
-        """One field at some rows."""
-        if key.startswith("rew") or (key == "terminated" and self._reward.decider):
-            return self[index][key]
-        return self._buffer.get(index, key, stack_num)
-
-    def sample(
-        self, batch_size: int, length: int = 1, fields: Sequence[str] | None = None
-    ) -> tuple[Batch, np.ndarray]:
-        """As `ReplayBuffer.sample`."""
-        batch, rows = self._buffer.sample(batch_size, length, self._reads(fields))
-        return self._reward.resolve(batch, rows, self._buffer), rows
-
-    def rollout(
-        self, fields: Sequence[str] | None = None, since: np.ndarray | None = None
-    ) -> tuple[Batch, np.ndarray]:
-        """As `ReplayBuffer.rollout`."""
-        batch, rows = self._buffer.rollout(self._reads(fields), since)
-        return self._reward.resolve(batch, rows, self._buffer), rows
-
-    def _reads(self, fields: Sequence[str] | None) -> Sequence[str] | None:
-        if fields is None:
-            return None
-        return tuple(dict.fromkeys((*fields, "rew", *self._reward.fields)))
-
-    @property
-    def rew(self) -> ResolvedRewards:
-        """The rewards, to be indexed with row numbers."""
-        return ResolvedRewards(self)
-
-
-class ResolvedRewards:
-    """What ``buffer.rew`` is for a learner: only the rows that are asked for are resolved."""
-
-    def __init__(self, buffer: ResolvedBuffer) -> None:
-        self._buffer = buffer
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._buffer[index].rew

@@ -19,6 +19,8 @@ from torch.nn import functional
 from guerdon.data.batch import Batch
 from guerdon.data.frames import Frames, load_frames
 from guerdon.nn.augment import augment
+from guerdon.nn.init import seeded
+from guerdon.nn.optimizer import Optimizer
 from guerdon.ops import classification
 from guerdon.reward.memory import Memory
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 _HELD_OUT = 2_000  # frames that a threshold is chosen on, at most
 _CALL = 500  # frames of one call of the network
+_DECAY = 0.01  # of AdamW
 
 
 class RefitConfig(BaseModel):
@@ -71,22 +74,25 @@ class Refit:
         self._frames: Frames | None = None
         self._rows: dict[str, np.ndarray] = {}  # rows of the frames by what they are for
         self._log_odds = 0.0
-        self._optimizers: list[torch.optim.Optimizer] = []
+        self._optimizers: list[Optimizer] = []
 
     @property
     def due(self) -> bool:
         """Whether there is enough that is new."""
         return self._new >= self.config.train_every
 
-    def remember(self, pictures: Mapping[str, np.ndarray], mask: np.ndarray) -> None:
+    def remember(
+        self, pictures: Mapping[str, np.ndarray], mask: np.ndarray, n_new: int | None = None
+    ) -> None:
         """Takes what the policy has seen.
 
         Args:
             pictures: By camera [T, n_envs, ...].
-            mask: Which of them are frames at all [T, n_envs].
+            mask: Which of them are frames to learn from [T, n_envs].
+            n_new: Transitions that these count as; as many as there are frames by default.
         """
         real = np.flatnonzero(mask)
-        self._new += len(real)
+        self._new += len(real) if n_new is None else n_new
         number = min(self.config.keep_per_collect, len(real))
         if number:
             chosen = np.unravel_index(
@@ -103,16 +109,24 @@ class Refit:
         if self._frames is not None:
             return
         data, model = meta["data"], meta["model"]
-        self._frames = load_frames(
+        frames = load_frames(
             self.config.positive_dir or data["positive_dir"],
             self.config.negative_dir or data["negative_dir"],
             model["image_keys"],
             model["image_size"],
         )
         seed = np.random.default_rng(meta["seed"])
-        training, held_out = self._frames.split(meta["split"], seed)
+        training, held_out = frames.split(meta["split"], seed)
         held_out = seed.permutation(held_out)[:_HELD_OUT]
-        labels = self._frames.labels
+        labels = frames.labels
+        for rows in (training, held_out):
+            if labels[rows].all() or not labels[rows].any():
+                raise ValueError(
+                    f"{len(frames.from_positive)} trajectories are too few to refit the "
+                    "classifier with some and choose its threshold with others: name folders with "
+                    "more in 'reward.positive_dir' and 'reward.negative_dir'"
+                )
+        self._frames = frames
         self._rows = {
             "successes": training[labels[training]],
             "failures": training[~labels[training]],
@@ -132,14 +146,15 @@ class Refit:
         losses = []
         for member, optimizer in zip(members, self._optimizers, strict=True):
             member.train()
-            steps = range(self.config.update_per_collect)
-            losses += [self._step(member, optimizer, device) for _ in steps]
+            with seeded(self.generator):  # of dropout
+                steps = range(self.config.update_per_collect)
+                losses += [self._step(member, optimizer, device) for _ in steps]
             member.eval()
         self.steps += self.config.update_per_collect
         return {"loss": torch.stack(losses).mean(), **self._calibrate(members, meta, device)}
 
     def _step(
-        self, member: BinaryRewardClassifier, optimizer: torch.optim.Optimizer, device: str
+        self, member: BinaryRewardClassifier, optimizer: Optimizer, device: str
     ) -> torch.Tensor:
         half = self.config.batch_size // 2
         quarter = self.config.batch_size - half - half // 2
@@ -161,10 +176,7 @@ class Refit:
         # As in the fit: batches are balanced, probabilities are meant at the data's own base rate.
         logits = member(images) - self._log_odds
         loss = functional.binary_cross_entropy_with_logits(logits, labels)
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(member.parameters(), 1.0)
-        optimizer.step()
+        optimizer.step(loss)
         return loss.detach()
 
     def _drawn(self, name: str, number: int) -> dict[str, np.ndarray]:
@@ -222,15 +234,18 @@ class Refit:
         self._memory.load_state_dict(state["memory"])
         self.generator.bit_generator.state = state["generator"]
         self.steps, self._new = state["steps"], state["new"]
-        if state["optimizers"]:
-            self._optimizers = [_optimizer(member, self.config) for member in members]
-            for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
-                optimizer.load_state_dict(saved)
+        self._optimizers = []
+        for member, saved in zip(members, state["optimizers"], strict=False):  # none at first
+            optimizer = _optimizer(member, self.config)
+            optimizer.load_state_dict({**saved, "learning_rate": self.config.learning_rate})
+            self._optimizers.append(optimizer)
 
 
-def _optimizer(member: BinaryRewardClassifier, config: RefitConfig) -> torch.optim.Optimizer:
-    learned = [weight for weight in member.parameters() if weight.requires_grad]
-    return torch.optim.AdamW(learned, lr=config.learning_rate)
+def _optimizer(member: BinaryRewardClassifier, config: RefitConfig) -> Optimizer:
+    return Optimizer(
+        member.parameters(), config.learning_rate, max_grad_norm=1.0, weight_decay=_DECAY,
+        alone=True,
+    )  # fmt: skip
 
 
 def _channels_first(pictures: Batch, like: Frames) -> dict[str, np.ndarray]:

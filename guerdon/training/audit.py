@@ -27,13 +27,16 @@ class Audit:
     frames: np.ndarray = field(default_factory=lambda: np.zeros((2, 2), np.int64))
     """How many frames by what is true (row) and what the model says (column)."""
 
-    def add(self, judged: Judged, success: np.ndarray) -> None:
-        """Takes one episode.
+    def add(self, judged: Judged, told: np.ndarray) -> None:
+        """Takes one episode, if it is known of all its frames what they show.
 
         Args:
             judged: What the model says of its frames.
-            success: Whether frames truly show a success [T].
+            told: What they truly show [T]; see `told_success`.
         """
+        if np.isnan(told).any():
+            return
+        success = told > 0
         claimed = bool(judged.held.any())
         end = int(np.argmax(judged.held)) if claimed else len(success) - 1
         self.claimed.append(claimed)
@@ -45,7 +48,7 @@ class Audit:
     @property
     def false_claims(self) -> float:
         """The share of episodes that the model took for successes at a frame that shows none."""
-        return float(np.mean(self.claimed) - np.mean(self.confirmed)) if self.claimed else 0.0
+        return float(np.mean(np.greater(self.claimed, self.confirmed))) if self.claimed else 0.0
 
     def metrics(self) -> dict[str, float]:
         """What can be logged about it."""
@@ -75,14 +78,15 @@ class Audit:
         )
 
 
-def told_success(info: dict[str, Any], n_rows: int) -> np.ndarray | None:
-    """Whether the frames of a step show a success, where the environment tells of all of them.
+def told_success(info: dict[str, Any], n_rows: int) -> np.ndarray:
+    """Whether the frames of a step show a success: 1 or 0, and NaN where nobody tells.
 
     Args:
         info: Of the step, in Gymnasium's layout.
         n_rows: Rows of the step.
     """
-    if "success" not in info or not np.all(info.get("_success", True)):
-        return None
-    told: np.ndarray = np.broadcast_to(np.asarray(info["success"]), n_rows).astype(bool)
+    told: np.ndarray = np.full(n_rows, np.nan, np.float32)
+    if "success" in info:
+        known = np.broadcast_to(info.get("_success", True), n_rows)
+        told[known] = np.broadcast_to(info["success"], n_rows)[known]
     return told

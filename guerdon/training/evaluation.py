@@ -130,8 +130,8 @@ class LearnedReturns:
             truncated=step.truncated,
             obs_next=step.obs_next,
         )
-        if self._judge is not None and (told := told_success(step.info, len(ids))) is not None:
-            shown.success = told
+        if self._judge is not None:
+            shown.success = told_success(step.info, len(ids))
         if self._whole:
             self._follow(step, ids[real], shown[real])
             return
@@ -152,10 +152,12 @@ class LearnedReturns:
             if rows.terminated[number] or rows.truncated[number]:
                 episode = Batch.cat(self._open[env])
                 self._open[env] = []
+                if self.audit is not None:
+                    judged = self._judge(episode)
+                    self.audit.add(judged, episode.success)
+                    episode.probability = judged.probability  # so that it is asked once
                 scored = self._reward.score(episode)
                 self._returns.append(float(np.sum(scored, dtype=np.float64)))
-                if self.audit is not None and self._judge is not None and "success" in episode:
-                    self.audit.add(self._judge(episode), np.asarray(episode.success))
 
     def _score(self) -> None:
         steps, self._steps = self._steps, []

@@ -23,6 +23,7 @@ from guerdon.config.errors import ConfigError, suggestion
 from guerdon.data import Batch, ListReplayBuffer
 from guerdon.data.demonstrations import KEYS, Demonstrations, save_demonstrations
 from guerdon.training.evaluation import in_testing_state
+from guerdon.training.noise import Noisy
 from guerdon.training.parts import make_env
 from guerdon.training.replay import Checkpoint, load_policy
 
@@ -69,7 +70,7 @@ def collect_demonstrations(
         raise ValueError(f"demonstrations need one episode or more, not {n_episodes}")
     if noise is not None and not 0 <= noise <= 1:
         raise ValueError(f"noise is a probability, 0 to 1, not {noise}")
-    acting: Any = policy if not noise else _Noisy(policy, env, noise, seed)
+    acting: Any = policy if not noise else Noisy(policy, env, noise, seed)
     with in_testing_state(policy, seed, deterministic):
         episodes = play_episodes(acting, env, n_episodes, seed, progress)
     if noise is not None:
@@ -108,23 +109,6 @@ def play_episodes(
         for number in range(env.n_envs)
         for episode in _episodes(rollout[rollout.mask[:, number], number])
     ]
-
-
-class _Noisy:
-    """A policy some of whose actions are drawn from the action space instead."""
-
-    def __init__(self, policy: Policy, env: VectorEnv, noise: float, seed: int) -> None:
-        self._policy = policy
-        self._space = env.action_space
-        self._noise = noise
-        self._generator = np.random.default_rng(seed)
-
-    def __call__(self, batch: Batch, state: Any = None) -> Batch:
-        output: Batch = self._policy(batch, state)
-        act = np.array(output.act)
-        for row in np.flatnonzero(self._generator.random(len(act)) < self._noise):
-            act[row] = self._space.sample()  # the environments' reset has seeded it
-        return output.replace(act=act)
 
 
 def _episodes(rows: Batch) -> Iterator[Batch]:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from guerdon.collect import Collector
+from guerdon.collect.cameras import check_cameras
 from guerdon.collect.reward_data import RewardDataCollector
 from guerdon.config import compose, sources
 from guerdon.data.demonstrations import Demonstrations
@@ -155,6 +156,8 @@ def make_parts(
             opened.enter_context(make_env(section, maker))
             for section, maker in zip((collecting, testing), makers, strict=True)
         )
+        if config.reward.collect_data:
+            check_cameras(env.observation_space, config.reward.data_collection, config.env.id)
         device = find_device(config.run.device)
         policy = make_policy(config, env, policy_fn, seed=seeds.policy, device=device, model=model)
         reward = prepare_reward(config, policy, env, seeds.reward, display)

@@ -154,9 +154,10 @@ class _Random:
 
     def __init__(self, env: VectorEnv) -> None:
         self._space = env.action_space
+        self._n_envs = env.n_envs
 
     def __call__(self, batch: Batch, state: Any = None) -> Batch:  # noqa: ARG002
-        return Batch(act=self.draw(len(batch)))
+        return Batch(act=self.draw(len(batch.get("env_ids", range(self._n_envs)))))
 
     def draw(self, number: int) -> np.ndarray:
         return np.stack([np.asarray(self._space.sample()) for _ in range(number)])
@@ -167,10 +168,6 @@ class _Constant(_Random):
 
     name = "constant actions"
     _act: np.ndarray | None = None
-
-    def __init__(self, env: VectorEnv) -> None:
-        super().__init__(env)
-        self._n_envs = env.n_envs
 
     def __call__(self, batch: Batch, state: Any = None) -> Batch:  # noqa: ARG002
         if self._act is None:

@@ -50,8 +50,11 @@ def _portable(model: RewardModel, state: dict[str, Any]) -> dict[str, Any]:
     if isinstance(model, EnsembleReward):
         parts = zip(model.members, state["members"], strict=True)
         return {"members": [_portable(member, part) for member, part in parts]}
+    nothing = {"memory": Memory(1).state_dict()}
     if isinstance(model, TrainedReward) and state:
-        return state | {"memory": Memory(1).state_dict()}
+        return state | nothing
+    if isinstance(model, ClassifierReward) and state:
+        return state | {"refit": state["refit"] | nothing}
     return state
 
 
@@ -154,6 +157,7 @@ def _read(path: str | Path, parts: tuple[str, ...]) -> dict[str, Any]:
         folder = folder / "reward"
     if not checkpoint_steps(folder):
         raise FileNotFoundError(
-            f"{path} holds no reward: give a run that has learned one, or its folder 'reward'"
+            f"{path} holds no reward: give a run that has learned one, its folder 'reward', or the "
+            "'reward.save_dir' of a fit (`guerdon reward fit`)"
         )
     return load_checkpoint(folder, parts=parts)[0]

@@ -131,9 +131,14 @@ def _begin_reward(config: GuerdonConfig, parts: Parts, resume: str | Path | None
     begun = resume is not None and checkpoint_steps(RunFolder(resume).checkpoints)
     if config.reward.checkpoint_path is not None and not begun:
         load_reward(parts.reward, config.reward)
-        if config.reward.cotrain:
-            for model in parts.reward.models:
-                model.prepare_training()
+        _prepare_training(config, parts)
+
+
+def _prepare_training(config: GuerdonConfig, parts: Parts) -> None:
+    """Lets reward models see that all is there that they will be trained with."""
+    if config.reward.cotrain:
+        for model in parts.reward.models:
+            model.prepare_training()
 
 
 def _run(
@@ -143,6 +148,7 @@ def _run(
     if resumed and checkpoint_steps(folder.checkpoints):  # it may have been killed before the first
         state, step = load_checkpoint(folder.checkpoints)
         _restore(parts, state, folder)
+        _prepare_training(config, parts)
     if resumed:
         folder.go_on(to_yaml(config))
     shown = make_display(
@@ -176,6 +182,10 @@ def _run(
                 **common,
             )
         summary = _summary(config, monitor)
+        if parts.pictures is not None:
+            parts.pictures.flush()
+            positive, negative = parts.pictures.counts
+            summary["trajectories"] = {"positive": positive, "negative": negative}
         folder.write_summary(summary)
         recorder.text(f"stopped: {summary['stop_reason']}")
     return {**summary, "run_dir": str(folder.path)}

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from guerdon.training.display import Mode
 
 RESULT = "workflow.json"
-STAGES = ("collect", "fit", "learn")
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,85 @@
-"""``guerdon demo``: it trains for real, and what it says is in the folder."""
+"""``guerdon demo``: it runs the three stages for real, and what it says is in the folder."""
 
 import json
 import re
+import time
 
+import pytest
 from typer.testing import CliRunner
 
 from guerdon.cli import app
+from guerdon.cli import demo as demo_module
+from tests.training import staging
 
 
-def test_the_demo_shows_the_policy_before_and_after_training(tmp_path):
-    out = tmp_path / "demo"
-    result = CliRunner().invoke(app, ["demo", "--seconds", "1", "--out", str(out)])
+def demo(*arguments):
+    return CliRunner().invoke(app, ["demo", *map(str, arguments)])
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    """The same stages, but shorter."""
+    for name in ("COLLECT", "FIT", "LEARN", "BOTH"):
+        monkeypatch.setattr(demo_module, f"_{name}", getattr(staging, name))
+
+
+def numbers(text, name):
+    """What stands behind a name in the table."""
+    (values,) = re.findall(rf"^ *{re.escape(name)} +(\S.*?) *$", text, flags=re.MULTILINE)
+    return values
+
+
+@pytest.mark.usefixtures("tiny")
+def test_the_demo_goes_through_all_stages_and_shows_what_came_of_them(tmp_path):
+    out = tmp_path / "demo folder"
+    result = demo("--out", out, "--seed", 1)
     assert result.exit_code == 0, result.output
-    before, after = map(float, re.findall(r"training +return +([\d.]+) ±", result.output))
-    assert 8 <= before <= 500  # CartPole-v1 cannot end earlier, nor later
-    assert 8 <= after <= 500
-    summary = json.loads((out / "summary.json").read_text())
-    assert summary["stop_reason"] == "max_seconds"
-    said = f"{summary['env_steps']:,} steps in {summary['wall_seconds']:.0f} s"
-    assert said in result.output
-    assert f"guerdon eval {out} --video" in result.output
+    stages = [result.output.index(f"{number} of 3: ") for number in (1, 2, 3)]
+    assert stages == sorted(stages)
+    found = json.loads((out / "workflow.json").read_text())
+    assert found["seed"] == 1
+    assert numbers(result.output, "Classifier on held-out episodes: PR-AUC") == (
+        f"{found['fit']['pr_auc']:.3f}"
+    )
+    assert numbers(result.output, "policy on the classifier alone") == (
+        f"{found['learn']['eval_success_rate']:.0%}"
+    )
+    said = " ".join(result.output.split())
+    assert f"The report is {out / 'report.html'}" in said
+    assert f"guerdon eval '{out / 'learn'}' --video" in said
+    assert f"reward.checkpoint_path='{out / 'classifier'}'" in said
+    assert (out / "report.html").is_file()
+    assert (out / "report.png").is_file()
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_folder_that_is_not_empty_is_left_alone(tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    result = demo("--out", tmp_path)
+    assert result.exit_code == 2
+    assert "is not empty: name a new folder" in result.output
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.usefixtures("tiny")
+def test_without_a_folder_it_makes_one(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    result = demo()
+    assert result.exit_code == 0, result.output
+    (folder,) = tmp_path.glob("guerdon_demo_*")
+    assert (folder / "report.html").is_file()
+
+
+@pytest.mark.slow
+def test_the_demo_keeps_its_promises(tmp_path):
+    start = time.process_time()
+    result = demo("--out", tmp_path / "demo")
+    seconds = time.process_time() - start  # of one thread: the machine may be busy
+    assert result.exit_code == 0, result.output
+    found = json.loads((tmp_path / "demo" / "workflow.json").read_text())
+    assert found["fit"]["pr_auc"] >= 0.98
+    own, learned = (found[stage]["eval_success_rate"] for stage in ("collect", "learn"))
+    assert learned >= 0.9
+    assert learned >= own - 0.05
+    assert found["learn"]["eval_success_at_verdict"] >= 0.85  # 0.92 with this seed
+    assert seconds < 180

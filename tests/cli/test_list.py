@@ -44,6 +44,17 @@ def test_environments_are_those_of_the_zoo_or_all():
     assert {"cartpole", "Acrobot-v1", "MountainCarContinuous-v0"} <= listed("envs", "--all").keys()
 
 
+def test_fits_are_listed_with_what_they_look_at():
+    rows = listed("fits")
+    assert list(rows) == sources.options("fit")
+    assert rows["reach_classifier"] == {
+        "name": "reach_classifier",
+        "cameras": "base_camera",
+        "width": "16",
+        "epochs": "6",
+    }
+
+
 def test_people_see_a_table():
     result = CliRunner().invoke(app, ["rewards"])
     assert result.exit_code == 0

@@ -9,7 +9,7 @@ import pytest
 import guerdon
 
 ANSWERS = {"--version": f"guerdon {guerdon.__version__}", "--help": "Usage"}
-VERBS = ("train", "eval", "list", "plot", "explain", "demo")
+VERBS = ("train", "eval", "collect", "reward", "list", "plot", "explain", "demo")
 HEAVY = {"torch", "numpy", "numba", "gymnasium", "ray", "hydra", "pydantic", "tensorboard"}
 
 

@@ -1,6 +1,8 @@
 """Pictures beside states."""
 
-from ctypes.util import find_library
+import os
+import subprocess
+import sys
 
 import gymnasium
 import numpy as np
@@ -172,8 +174,12 @@ def _robotics():
 
 @pytest.fixture
 def _drawn(_robotics):
-    if find_library("EGL") is None:
-        pytest.skip("there is no EGL to draw with: apt-get install libegl1")
+    code = "import mujoco; mujoco.GLContext(8, 8).make_current()"
+    environment = {"MUJOCO_GL": "egl", **os.environ}
+    if subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, check=False
+    ).returncode:
+        pytest.skip("MuJoCo cannot draw here: apt-get install libegl1 libopengl0 libgl1-mesa-dri")
 
 
 @pytest.mark.usefixtures("_robotics")
@@ -224,7 +230,7 @@ def test_a_robot_is_seen_to_move():
 def test_a_machine_that_cannot_draw_says_what_it_needs(monkeypatch):
     pytest.importorskip("mujoco")
     monkeypatch.setenv("MUJOCO_GL", "none of these")
-    with pytest.raises(UnusableEnvironmentError, match=r"cannot be rendered.*egl.*libosmesa6"):
+    with pytest.raises(UnusableEnvironmentError, match=r"cannot be rendered.*egl.*libgl1-mesa-dri"):
         make_vec("FetchReach-v4", 1, kwargs={"obs": "both"})
 
 

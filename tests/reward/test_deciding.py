@@ -123,7 +123,8 @@ def test_online_the_environment_begins_anew_at_a_success():
     env = backend_vector("base", LENGTHS)
     asked = []
 
-    def verdicts(obs_next, done):
+    def verdicts(obs_next, done, real):
+        assert real.all()
         asked.append(done.copy())
         return obs_next[:, 2] == 2
 
@@ -144,7 +145,7 @@ def test_online_memory_and_returns_begin_anew_too():
     env = backend_vector("base", [Pattern((9,))])
     buffer = ReplayBuffer(100, 1)
     collector = Collector(
-        Remembering(env), env, buffer, verdicts=lambda obs, _: np.asarray(obs)[:, 2] == 3
+        Remembering(env), env, buffer, verdicts=lambda obs, *_: np.asarray(obs)[:, 2] == 3
     )
     done = collector.collect(n_step=9)
     rows = buffer.sample(0)[0]
@@ -162,3 +163,38 @@ def test_native_vectors_begin_single_environments_anew():
         np.testing.assert_array_equal(obs[key][[0, 2]], before[key][[0, 2]])
     assert (obs["desired_goal"][[1, 3]] != before["desired_goal"][[1, 3]]).any()
     assert env.can_begin
+
+
+def test_online_episodes_that_are_counted_end_at_a_success():
+    env = backend_vector("base", [Pattern((9,)), Pattern((9,))])
+    seen = []
+
+    def verdicts(obs_next, _, real):
+        seen.append(real.tolist())
+        return obs_next[:, 2] == 2 + obs_next[:, 0]  # the second environment takes a step more
+
+    collector = Collector(Tracing(env), env, ReplayBuffer(100, 2), verdicts=verdicts)
+    done = collector.collect(n_episode=3)
+    assert sorted(done.lengths) == [2, 2, 3]
+    assert done.n_step == 7
+    assert seen == [[True, True]] * 3 + [[True, False]]
+
+
+def test_pictures_that_are_kept_end_with_their_episode_online_too(tmp_path):
+    from functools import partial
+
+    from guerdon.collect.reward_data import RewardDataCollector
+    from guerdon.config.schema import DataCollectionConfig
+    from guerdon.data.frames import read_trajectory
+    from tests.collect.showing import Showing
+
+    env = make_vec(partial(Showing, lengths=(9,)), 1, backend="base")
+    folders = {f"{kind}_dir": str(tmp_path / kind) for kind in ("positive", "negative")}
+    with RewardDataCollector(DataCollectionConfig(**folders), 1) as pictures:
+        collector = Collector(
+            None, env, ReplayBuffer(100, 1), watch=pictures.watch,
+            verdicts=lambda obs, *_: obs["state"][:, 2] == 3,
+        )  # fmt: skip
+        collector.collect(n_step=12, random=True)
+    kept = [read_trajectory(path) for path in sorted(tmp_path.glob("*/*"))]
+    assert [len(trajectory.labels) for trajectory in kept] == [3, 3, 3, 3]

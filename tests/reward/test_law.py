@@ -48,6 +48,7 @@ ELSEWHERE = {
     "her": "needs goals: tests/reward/test_her.py",
     "sqil": "reads demonstrations beside what the policy did: tests/reward/test_sqil.py",
     "guided_cost": "another name of gcl",
+    "classifier": "looks at pictures: tests/reward/test_classifier.py",
 }
 NO_DENSITY = ("dqn", "ddpg", "td3")
 EXCLUDED = {

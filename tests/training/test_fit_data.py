@@ -5,7 +5,8 @@ import itertools
 import numpy as np
 import torch
 
-from guerdon.training.fit_data import balanced_batches, capped, steps_per_epoch
+from guerdon.data.frames import Frames
+from guerdon.training.fit_data import Pictures, balanced_batches, capped, steps_per_epoch
 
 ROWS = np.arange(100, 140)
 LABELS = np.arange(40) < 6
@@ -62,3 +63,17 @@ def test_a_cap_keeps_the_rarer_label():
     assert (flipped < 106).sum() == 6
     for most in (40, 50, None):
         assert capped(ROWS, LABELS, most, generator) is ROWS
+
+
+def test_rows_are_taken_in_their_order_from_every_camera():
+    images = {
+        "base": np.arange(60, dtype=np.uint8).reshape(5, 3, 2, 2),
+        "hand": np.arange(100, 120, dtype=np.uint8).reshape(5, 1, 2, 2),
+    }
+    frames = Frames(images, np.zeros(5, bool), np.zeros(5, np.int64), np.array([False]))
+    shown = Pictures(frames, "cpu", augment=False).take(torch.tensor([3, 0, 3]))
+    assert {key: part[:, 0, 0, 0].tolist() for key, part in shown.items()} == {
+        "base": [36, 0, 36],
+        "hand": [112, 100, 112],
+    }
+    assert all(part.dtype is torch.uint8 for part in shown.values())

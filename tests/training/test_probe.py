@@ -195,3 +195,8 @@ def test_models_are_told_to_forget_as_in_a_run(case, told):
 def test_a_reward_that_reads_more_than_demonstrations_hold_is_refused():
     with pytest.raises(ValueError, match="cannot be probed: it reads info, which"):
         probed(section(fields=["info"]))
+
+
+def test_observations_with_several_parts_are_played_too():
+    found = probe(compose("bitflip_dqn", ["env.n_envs=2"]), episodes=3, steps=0, display="none")
+    assert [row.length for row in found.rows] == [15.0] * len(found.rows)

@@ -1,0 +1,193 @@
+"""The page of `workflow.py`, which says nothing but what is in the results."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import Any
+
+BUSY = 0.5
+"""Processes a core that want to run before it begins, from which figures are rough."""
+FRAMES_GOAL, LOADING_GOAL = 50_000, 20
+EPOCHS = (1, 6, 100)
+"""Of fits that loading is counted for: the least, the preset's, and the document's."""
+TITLES = {
+    "plain": "plain loop, `.npy`",
+    "npy": "guerdon, `.npy`",
+    "npz": "guerdon, `.npz`",
+    "augmented": "guerdon, `.npz`, augmented",
+}
+
+_HEAD = """# Speed of the reward workflow
+
+Made by `python benchmarks/workflow.py` (`make bench`) from `benchmarks/results/workflow.json`, on
+one thread; medians of interleaved rounds. {machine}
+"""
+_TABLES = """
+## The tabletop
+
+{n_envs} environments with random actions; states, pictures of 64x64 pixels, and all resets.
+
+| | frames a second | best round | goal |
+|---|---:|---:|---:|
+"""
+_LOADING = """
+## Loading frames
+
+{frames:,} frames, {trajectories} trajectories of Reach, in batches of {batch_size}. The plain loop
+is a PyTorch `Dataset` over pickled dictionaries of float32, which reads a whole trajectory for each
+frame, and a `DataLoader` without workers. guerdon reads all files once, keeps bytes in memory, and
+takes balanced batches of them. Files are in the system's cache, which is the best case for the
+plain loop. In brackets: how many times as fast as the plain loop. The goal, {goal} times with the
+reading, is met {met}.
+
+| | reading, s | an epoch of batches, s | frames a second |{columns}
+|---|---:|---:|---:|{lines}
+"""
+_FIT = """
+## A whole fit
+
+{steps} steps of {batch_size} frames with the same classifier (ResNet-10 of width 16), AdamW and
+clipped gradients on both sides; only the last row augments. guerdon's seconds hold its validation
+and its checkpoint, which the plain loop has not. *Faster by* is beside the plain loop; the goal is
+the time that loading takes less.
+
+| | seconds | of which loading | of which validating | faster by, s | goal, s |
+|---|---:|---:|---:|---:|---:|
+"""
+_RUNS = """
+## Learning
+
+`reach_ppo` for {steps:,} steps, without evaluations. Collecting ends when all trajectories are on
+the disk; a trajectory of 50 pictures takes {npz:,.0f} bytes as `npz`, and {npy:,.0f} as `npy`.
+Scoring is by the classifier of the fit above.
+
+| | steps a second | times as long as without |
+|---|---:|---:|
+"""
+_DOING = {
+    "env": "the environment's reward",
+    "npz": "the same, collecting `npz`",
+    "npy": "the same, collecting `npy`",
+    "classifier": "`reward=classifier`",
+}
+
+
+def page(result: dict[str, Any]) -> str:
+    """The page.
+
+    Args:
+        result: As `workflow.py` keeps it.
+    """
+    parts = (_head, _tables, _loading, _fit, _runs)
+    return "".join(part(result) for part in parts)
+
+
+def _head(result: dict[str, Any]) -> str:
+    facts = result["machine"]
+    versions = ", ".join(f"{name} {facts['packages'][name]}" for name in ("numpy", "torch"))
+    machine = f"{facts['date'][:10]}; {facts['cpu']}, {facts['cores']} cores; {versions}."
+    if facts["load_before"] > BUSY:
+        machine += (
+            f"\n**The machine was busy when this began ({facts['load_before']:.1f} processes a "
+            "core): the figures are rough.**"
+        )
+    return _HEAD.format(machine=machine)
+
+
+def _tables(result: dict[str, Any]) -> str:
+    lines = [
+        f"| `{name}` | {median(speeds):,.0f} | {max(speeds):,.0f} | "
+        f"{FRAMES_GOAL:,}, {_met(median(speeds) >= FRAMES_GOAL)} |\n"
+        for name, speeds in result["tabletop"].items()
+    ]
+    return _TABLES.format(**result["settings"]) + "".join(lines)
+
+
+def _loading(result: dict[str, Any]) -> str:
+    settings, loading = result["settings"], result["loading"]
+    columns = "".join(f" {_epochs(number)} with reading |" for number in EPOCHS)
+    own = [name for name in loading if name != "plain"]
+    text = _LOADING.format(
+        **settings,
+        goal=LOADING_GOAL,
+        met=" and ".join(f"{_met_from(loading, name)} (`.{name}`)" for name in own),
+        columns=columns,
+        lines="---:|" * len(EPOCHS),
+    )
+    for name, rounds in loading.items():
+        reading, batches = (median(each[part] for each in rounds) for part in rounds[0])
+        cells = [f"{reading:.2f}", f"{batches:.2f}"]
+        cells.append(f"{settings['frames'] / batches:,.0f}{_times(loading, name, None)}")
+        cells += [
+            f"{settings['frames'] * number / (reading + number * batches):,.0f}"
+            f"{_times(loading, name, number)}"
+            for number in EPOCHS
+        ]
+        text += f"| {TITLES[name]} | {' | '.join(cells)} |\n"
+    return text
+
+
+def _times(loading: dict[str, Any], name: str, epochs: int | None) -> str:
+    """How many times as fast as the plain loop, in brackets; None is without reading."""
+    return "" if name == "plain" else f" ({speedup(loading, name, epochs):.1f}x)"
+
+
+def speedup(loading: dict[str, Any], name: str, epochs: int | None) -> float:
+    """How many times as fast as the plain loop a side loads, by the median of rounds.
+
+    Args:
+        loading: Seconds of reading and of an epoch's batches, of each side in each round.
+        name: The side.
+        epochs: Of a fit, with its reading; None is batches alone.
+    """
+
+    def seconds(each: dict[str, float]) -> float:
+        return each["batches"] if epochs is None else each["reading"] + epochs * each["batches"]
+
+    pairs = zip(loading["plain"], loading[name], strict=True)
+    return median(seconds(plain) / seconds(own) for plain, own in pairs)
+
+
+def _met_from(loading: dict[str, Any], name: str) -> str:
+    """From how many epochs on the goal is met."""
+    for epochs in range(1, EPOCHS[-1] + 1):
+        if speedup(loading, name, epochs) >= LOADING_GOAL:
+            return f"from {epochs} epochs on" if epochs > 1 else "from the first epoch on"
+    return "never"
+
+
+def _fit(result: dict[str, Any]) -> str:
+    text = _FIT.format(**result["settings"])
+    plain = result["fit"]["plain"]
+    for name, rounds in result["fit"].items():
+        cells = [
+            f"{median(each.get(part, 0.0) for each in rounds):.2f}"
+            for part in ("seconds", "loading", "validating")
+        ]
+        if name == "plain":
+            cells += ["", ""]
+        else:
+            faster, wanted = (
+                median(a[part] - b[part] for a, b in zip(plain, rounds, strict=True))
+                for part in ("seconds", "loading")
+            )
+            cells += [f"{faster:.2f}", f"{wanted:.2f}, {_met(faster >= wanted)}"]
+        text += f"| {TITLES[name]} | {' | '.join(cells)} |\n"
+    return text
+
+
+def _runs(result: dict[str, Any]) -> str:
+    runs, sizes = result["runs"], result["bytes"]
+    text = _RUNS.format(steps=result["settings"]["run_steps"], **sizes)
+    for name, said in _DOING.items():
+        longer = median(a / b for a, b in zip(runs["env"], runs[name], strict=True))
+        text += f"| {said} | {median(runs[name]):,.0f} | {longer:.2f} |\n"
+    return text
+
+
+def _epochs(number: int) -> str:
+    return "an epoch" if number == 1 else f"{number} epochs"
+
+
+def _met(reached: bool) -> str:
+    return "met" if reached else "not met"

@@ -1,0 +1,165 @@
+"""From the results of `workflow_learning.py` to docs/workflow_results.md and its curves."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from learning_report import draw_curves
+from workflow_learning import PUSH, REACH, results_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from workflow_learning import Chain
+
+HEAD = """# What a reward from pictures teaches
+
+Made by `make results` (`benchmarks/workflow_learning.py`), which runs what is missing and writes
+this page from the files in [`benchmarks/results/workflow`](../benchmarks/results/workflow): 3
+seeds, each of which is shown. Every policy is the *final* one, played for 100 episodes without
+exploration. Success is the environment's own word, which no policy has heard that learns from a
+classifier: *at the last step* of an episode of 50, and *at the verdict*, the frame at which the
+classifier takes an episode for a success, and which is the last one for the learner. *The
+classifier says* is the share of episodes that it takes for a success. *False positives* are frames
+of these episodes that it wrongly takes for one.
+"""
+CLASSIFIERS = """A classifier of single pictures (ResNet-10), fitted to what a policy saw while it
+learned from the environment's reward; measured on held-out episodes, at its threshold."""
+ON_REACH = """Reach, 64 environments. *environment*: the reward is the environment's success
+(60,000 steps). *learned*: it is the classifier of width 16, and nothing else (80,000 steps).
+*wide*: the same with the full width of 64. *images*: policies that see the picture and nothing else
+(200,000 steps)."""
+ON_PUSH = """Push, 400,000 steps. *environment*: the environment's dense reward. *learned*: the
+classifier alone, from scratch. *with_dense*: the classifier and a tenth of the dense reward.
+*demonstrated*: the classifier alone, fitted to episodes of the trained policy with four shares of
+random actions, instead of what it saw while it learned."""
+ON_LOOPHOLE = """Reach with a planted flaw: in one corner, which is nearer than the goal, the goal
+looks as if it were reached. The classifier has never seen that. *loophole*: it is used as it is,
+and the run says while it happens that the policy cheats. *refitted*: the same with
+`reward.cotrain=true`, three times as long: what the policy sees are examples of failure from then on."""
+
+Column = tuple[str, "Callable[[dict[str, Any]], Any]"]
+
+
+def _of(*keys: str) -> Callable[[dict[str, Any]], Any]:
+    def find(result: dict[str, Any]) -> Any:
+        for key in keys:
+            result = (result or {}).get(key)  # type: ignore[assignment]
+        return result
+
+    return find
+
+
+FITTED: tuple[Column, ...] = (
+    ("PR-AUC", _of("summary", "validation", "pr_auc")),
+    ("precision", _of("summary", "validation", "precision")),
+    ("recall", _of("summary", "validation", "recall")),
+    ("calibration error", _of("summary", "validation", "calibration_error")),
+    ("episodes with a false positive", _of("summary", "validation", "episode_false_positive_rate")),
+)
+PLAYED: tuple[Column, ...] = (
+    ("at the last step", _of("summary", "eval_success_rate")),
+    ("at the verdict", _of("summary", "eval_success_at_verdict")),
+    ("the classifier says", _of("summary", "eval_model_success_rate")),
+)
+LOOPHOLE = ("loophole", "refitted")
+
+
+def write_report(docs: Path) -> None:
+    """Writes the page and its pictures."""
+    pictures = docs / "workflow_results"
+    pictures.mkdir(exist_ok=True)
+    for name, title, curves in _pictures():
+        draw_curves(pictures / f"{name}.png", title, curves, label="share of episodes")
+    (docs / "workflow_results.md").write_text(page())
+
+
+def page() -> str:
+    """The page, which says nothing but what is in the files of results."""
+    reach = ("environment", "learned", "wide_learned", "images_environment", "images_learned")
+    push = ("environment", "learned", "with_dense", "demonstrated")
+    fitted = (
+        *((REACH, name) for name in ("classifier", "wide_classifier")),
+        *((PUSH, name) for name in ("classifier", "demonstrated_classifier")),
+    )
+    shown = {name: f"![{title}](workflow_results/{name}.png)" for name, title, _ in _pictures()}
+    parts = [
+        HEAD,
+        "## Classifiers\n",
+        _filled(CLASSIFIERS),
+        _table(fitted, FITTED),
+        "## Reach\n",
+        _filled(ON_REACH),
+        _table([(REACH, name) for name in reach], PLAYED),
+        shown.get("reach", ""),
+        "## When the policy cheats\n",
+        _filled(ON_LOOPHOLE),
+        _table([(REACH, name) for name in LOOPHOLE], PLAYED),
+        *(shown.get(name, "") for name in LOOPHOLE),
+        "## Push\n",
+        _filled(ON_PUSH),
+        _table([(PUSH, name) for name in push], PLAYED),
+    ]
+    return "\n".join(part for part in parts if part) + "\n"
+
+
+def _filled(text: str) -> str:
+    return textwrap.fill(" ".join(text.split()), 100) + "\n"
+
+
+def _table(rows: Any, columns: tuple[Column, ...]) -> str:
+    names = ["", *(name for name, _ in columns)]
+    lines = [" | ".join(names), " | ".join("---" for _ in names)]
+    for chain, stage in rows:
+        found = results_of(chain, stage)
+        cells = [f"`{chain.name}` {stage.replace('_', ' ')}"]
+        cells += [_cell(found, find) for _, find in columns] if found else ["not run yet"]
+        lines.append(" | ".join(cells))
+    return "\n".join(f"| {line} |" for line in lines) + "\n"
+
+
+def _cell(results: list[dict[str, Any]], find: Callable[[dict[str, Any]], Any]) -> str:
+    """The value of every seed, and their mean; one that failed says so."""
+    values = ["failed" if "error" in result else find(result) for result in results]
+    numbers = [value for value in values if isinstance(value, int | float)]
+    if not numbers:
+        return "failed" if "failed" in values else ""
+    each = ", ".join(f"{value:.2f}" if value in numbers else str(value) for value in values)
+    return f"{np.mean(numbers):.3f} ({each})"
+
+
+def _pictures() -> list[tuple[str, str, dict[str, list[Any]]]]:
+    """Name, title and curves of every picture that there are results for."""
+    at_verdict, last, claimed = (
+        "eval/success_at_verdict",
+        "eval/success_rate",
+        "reward/success_rate",
+    )
+    reach = {
+        "environment: true success at the last step": _curves(REACH, "environment", last),
+        "learned: true success at the verdict": _curves(REACH, "learned", at_verdict),
+    }
+    both = [
+        (name, f"{name}: what the classifier says, and what is true", {
+            "the classifier says": _curves(REACH, name, claimed),
+            "true": _curves(REACH, name, at_verdict),
+        })
+        for name in LOOPHOLE
+    ]  # fmt: skip
+    found = [("reach", "Reach: success by steps", reach), *both]
+    return [
+        (name, title, {label: runs for label, runs in curves.items() if runs})
+        for name, title, curves in found
+        if any(curves.values())
+    ]
+
+
+def _curves(chain: Chain, stage: str, metric: str) -> list[Any]:
+    return [
+        result["curves"][metric]
+        for result in results_of(chain, stage)
+        if metric in result.get("curves", {})
+    ]

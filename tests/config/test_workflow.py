@@ -1,0 +1,194 @@
+"""The keys of the reward workflow's document mean what guerdon's own do."""
+
+import pytest
+import yaml
+
+from guerdon.config import ConfigError, compose
+
+STAGE_1 = """
+reward:
+  group_name: "RewardGroup"
+  use_reward_model: False
+  collect_data: True
+  reward_model:
+    image_keys: ["base_camera"]
+    image_size: [3, 64, 64]
+  data_collection:
+    positive_dir: "./reward_data/positive"
+    negative_dir: "./reward_data/negative"
+    image_keys: ["base_camera"]
+    max_positive_trajectories: 500
+    max_negative_trajectories: 500
+"""
+STAGE_3 = """
+reward:
+  group_name: "RewardGroup"
+  use_reward_model: True
+  collect_data: False
+  reward_model:
+    checkpoint_path: "./checkpoints/reward_model.pt"
+    image_keys: ["base_camera"]
+    image_size: [3, 64, 64]
+    hidden_dim: 256
+    num_spatial_blocks: 8
+    pretrained_encoder_path: "./resnet10_pretrained.pt"
+    use_pretrain: True
+    freeze_encoder: True
+    reward_type: "binary"
+"""
+REST = "env: {id: guerdon/Reach-v0}\npolicy: {type: ppo}\n"
+USE = "reward.use_reward_model=true"
+AT = "reward.reward_model.checkpoint_path=X"
+
+
+@pytest.fixture
+def file(tmp_path):
+    def write(text):
+        path = tmp_path / "config.yaml"
+        path.write_text(REST + text)
+        return path
+
+    return write
+
+
+def classifier_of(config):
+    assert list(config.reward.terms) == ["classifier"]
+    return config.reward.terms["classifier"]
+
+
+# --- overrides
+
+
+@pytest.mark.parametrize("use", [USE, "reward.use_reward_model=True", f"++{USE}"])
+def test_the_documents_overrides_choose_the_classifier(use):
+    ours = compose("reach_ppo", ["reward=classifier", "reward.checkpoint_path=X"])
+    theirs = compose("reach_ppo", [use, AT])
+    assert theirs == ours
+    assert theirs.reward.checkpoint_path == "X"
+    assert theirs.run.name == "reach_ppo_classifier"
+    assert compose("reach_ppo", [AT, use]) == ours
+
+
+def test_all_of_the_models_options_can_be_overridden():
+    config = compose("reach_ppo", [USE, AT, "reward.reward_model.threshold=0.7",
+                                   "reward.reward_model.reward_type=continuous",
+                                   "reward.reward_model.freeze_encoder=true"])  # fmt: skip
+    assert classifier_of(config)["threshold"] == 0.7
+    assert classifier_of(config)["reward_type"] == "continuous"
+
+
+def test_where_the_model_is_not_used_its_options_mean_nothing():
+    plain = compose("reach_ppo", ["reward.collect_data=True"])
+    off = ["reward.collect_data=True", "reward.use_reward_model=False", AT]
+    assert compose("reach_ppo", off) == plain
+    assert list(plain.reward.terms) == ["env"]
+
+
+def test_the_last_word_counts():
+    assert classifier_of(compose("reach_ppo", ["reward.use_reward_model=false", AT, USE]))
+    off = compose("reach_ppo", [USE, AT, "reward.use_reward_model=false"])
+    assert list(off.reward.terms) == ["env"]
+
+
+def test_options_go_with_the_classifier_however_it_is_chosen():
+    ours = compose("reach_ppo", ["reward=classifier", "reward.checkpoint_path=X"])
+    assert compose("reach_ppo", ["reward=classifier", AT]) == ours
+
+
+def test_options_that_nobody_would_read_are_an_error():
+    with pytest.raises(ConfigError, match=r"nothing says that it is used: set 'reward.use_reward_"):
+        compose("reach_ppo", [AT])
+
+
+@pytest.mark.parametrize("word", ["yes", "1", "maybe", ""])
+def test_whether_it_is_used_is_true_or_false(word):
+    with pytest.raises(ConfigError, match=rf"'reward.use_reward_model' is '{word}': set it to tr"):
+        compose("reach_ppo", [f"reward.use_reward_model={word}", AT])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [("thresold=0.5", "threshold"), ("checkpoint_pat=X", "checkpoint_path"), ("helo=2", "hold")],
+)
+def test_an_unknown_option_names_the_nearest(wrong, right):
+    key = wrong.partition("=")[0]
+    with pytest.raises(ConfigError, match=rf"unknown key 'reward.*{key}'.*'?{right}"):
+        compose("reach_ppo", [USE, AT, f"reward.reward_model.{wrong}"])
+
+
+# --- files
+
+
+def test_the_first_stage_of_the_document_collects(file):
+    config = compose(file(STAGE_1))
+    assert list(config.reward.terms) == ["env"]
+    assert config.reward.collect_data
+    assert config.reward.data_collection.positive_dir == "./reward_data/positive"
+    assert config.reward.data_collection.max_negative_trajectories == 500
+    assert config.reward.checkpoint_path is None
+
+
+def test_the_third_stage_of_the_document_learns_from_the_model(file):
+    config = compose(file(STAGE_3))
+    model = classifier_of(config)
+    assert config.reward.checkpoint_path == "./checkpoints/reward_model.pt"
+    assert not config.reward.collect_data
+    assert not config.reward.cotrain
+    assert model["image_keys"] == ["base_camera"]
+    assert tuple(model["image_size"]) == (3, 64, 64)
+    assert model["hidden_dim"] == 256
+    assert model["num_spatial_blocks"] == 8
+    assert model["reward_type"] == "binary"
+    assert not {"freeze_encoder", "use_pretrain", "group_name"} & model.keys()
+
+
+def test_a_mapping_is_read_as_the_file_is(file):
+    values = yaml.safe_load(REST + STAGE_3)
+    assert compose(values) == compose(file(STAGE_3))
+    assert values == yaml.safe_load(REST + STAGE_3), "what was given stays as it is"
+
+
+def test_one_file_serves_both_stages(file):
+    """The document runs all stages with one file, and overrides."""
+    path = file(STAGE_1)
+    config = compose(path, ["reward.use_reward_model=True", "reward.collect_data=False", AT])
+    assert classifier_of(config)["image_keys"] == ["base_camera"]
+    assert config.reward.checkpoint_path == "X"
+    assert not config.reward.collect_data
+    config = compose(file(STAGE_3), ["reward.use_reward_model=False", "reward.collect_data=True"])
+    assert list(config.reward.terms) == ["env"]
+    assert config.reward.checkpoint_path is None
+
+
+def test_an_override_changes_the_model_that_a_file_uses(file):
+    config = compose(file(STAGE_3), [AT, "reward.reward_model.threshold=0.9"])
+    assert config.reward.checkpoint_path == "X"
+    assert classifier_of(config)["threshold"] == 0.9
+    assert classifier_of(config)["hidden_dim"] == 256
+
+
+def test_a_file_that_does_not_say_whether_it_uses_its_model_is_an_error(file):
+    text = "reward: {reward_model: {checkpoint_path: X}}\n"
+    with pytest.raises(ConfigError, match=r"nothing says that it is used"):
+        compose(file(text))
+    assert classifier_of(compose(file(text), [USE]))
+
+
+@pytest.mark.parametrize("word", ["sometimes", 2, None])
+def test_a_file_says_true_or_false(word, file):
+    text = yaml.safe_dump({"reward": {"use_reward_model": word, "reward_model": {}}})
+    with pytest.raises(ConfigError, match=r"'reward.use_reward_model' is .*: set it to true or"):
+        compose(file(text))
+
+
+def test_options_of_the_model_are_a_mapping(file):
+    with pytest.raises(ConfigError, match=r"'reward.reward_model' is 'X': it should be a mapping"):
+        compose(file("reward: {use_reward_model: true, reward_model: X}\n"))
+
+
+def test_a_composed_config_reads_back(file, tmp_path):
+    from guerdon.config import to_yaml
+
+    config = compose(file(STAGE_3))
+    (tmp_path / "again.yaml").write_text(to_yaml(config))
+    assert compose(tmp_path / "again.yaml") == config

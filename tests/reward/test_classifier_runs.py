@@ -1,0 +1,382 @@
+"""Learning from a classifier of pictures: when episodes end, which fits fit, and who is heard."""
+
+import copy
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from guerdon.collect import Collector
+from guerdon.data import Batch, ReplayBuffer
+from guerdon.envs import make_vec
+from guerdon.reward import Reward, Setting, Term
+from guerdon.reward.classifier import ClassifierReward
+from guerdon.reward.controls import EnvReward
+from guerdon.training.checkpoints import load_checkpoint
+from guerdon.training.run import train
+from guerdon.training.trainers import train_reward
+from tests.reward.seeing import (
+    ID,
+    RESETS_LATER,
+    SIZE,
+    FirstPixel,
+    config_of,
+    pictures,
+    reader,
+    weights,
+    write_fit,
+)
+from tests.training.running import assert_same_run, leaves, resume, same
+
+
+@pytest.fixture(scope="module")
+def fit(tmp_path_factory):
+    """The folder of a fit, of random weights: half of what a lamp shows is a success to it."""
+    return write_fit(tmp_path_factory.mktemp("fit"))
+
+
+@pytest.fixture(scope="module")
+def ran(fit, tmp_path_factory):
+    """Runs with that classifier, made when they are asked for."""
+    root = tmp_path_factory.mktemp("ran")
+
+    def get(policy="ppo", steps=128):
+        directory = root / f"{policy}-{steps}"
+        if not directory.exists():
+            train(config_of(directory, fit, policy), f"run.max_steps={steps}", display="none")
+        return directory
+
+    return get
+
+
+# --- in a run: on read, online, or never
+
+
+def lamps(n_envs=3, **kwargs):
+    return make_vec(ID, n_envs, backend="base", kwargs={"length": 6, **kwargs})
+
+
+class Up:
+    """Acts at random, from a seed, and a little upwards."""
+
+    training = False
+
+    def __init__(self, seed=0):
+        self.generator = np.random.default_rng(seed)
+
+    def __call__(self, batch, state=None):  # noqa: ARG002
+        number = len(batch.obs["state"])
+        return Batch(act=self.generator.normal(0.4, 1.0, (number, 1)).astype(np.float32))
+
+
+def collected(model, rounds=(30, 30), n_envs=3, online=False, **terms):
+    """A reward and a buffer, after some rounds of collecting."""
+    reward = Reward({"classifier": Term(model, 1.0), **terms})
+    env = lamps(n_envs)
+    reward.setup(Setting(env.observation_space, env.action_space, n_envs=n_envs))
+    verdicts = model.verdicts if online else None
+    collector = Collector(Up(), env, ReplayBuffer(1_000, n_envs), seed=4, verdicts=verdicts)
+    for amount in rounds:
+        train_reward(reward, collector, collector.collect(n_step=amount), 0)
+    return reward, collector
+
+
+def levels_of(obs):
+    return obs.base_camera[..., 0, 0, 0]
+
+
+def read(reward, collector):
+    fields = ("obs", "obs_next", "terminated", "truncated")
+    return reward.view(collector.buffer).rollout(fields)[0]
+
+
+def test_on_read_the_first_success_is_the_last_transition():
+    reward, collector = collected(reader())
+    data = read(reward, collector)
+    passes = levels_of(data.obs_next) / 255 >= 0.5
+    np.testing.assert_array_equal(data.rew[data.mask], passes[data.mask])
+    np.testing.assert_array_equal(data.terminated[data.mask], passes[data.mask])
+    assert 3 < passes[data.mask].sum() < data.mask.sum() < 60
+    assert not (levels_of(data.obs)[data.mask] / 255 >= 0.5).any()
+
+
+def test_every_frame_is_scored_once_and_those_after_a_success_hardly():
+    member = FirstPixel()
+    reward, collector = collected(reader(member), rounds=(600,))
+    learned = len(collector.buffer)
+    assert learned <= sum(member.frames) < 600
+    assert len(member.frames) <= 600 / 3 / 8 + 1  # many steps in one call
+    calls = len(member.frames)
+    read(reward, collector)
+    collector.buffer.sample(64)
+    assert len(member.frames) == calls, "what was said is stored"
+
+
+def test_nothing_ends_where_it_never_does():
+    reward, collector = collected(reader(terminate="never"))
+    data = read(reward, collector)
+    assert data.mask.sum() == len(collector.buffer) == 60
+    assert not data.terminated.any()
+    expected = data.truncated & (levels_of(data.obs_next) / 255 >= 0.5)
+    np.testing.assert_array_equal(data.rew[data.mask], expected[data.mask])
+    assert 0 < expected[data.mask].sum() < data.truncated[data.mask].sum()
+
+
+def test_online_the_environment_begins_anew_at_a_success():
+    member = FirstPixel()
+    reward, collector = collected(reader(member, terminate="online"), online=True)
+    data = read(reward, collector)
+    assert data.mask.all()  # nothing is thrown away
+    passes = levels_of(data.obs_next) / 255 >= 0.5
+    np.testing.assert_array_equal(data.rew, passes)
+    np.testing.assert_array_equal(data.terminated, passes)
+    assert passes.sum() > 3
+    # What follows is the first picture of an episode, and not the one that was a success.
+    follows = levels_of(data.obs)[1:][passes[:-1]]
+    assert (follows < 100).all()
+    assert member.frames == [3] * 20, "each step is scored once, when it is taken"
+
+
+@pytest.mark.parametrize("hold", [1, 2, 3])
+def test_online_and_on_read_agree_about_the_same_steps(hold):
+    reward, collector = collected(reader(terminate="online", hold=hold), (33, 21), online=True)
+    online = read(reward, collector)
+    # The same rows, scored by a model that was not asked before.
+    again = reader(terminate="read", hold=hold).estimate(
+        Batch(
+            rew=online.rew, obs_next=online.obs_next, mask=online.mask,
+            terminated=online.cut & online.terminated, truncated=online.truncated,
+        )
+    )  # fmt: skip
+    np.testing.assert_array_equal(again.rew, online.rew)
+    assert online.rew.sum() > 1
+
+
+def test_online_episodes_that_are_counted_end_at_a_success_too():
+    model = reader(terminate="online")
+    env = lamps()
+    model.setup(Setting(env.observation_space, env.action_space, n_envs=3))
+    collector = Collector(Up(), env, seed=4, verdicts=model.verdicts)
+    collected = collector.collect(n_episode=7)
+    assert collected.n_episode == 7
+    assert min(collected.lengths) < max(collected.lengths) == 6
+    assert collected.n_step == sum(collected.lengths)
+
+
+def test_online_an_environment_that_has_done_its_share_is_not_asked_about():
+    """Its frames would count for the first of the next round, where two have to be held."""
+    model = reader(FirstPixel(lambda value: 0 * value + 0.9), terminate="online", hold=2)
+    env = lamps()
+    model.setup(Setting(env.observation_space, env.action_space, n_envs=3))
+    collector = Collector(Up(), env, seed=4, verdicts=model.verdicts)
+    for _ in range(3):
+        assert collector.collect(n_episode=4).lengths == [2] * 4
+
+
+def test_online_needs_environments_that_can_be_reset_one_by_one(fit, tmp_path):
+    changes = config_of(tmp_path / "run", fit, terminate="online")
+    changes["env"] |= {"id": RESETS_LATER, "backend": "native"}
+    with pytest.raises(ValueError, match=r"'reward.terminate' is online, but single environments"):
+        train(changes, display="none")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_rewards_environment_is_worth_nothing_unless_it_is_asked_for():
+    reward, collector = collected(reader())
+    data = read(reward, collector)
+    assert data.rew_env[data.mask].any()
+    assert list(data.rew_terms.keys()) == ["classifier"]
+    mixed, collector = collected(reader(), env=Term(EnvReward({}), 0.1))
+    data = read(mixed, collector)
+    expected = data.rew_terms.classifier + 0.1 * data.rew_env
+    np.testing.assert_allclose(data.rew[data.mask], expected[data.mask], atol=1e-6)
+    assert (data.rew_terms.classifier != data.rew)[data.mask].any()
+
+
+# --- files
+
+
+def test_a_state_is_its_own_and_goes_back():
+    model = ClassifierReward({})
+    model.load_state_dict(weights(2, seed=3))
+    state = copy.deepcopy(model.state_dict())
+    other = ClassifierReward({})
+    other.load_state_dict(state)
+    shown = {"base_camera": pictures([0, 99, 255])}
+    np.testing.assert_array_equal(model.probability(shown), other.probability(shown))
+    assert other.threshold == model.threshold
+    held = model.state_dict()
+    model.meta["threshold"] = 0.123
+    with torch.no_grad():
+        for weight in model.members[0].parameters():
+            weight.zero_()
+    assert held["meta"]["threshold"] == other.threshold
+    assert held["members"][0]["head.4.weight"].any()
+
+
+@pytest.mark.parametrize(("name", "found"), [("precision", 0.79), ("recall", 0.4)])
+def test_a_classifier_that_is_not_good_enough_is_not_used(name, found):
+    numbers = {"precision": 1.0, "recall": 1.0, name: found}
+    saved = weights(validation=numbers, threshold=0.625)
+    least = {"precision": 0.8, "recall": 0.5}[name]
+    sentence = (
+        f"the classifier has a {name} of {found:.2f} on held-out episodes at its threshold 0.625, "
+        f"which is below 'reward.min_{name}' ({least}): collect more trajectories of both kinds "
+        f"and fit it again, or lower reward.min_{name} if you know why"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
+        ClassifierReward({}).load_state_dict(saved)
+    ClassifierReward({f"min_{name}": 0.3}).load_state_dict(saved)
+
+
+def test_a_classifier_that_takes_nothing_for_a_success_is_not_good_enough():
+    saved = weights(validation={"precision": None, "recall": 0.0})
+    with pytest.raises(ValueError, match=r"has a precision of 0.00 on held-out"):
+        ClassifierReward({}).load_state_dict(saved)
+    ClassifierReward({"min_precision": 0, "min_recall": 0}).load_state_dict(saved)
+
+
+def load(fit, tmp_path, env=(), **reward):
+    config = config_of(tmp_path / "run", fit, **reward)
+    config["env"]["kwargs"] |= dict(env)
+    try:
+        return train(config, "run.max_steps=32", display="none")
+    finally:
+        if not (tmp_path / "run" / "config.yaml").exists():
+            assert not (tmp_path / "run").exists(), "an error leaves nothing behind"
+
+
+@pytest.mark.parametrize(
+    ("field", "asked", "has"),
+    [
+        ("image_keys", ["wrist"], "['base_camera']"),
+        ("image_size", [3, 64, 64], "[3, 16, 16]"),
+        ("width", 8, "4"),
+        ("hidden_dim", 256, "8"),
+        ("num_spatial_blocks", 8, "2"),
+    ],
+)
+def test_a_checkpoint_that_is_not_what_was_asked_for_names_the_field(
+    field, asked, has, fit, tmp_path
+):
+    sentence = f"has reward.model.{field} {has}, but {asked} was asked for"
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        load(fit, tmp_path, **{field: asked})
+
+
+def test_what_is_asked_for_may_be_what_there_is(fit, tmp_path):
+    same_as = {"image_keys": ["base_camera"], "image_size": [3, SIZE, SIZE], "width": 4}
+    assert load(fit, tmp_path, **same_as)["env_steps"] == 32
+
+
+def test_cameras_that_are_not_there_are_named(tmp_path):
+    other = write_fit(tmp_path / "fit", image_keys=["wrist"], threshold=0.5)
+    with pytest.raises(ValueError, match=r"'wrist' \(reward.model.image_keys\), but observations "):
+        load(other, tmp_path)
+
+
+def test_pictures_of_another_size_are_named(tmp_path):
+    other = write_fit(tmp_path / "fit", image_size=[3, 32, 32], threshold=0.5)
+    with pytest.raises(ValueError, match=r"\[3, 32, 32\] \(reward.model.image_size\), but those of "
+                                         r"'base_camera' are \[16, 16, 3\]"):  # fmt: skip
+        load(other, tmp_path)
+
+
+def test_a_run_without_a_checkpoint_does_not_begin(fit, tmp_path):
+    config = config_of(tmp_path / "run", fit)
+    del config["reward"]["checkpoint_path"]
+    with pytest.raises(ValueError, match=r"'classifier' has to be fitted beforehand: do so with "):
+        train(config, display="none")
+    with pytest.raises(FileNotFoundError, match=r"nowhere holds no reward: give a run .* of a fit"):
+        train(config, "reward.checkpoint_path=nowhere", display="none")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_fit_is_for_a_reward_that_has_a_classifier(fit, tmp_path):
+    config = config_of(tmp_path / "run", fit)
+    config["reward"] = {"type": "env", "checkpoint_path": fit}
+    with pytest.raises(ValueError, match=r"is a fitted classifier, but this run's reward is made "):
+        train(config, display="none")
+
+
+def test_terms_can_be_mixed_with_a_fit(fit, tmp_path):
+    config = config_of(tmp_path / "run", fit)
+    terms = {"classifier": {}, "env": {"weight": 0.1}}
+    config["reward"] = {"terms": terms, "checkpoint_path": fit}
+    assert train(config, display="none")["env_steps"] == 128
+    (tmp_path / "other").mkdir()
+    config = config_of(tmp_path / "other" / "run", fit)
+    over = ("reward.terms.env.weight=0.1",)
+    assert train(config, *over, display="none")["env_steps"] == 128
+    one, other = (
+        leaves(load_checkpoint(root / "run/checkpoints")[0]["policy"])
+        for root in (tmp_path, tmp_path / "other")
+    )
+    assert all(same(one[key], other[key]) for key in one)
+
+
+# --- runs that go on, and rewards that are handed on
+
+
+@pytest.mark.parametrize("policy", ["ppo", "sac"])
+def test_half_a_run_and_the_other_half_are_a_whole_run(policy, ran, fit, tmp_path):
+    train(config_of(tmp_path / "run", fit, policy), "run.max_steps=64", display="none")
+    resume(tmp_path / "run", "run.max_steps=128")
+    assert_same_run(ran(policy), tmp_path / "run")
+
+
+def test_an_online_run_goes_on_exactly(fit, tmp_path):
+    for name, steps in (("one", 128), ("run", 64)):
+        config = config_of(tmp_path / name, fit, terminate="online", hold=2)
+        train(config, f"run.max_steps={steps}", display="none")
+    resume(tmp_path / "run", "run.max_steps=128")
+    assert_same_run(tmp_path / "one", tmp_path / "run")
+
+
+def test_another_run_can_learn_from_its_reward(ran, tmp_path):
+    config = config_of(tmp_path / "run", "")
+    del config["reward"]
+    train(config, from_reward=ran("ppo"), display="none")
+    states = [
+        leaves(load_checkpoint(folder / "checkpoints")[0]["policy"])
+        for folder in (ran("ppo"), tmp_path / "run")
+    ]
+    assert all(same(states[0][key], states[1][key]) for key in states[0])
+
+
+# --- nobody else is heard
+
+
+def final_policy(folder):
+    return leaves(load_checkpoint(folder / "checkpoints")[0]["policy"])
+
+
+@pytest.mark.parametrize(
+    ("policy", "terminate"),
+    [("ppo", "read"), ("sac", "read"), ("td3", "read"), ("dqn", "read"), ("ppo", "online")],
+)
+def test_what_the_environment_says_of_reward_and_success_reaches_nobody(
+    policy, terminate, fit, tmp_path
+):
+    for name, lie in (("true", None), ("lied", 1)):
+        config = config_of(tmp_path / name, fit, policy, terminate=terminate)
+        config["env"]["kwargs"]["lie"] = lie
+        train(config, display="none")
+    one, other = final_policy(tmp_path / "true"), final_policy(tmp_path / "lied")
+    assert one.keys() == other.keys()
+    assert [key for key in one if not same(one[key], other[key])] == []
+
+
+@pytest.mark.parametrize("policy", ["ppo", "sac"])
+def test_another_classifier_teaches_another_policy(policy, ran, tmp_path):
+    other = write_fit(tmp_path / "fit", seed=8)
+    train(config_of(tmp_path / "run", other, policy), display="none")
+    one, other = final_policy(ran(policy)), final_policy(tmp_path / "run")
+    assert any(not same(one[key], other[key]) for key in one if "module" in key)
+
+
+def test_the_threshold_of_a_run_changes_what_is_learned(ran, fit, tmp_path):
+    train(config_of(tmp_path / "run", fit, threshold=0.999), display="none")
+    one, other = final_policy(ran("ppo")), final_policy(tmp_path / "run")
+    assert any(not same(one[key], other[key]) for key in one if "module" in key)

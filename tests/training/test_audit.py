@@ -1,0 +1,217 @@
+"""What a model of success says of a policy, beside what is true."""
+
+import json
+
+import numpy as np
+import pytest
+
+from guerdon.envs import make_vec
+from guerdon.policy import create_policy
+from guerdon.reward import Reward, Setting, Term
+from guerdon.reward.classifier import Judged
+from guerdon.training.audit import Audit, told_success
+from guerdon.training.evaluation import evaluate, evaluation_metrics
+from guerdon.training.run import train
+from tests.reward.seeing import ID, FirstPixel, config_of, reader, write_fit
+from tests.training.running import metrics_of
+
+
+def judged(passes, held=None):
+    passes = np.array(passes, bool)
+    return Judged(passes.astype(float), passes, passes if held is None else np.array(held, bool))
+
+
+def audited(*episodes):
+    """From pairs of what the model says of frames, and what is true of them."""
+    audit = Audit()
+    for said, true in episodes:
+        audit.add(judged(said), np.array(true, np.float32))
+    return audit
+
+
+# --- by hand
+
+
+def test_it_counts_episodes_and_the_frames_that_a_learner_sees():
+    audit = audited(
+        ([0, 0, 1, 1], [0, 0, 1, 0]),  # a true success in its third frame; the fourth comes after
+        ([0, 1, 0, 0], [0, 0, 0, 1]),  # a false one in its second; the true one comes after
+        ([0, 0, 0, 0], [0, 1, 1, 0]),  # two successes that are not seen
+        ([0, 0, 0, 0], [0, 0, 0, 0]),
+    )
+    assert audit.claimed == [True, True, False, False]
+    assert audit.confirmed == [True, False, False, False]
+    assert audit.once == [True, True, True, False]
+    # True: 1 seen and 2 not. False: 1 seen, and 2 + 1 + 2 + 4 not.
+    np.testing.assert_array_equal(audit.frames, [[9, 1], [2, 1]])
+    assert audit.metrics() == {
+        "reward/success_rate": 0.5,
+        "eval/success_at_verdict": 0.25,
+        "eval/success_once": 0.75,
+        "reward/false_positive_rate": 1 / 10,
+        "reward/false_negative_rate": 2 / 3,
+    }
+    assert audit.false_claims == 0.25
+
+
+def test_a_success_has_to_be_held_to_be_claimed():
+    audit = Audit()
+    audit.add(judged([1, 0, 1, 1], held=[0, 0, 0, 1]), np.array([0, 0, 0, 1.0]))
+    assert audit.confirmed == [True]
+    np.testing.assert_array_equal(audit.frames, [[1, 2], [0, 1]])
+
+
+def test_rates_of_nothing_are_left_out():
+    assert Audit().metrics() == {}
+    assert Audit().warning() is None
+    assert "reward/false_negative_rate" not in audited(([0, 1], [0, 0])).metrics()
+    assert "reward/false_positive_rate" not in audited(([1], [1])).metrics()
+
+
+def test_episodes_of_which_not_all_is_known_are_left_out():
+    audit = audited(([1, 0], [np.nan, 1]), ([0, 1], [0, 1]))
+    assert audit.claimed == [True]
+
+
+def test_a_policy_that_cheats_is_said_to():
+    honest, cheat = ([0, 1], [0, 1]), ([0, 1], [0, 0])
+    assert audited(*[honest] * 5, cheat).warning() is None  # one of six
+    assert audited(*[honest] * 4, cheat).warning() == (  # one of five
+        "the policy cheats its reward: the model sees success in 100% of episodes, but 80% are; "
+        "refit it beside the policy with 'reward.cotrain=true', or collect such frames as failures "
+        "and fit it again"
+    )
+
+
+def test_a_model_that_sees_too_little_is_not_cheated():
+    assert audited(*[([0, 0], [0, 1])] * 4).warning() is None
+
+
+@pytest.mark.parametrize(
+    ("info", "expected"),
+    [
+        ({"success": np.array([True, False, True])}, [1, 0, 1]),
+        ({"success": np.array([1, 1, 0]), "_success": np.array([1, 0, 1], bool)}, [1, np.nan, 0]),
+        ({"success": np.zeros(3), "_success": np.zeros(3, bool)}, [np.nan] * 3),
+        ({"success": True}, [1, 1, 1]),
+        ({"is_lost": np.ones(3)}, [np.nan] * 3),
+    ],
+)
+def test_what_an_environment_tells_is_told_and_nothing_else(info, expected):
+    np.testing.assert_array_equal(told_success(info, 3), expected)
+
+
+# --- in an evaluation
+
+
+def lamp_policy(env):
+    config = {"type": "ppo", "model": {"hidden": [8], "keys": ["state"]}}
+    return create_policy(config, env.observation_space, env.action_space, seed=2)
+
+
+def played(model, **kwargs):
+    env = make_vec(ID, 2, kwargs=kwargs)
+    reward = Reward({"classifier": Term(model, 1.0)})
+    reward.setup(Setting(env.observation_space, env.action_space, n_envs=2))
+    result = evaluate(lamp_policy(env), env, 30, deterministic=False, seed=1, reward=reward)
+    return result, evaluation_metrics(result)
+
+
+def test_a_classifier_that_is_right_is_found_to_be():
+    result, metrics = played(reader(FirstPixel(), threshold=150 / 255))
+    assert 0.1 < metrics["reward/success_rate"] < 1.0
+    assert metrics["eval/success_at_verdict"] == metrics["reward/success_rate"]
+    assert metrics["eval/success_once"] == metrics["reward/success_rate"]
+    assert metrics["reward/false_positive_rate"] == metrics["reward/false_negative_rate"] == 0.0
+    assert metrics["reward/eval_return"] == metrics["reward/success_rate"]
+    assert result.audit.warning() is None
+    # Later frames count as well for what the environment calls a success.
+    assert metrics["eval/success_rate"] != metrics["eval/success_at_verdict"]
+
+
+def test_a_classifier_that_is_easily_pleased_is_found_to_be():
+    result, metrics = played(reader(threshold=0.001))
+    assert metrics["reward/success_rate"] == 1.0
+    assert metrics["eval/success_at_verdict"] < 0.2
+    assert metrics["reward/false_positive_rate"] > 0.5
+    assert "cheats" in result.audit.warning()
+
+
+def test_a_classifier_that_is_never_pleased_misses_everything():
+    result, metrics = played(reader(FirstPixel(lambda value: 0 * value)))
+    assert metrics["reward/success_rate"] == metrics["reward/eval_return"] == 0.0
+    assert metrics["reward/false_negative_rate"] == 1.0
+    assert result.audit.warning() is None
+
+
+def test_frames_are_scored_once():
+    member = FirstPixel()
+    result, _ = played(reader(member))
+    assert sum(member.frames) == sum(result.lengths)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"hold": 2},
+        {"reward_type": "continuous"},
+        {"reward_mode": "per_step"},
+        {"terminate": "never"},
+    ],
+    ids=str,
+)
+def test_returns_are_those_of_the_same_episodes_without_an_audit(options):
+    one, _ = played(reader(**options))
+    model = reader(**options)
+    model.judge = None
+    other, _ = played(model)
+    assert other.audit is None
+    np.testing.assert_allclose(one.learned, other.learned)
+    assert len(set(one.learned)) > 1
+
+
+def test_an_environment_that_tells_only_at_the_end_is_not_audited():
+    from tests.collect.showing import Showing
+
+    class Late(Showing):
+        def step(self, action):
+            obs, rew, terminated, truncated, info = super().step(action)
+            if not (terminated or truncated):
+                info.pop("success")
+            return obs, rew, terminated, truncated, info
+
+    env = make_vec(lambda: Late(lengths=(3,)), 1, backend="base")
+    reward = Reward({"classifier": Term(reader(), 1.0)})
+    policy = create_policy(
+        {"type": "ppo", "model": {"keys": ["state"]}}, env.observation_space, env.action_space
+    )
+    result = evaluate(policy, env, 2, reward=reward)
+    assert len(result.learned) == 2
+    assert result.audit.metrics() == {}
+
+
+# --- in a run
+
+
+def test_a_run_that_cheats_says_so_while_it_happens(tmp_path):
+    fit = write_fit(tmp_path / "fit", threshold=0.001)  # everything is a success to it
+    summary = train(config_of(tmp_path / "run", fit), display="none")
+    lines = (tmp_path / "run" / "log.txt").read_text().splitlines()
+    warned = [line for line in lines if "the policy cheats its reward" in line]
+    assert [line.split()[3] for line in warned] == ["64:", "128:"]
+    assert "the model sees success in 100% of episodes, but 0% are" in warned[-1]
+    assert summary["eval_model_success_rate"] == 1.0
+    assert summary["eval_success_at_verdict"] == 0.0
+    assert summary["eval_success_once"] >= summary["eval_success_rate"]
+    on_disk = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert on_disk["eval_model_success_rate"] == 1.0
+    evaluated = [line for line in metrics_of(tmp_path / "run") if "eval/mean_reward" in line]
+    assert len(evaluated) == 2
+    assert all(line["reward/success_rate"] == 1.0 for line in evaluated)
+
+
+def test_a_run_that_does_not_cheat_says_nothing(tmp_path):
+    fit = write_fit(tmp_path / "fit", threshold=0.999)  # nothing is
+    summary = train(config_of(tmp_path / "run", fit), display="none")
+    assert "cheats" not in (tmp_path / "run" / "log.txt").read_text()
+    assert summary["eval_model_success_rate"] == 0.0
