@@ -23,8 +23,7 @@ seeds, each of which is shown. Every policy is the *final* one, played for 100 e
 exploration. Success is the environment's own word, which no policy has heard that learns from a
 classifier: *at the last step* of an episode of 50, and *at the verdict*, the frame at which the
 classifier takes an episode for a success, and which is the last one for the learner. *The
-classifier says* is the share of episodes that it takes for a success. *False positives* are frames
-of these episodes that it wrongly takes for one.
+classifier says* is the share of episodes that it takes for a success. A mean, and every seed.
 """
 CLASSIFIERS = """A classifier of single pictures (ResNet-10), fitted to what a policy saw while it
 learned from the environment's reward; measured on held-out episodes, at its threshold."""
@@ -39,7 +38,8 @@ random actions, instead of what it saw while it learned."""
 ON_LOOPHOLE = """Reach with a planted flaw: in one corner, which is nearer than the goal, the goal
 looks as if it were reached. The classifier has never seen that. *loophole*: it is used as it is,
 and the run says while it happens that the policy cheats. *refitted*: the same with
-`reward.cotrain=true`, three times as long: what the policy sees are examples of failure from then on."""
+`reward.cotrain=true`, three times as long: what the policy sees are examples of failure from then
+on."""
 
 Column = tuple[str, "Callable[[dict[str, Any]], Any]"]
 
@@ -116,7 +116,8 @@ def _table(rows: Any, columns: tuple[Column, ...]) -> str:
     for chain, stage in rows:
         found = results_of(chain, stage)
         cells = [f"`{chain.name}` {stage.replace('_', ' ')}"]
-        cells += [_cell(found, find) for _, find in columns] if found else ["not run yet"]
+        none = ["not run yet", *[""] * (len(columns) - 1)]
+        cells += [_cell(found, find) for _, find in columns] if found else none
         lines.append(" | ".join(cells))
     return "\n".join(f"| {line} |" for line in lines) + "\n"
 

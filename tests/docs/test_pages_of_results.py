@@ -31,6 +31,24 @@ def test_the_page_of_reward_results_is_made_of_the_files():
     assert (ROOT / "docs" / "reward_results.md").read_text() == made
 
 
+def test_the_page_of_workflow_results_is_made_of_the_files():
+    import workflow_report
+
+    assert (ROOT / "docs" / "workflow_results.md").read_text() == workflow_report.page()
+
+
+def test_every_stage_of_the_workflow_results_can_be_composed():
+    import workflow_learning
+
+    for chain in workflow_learning.CHAINS:
+        before = set()
+        for stage in chain.stages:
+            kept = workflow_learning.said(chain, stage, 0)
+            assert "{" not in kept["command"].replace("{classifier: {}, env: {weight: 0.1}}", "")
+            assert set(stage.needs) <= before
+            before.add(stage.name)
+
+
 def test_the_page_of_costs_is_made_of_its_file():
     import rewards
 
