@@ -32,7 +32,8 @@ ON_REACH = """Reach, 64 environments. *environment*: the reward is the environme
 *wide*: the same with the full width of 64. *images*: policies that see the picture and nothing else
 (200,000 steps)."""
 ON_PUSH = """Push, 400,000 steps. *environment*: the environment's dense reward. *learned*: the
-classifier alone, from scratch. *with_dense*: the classifier and a tenth of the dense reward.
+classifier alone, from scratch. *with_dense*: the classifier and a tenth of the dense reward,
+which does know of success.
 *demonstrated*: the classifier alone, fitted to episodes of the trained policy with four shares of
 random actions, instead of what it saw while it learned."""
 ON_LOOPHOLE = """Reach with a planted flaw: in one corner, which is nearer than the goal, the goal

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from guerdon.training.workflow import WorkflowResult
 
 # Shorter than the presets, which are made for results and not for an audience.
-_COLLECT = ("run.max_steps=30_000",)
+_COLLECT = ("run.max_steps=40_000",)
 _FIT = ("reward.num_epochs=4",)
 _LEARN = ("run.max_steps=60_000",)
 _BOTH = ("eval.episodes=50", "eval.n_envs=50", "eval.every=15_000")

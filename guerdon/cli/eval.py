@@ -57,6 +57,10 @@ def _in_words(result: dict[str, Any]) -> str:
     }
     if result["success_rate"] is not None:
         values["success"] = f"{result['success_rate']:.0%}"
+    if result["audit"] is not None:
+        values["the model says"] = f"{result['audit']['reward/success_rate']:.0%}"
+        if "eval/success_at_verdict" in result["audit"]:
+            values["truly, where it does"] = f"{result['audit']['eval/success_at_verdict']:.0%}"
     title = (
         f"{result['env']} · {result['policy']} · step {result['step']:,} · "
         f"{result['episodes']} episode{'s' * (result['episodes'] != 1)} · seed {result['seed']}"

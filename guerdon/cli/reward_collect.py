@@ -1,5 +1,6 @@
 """``guerdon reward collect``: what cameras see of the policy of a run."""
 
+import re
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -59,6 +60,14 @@ def collect(
     image_keys: Annotated[
         str, typer.Option(metavar="NAME,...", help="The cameras.")
     ] = "base_camera",
+    image_size: Annotated[
+        str | None,
+        typer.Option(
+            metavar="C,H,W",
+            help="Channels, height and width that pictures are resized to: 3,64,64",
+            show_default=False,
+        ),
+    ] = None,
     written: Annotated[
         Format, typer.Option("--format", help="npy: uncompressed, as of RLinf.")
     ] = Format.NPZ,
@@ -82,6 +91,7 @@ def collect(
         "positive_dir": str(out / "positive"),
         "negative_dir": str(out / "negative"),
         "image_keys": image_keys.split(","),
+        "image_size": _size(image_size),
         "max_positive_trajectories": positive,
         "max_negative_trajectories": negative,
         "format": written.value,
@@ -113,6 +123,16 @@ def collect(
     typer.echo(trajectories_in_words(name, data, found.positive, found.negative, more))
     if found.stop_reason == "interrupted":
         raise typer.Exit(INTERRUPTED)
+
+
+def _size(text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*){2}", text):
+        raise ValueError(
+            f"--image-size takes channels, height and width, as in 3,64,64, not {text!r}"
+        )
+    return [int(number) for number in text.split(",")]
 
 
 def _hint(found: "CollectedFrames") -> str:

@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -116,7 +117,23 @@ def trajectories_in_words(
     if data["image_keys"] != ["base_camera"]:
         cameras = f"reward.model.image_keys=[{','.join(data['image_keys'])}]"
         options.append(shlex.quote(cameras))
+    from guerdon.nn.classifier import ClassifierConfig
+
+    size = _size_of_frames(data)
+    if size is not None and size != ClassifierConfig().image_size:
+        options.append(shlex.quote(f"reward.model.image_size=[{','.join(map(str, size))}]"))
     return f"{said}{more}; next: {' '.join(['guerdon reward fit', *presets[:1], *options])}"
+
+
+def _size_of_frames(data: Mapping[str, Any]) -> list[int] | None:
+    """Channels, height and width of collected frames, by the first file that can be read."""
+    from guerdon.data.trajectory_files import read_trajectory
+
+    for kind in ("positive_dir", "negative_dir"):
+        for path in sorted(Path(data[kind]).glob("*.np[yz]")):
+            with suppress(OSError, ValueError, KeyError):
+                return list(read_trajectory(path).images[data["image_keys"][0]].shape[1:])
+    return None
 
 
 def split(arguments: Sequence[str]) -> tuple[str | None, list[str]]:

@@ -16,6 +16,7 @@ import torch
 
 from guerdon.collect.cameras import channel_axis
 from guerdon.data.frames import Trajectory, write_trajectory
+from guerdon.data.pictures import resized
 from guerdon.data.trajectory_files import count_trajectories, remove_stale, to_uint8
 
 if TYPE_CHECKING:
@@ -273,17 +274,9 @@ def _trajectory(episode: _Episode, size: Sequence[int] | None) -> Trajectory:
         stacked = np.stack(frames)
         if channel_axis(stacked.shape, size) == 3:
             stacked = np.ascontiguousarray(np.moveaxis(stacked, 3, 1))
-        images[key] = stacked if size is None else _resized(stacked, size)
+        images[key] = stacked if size is None else resized(stacked, size[1:])
     labels = np.array(episode.labels, np.float32)
     return Trajectory(images, labels, episode.success_once or bool((labels >= 0.5).any()))
-
-
-def _resized(images: np.ndarray, size: Sequence[int]) -> np.ndarray:
-    if images.shape[1:] == tuple(size):
-        return images
-    pixels = torch.from_numpy(images).float()
-    resized = torch.nn.functional.interpolate(pixels, tuple(size[1:]), mode="area")
-    return resized.round().to(torch.uint8).numpy()
 
 
 class _Writer:

@@ -3,10 +3,9 @@
 import hashlib
 import os
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 
@@ -26,8 +25,6 @@ __all__ = [
     "write_trajectory",
 ]
 
-_SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
-
 
 @dataclass
 class Frames:
@@ -39,6 +36,7 @@ class Frames:
         episodes: int64 [N]: the number of each frame's trajectory, in order.
         from_positive: bool, one a trajectory: which folder it was in.
         skipped: Files that could not be read, and why.
+        copies: Trajectories that were left out, since another is equal.
     """
 
     images: dict[str, np.ndarray]
@@ -46,6 +44,7 @@ class Frames:
     episodes: np.ndarray
     from_positive: np.ndarray
     skipped: list[tuple[pathlib.Path, str]] = field(default_factory=list)
+    copies: int = 0
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -56,16 +55,12 @@ class Frames:
         digests = []
         for episode in range(len(self.from_positive)):
             rows = slice(*np.searchsorted(self.episodes, [episode, episode + 1]))
-            digest = hashlib.sha256(self.labels[rows].tobytes())
-            for key in sorted(self.images):
-                images = self.images[key][rows]
-                digest.update(f"{key} {images.shape}".encode())
-                digest.update(images.data)
-            digests.append(digest.digest())
-        return hashlib.sha256(b"".join(sorted(digests))).hexdigest()
+            images = {key: array[rows] for key, array in self.images.items()}
+            digests.append(_digest(self.labels[rows], images))
+        return _joint_digest(digests)
 
     def report(self) -> str:
-        """Trajectories, frames and the balance of labels of each folder; and skipped files."""
+        """Trajectories, frames and the balance of labels of each folder; and what is not there."""
         lines = []
         for name, mask in (("positive", self.from_positive), ("negative", ~self.from_positive)):
             labels = self.labels[mask[self.episodes]]
@@ -74,23 +69,16 @@ class Frames:
                 f"{name}: {mask.sum()} trajectories, {len(labels)} frames, {shown} with label 1 "
                 f"({shown / max(len(labels), 1):.1%}), {len(labels) - shown} with label 0"
             )
+        if self.from_positive.all():
+            lines.append(
+                "there is no negative trajectory: false positives of failed episodes are not known"
+            )
+        if self.copies:
+            lines.append(f"{self.copies} copies of other trajectories were left out")
         if self.skipped:
             lines.append(f"skipped files: {len(self.skipped)}")
             lines += [f"  {path} {reason}" for path, reason in self.skipped]
         return "\n".join(lines)
-
-    def take(self, episodes: np.ndarray) -> "Frames":
-        """The frames of some trajectories, which are numbered anew.
-
-        Args:
-            episodes: Their numbers.
-        """
-        starts, stops = (np.searchsorted(self.episodes, episodes, side) for side in _SIDES)
-        spans = [np.arange(*span) for span in zip(starts, stops, strict=True)]
-        rows = np.concatenate([np.zeros(0, np.int64), *spans])
-        images = {key: array[rows] for key, array in self.images.items()}
-        numbers = np.repeat(np.arange(len(spans)), stops - starts)
-        return Frames(images, self.labels[rows], numbers, self.from_positive[episodes])
 
     def split(self, share: float, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Rows to train on and rows to validate on; no trajectory is on both sides.
@@ -118,6 +106,19 @@ class Frames:
         return np.flatnonzero(~mask), np.flatnonzero(mask)
 
 
+def _digest(labels: np.ndarray, images: Mapping[str, np.ndarray]) -> bytes:
+    """What trajectories have in common if labels, cameras and images are equal."""
+    digest = hashlib.sha256(labels.tobytes())
+    for key in sorted(images):
+        digest.update(f"{key} {images[key].shape}".encode())
+        digest.update(np.ascontiguousarray(images[key]).data)
+    return digest.digest()
+
+
+def _joint_digest(digests: Iterable[bytes]) -> str:
+    return hashlib.sha256(b"".join(sorted(digests))).hexdigest()
+
+
 def _hold_out_one(held_out: np.ndarray, shows: np.ndarray, order: np.ndarray, label: int) -> None:
     """Moves a trajectory with this label to validation, if none is there and training can spare it.
 
@@ -143,6 +144,8 @@ def load_frames(
 ) -> Frames:
     """Reads all trajectories of two folders; files that are none are skipped and named.
 
+    Of equal trajectories one is kept, so that none can be on both sides of a split.
+
     Args:
         positive_dir: Of trajectories that succeeded.
         negative_dir: Of those that did not.
@@ -157,6 +160,8 @@ def load_frames(
     trajectories: list[Trajectory] = []
     from_positive: list[bool] = []
     skipped: list[tuple[pathlib.Path, str]] = []
+    digests: set[bytes] = set()
+    copies = 0
     sizes = {key: tuple(image_size) for key in image_keys} if image_size else {}
     for done, (path, positive) in enumerate(files, 1):
         try:
@@ -166,11 +171,18 @@ def load_frames(
         except OSError as error:
             skipped.append((path, f"cannot be read: {error.strerror or error}"))
         else:
-            trajectories.append(_chosen(trajectory, path, image_keys, sizes))
-            from_positive.append(positive)
+            chosen = _chosen(trajectory, path, image_keys, sizes, asked=image_size is not None)
+            digest = _digest(chosen.labels >= 0.5, chosen.images)
+            if digest in digests:
+                copies += 1
+            else:
+                digests.add(digest)
+                trajectories.append(chosen)
+                from_positive.append(positive)
         if progress is not None:
             progress(done, len(files))
     frames = _joined(trajectories, image_keys, np.array(from_positive, bool), skipped)
+    frames.copies, frames.hash = copies, _joint_digest(digests)
     _check_labels(frames, folders)
     return frames
 
@@ -190,17 +202,22 @@ def _chosen(
     path: pathlib.Path,
     image_keys: Sequence[str],
     sizes: dict[str, tuple[int, ...]],
+    *,
+    asked: bool,
 ) -> Trajectory:
-    """The cameras asked for; `sizes` learns the sizes of the first frames."""
+    """The cameras asked for; `sizes` learns those of the first frames, if none are asked for."""
     for key in image_keys:
         if key not in trajectory.images:
             there = ", ".join(map(repr, sorted(trajectory.images)))
             raise ValueError(f"{path} has no images of {key!r}: there are {there} ('image_keys')")
         size = trajectory.images[key].shape[1:]
         if size != sizes.setdefault(key, size):
+            why = "as those before: collect all with one 'image_size'"
+            if asked:
+                numbers = ",".join(map(str, size))
+                why = f"as asked for: fit with 'reward.model.image_size=[{numbers}]'"
             raise ValueError(
-                f"images of {key!r} in {path} are {list(size)}, not {list(sizes[key])} as asked "
-                f"for or as those before: collect all with one 'image_size'"
+                f"images of {key!r} in {path} are {list(size)}, not {list(sizes[key])} {why}"
             )
     images = {key: trajectory.images[key] for key in image_keys}
     return Trajectory(images, trajectory.labels, trajectory.success_once)

@@ -5,6 +5,7 @@ A file is ``000000.npz`` with the arrays ``images.<camera>`` (uint8 [T, C, H, W]
 [0, 1]) and ``labels`` is read and written, too. Both kinds share one numbering.
 """
 
+import errno
 import io
 import math
 import os
@@ -30,6 +31,9 @@ _NAME = re.compile(r"(\d{6,})\.(npz|npy)")
 _TEMPORARY = ".tmp"
 _STALE_SECONDS = 3600.0  # a file is written in far less
 _LEVEL = 1  # a tenth of the time of the usual 6, for files of nearly the same size
+_NO_LINKS = {  # as exFAT and some file systems of networks say it
+    *(errno.EPERM, errno.EACCES, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
+}
 _MOST_INFLATED = 1032  # times: deflate does no better
 
 
@@ -111,7 +115,8 @@ def write_trajectory(
 ) -> pathlib.Path:
     """Writes a trajectory to a folder, which is made if need be, under the next free number.
 
-    The file appears only when all of it is written. Several processes may write to one folder.
+    The file appears only when all of it is written; on file systems without hard links, an empty
+    one is there for an instant. Several processes may write to one folder.
 
     Args:
         folder: Where to.
@@ -164,17 +169,31 @@ def _numbers(folder: pathlib.Path) -> Iterator[int]:
 
 
 def _claim(folder: pathlib.Path, temporary: pathlib.Path, suffix: Format) -> pathlib.Path:
-    """Gives a file the next number that nobody has; a link fails where there is such a file."""
+    """Gives a file the next number that nobody has."""
     other = "npy" if suffix == "npz" else "npz"
     number = next_number(folder)
     while True:
         path = folder / f"{number:06d}.{suffix}"
         with suppress(FileExistsError):
-            os.link(temporary, path)
+            _take_name(temporary, path)
             if not path.with_suffix(f".{other}").exists():
+                temporary.replace(path)  # which changes nothing if both are one file
                 return path
             path.unlink()
         number += 1
+
+
+def _take_name(temporary: pathlib.Path, path: pathlib.Path) -> None:
+    """Makes a path a name of a file, or of an empty one where files have one name only.
+
+    Fails where there is such a path.
+    """
+    try:
+        os.link(temporary, path)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
 
 
 def _npz_bytes(trajectory: Trajectory) -> bytes:

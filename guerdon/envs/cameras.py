@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import replace
-from functools import cache
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -14,6 +13,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.registration import load_env_creator
 
+from guerdon.data.pictures import resized
 from guerdon.envs.ids import UnusableEnvironmentError
 from guerdon.envs.tabletop import CAMERA, Observed
 from guerdon.extras import require
@@ -90,13 +90,18 @@ class Pictures(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def _observed(self, observation: Any) -> Any:
         if self._obs == "image":
-            return resized(self._picture(), self._size)
+            return self._seen()
         if isinstance(self._read, spaces.Dict):
             observation = {key: observation[key] for key in self._read}
         state = np.asarray(spaces.flatten(self._read, observation), np.float32)
         if self._obs == "state":
             return state
-        return {"state": state, CAMERA: resized(self._picture(), self._size)}
+        return {"state": state, CAMERA: self._seen()}
+
+    def _seen(self) -> np.ndarray:
+        """The picture in its size, and no view of one that may be painted over."""
+        channels_first = np.moveaxis(self._picture(), 2, 0)
+        return np.moveaxis(resized(channels_first, (self._size, self._size)), 0, 2).copy()
 
     def _look(self) -> None:
         """Sees whether there is a picture: later, nobody could say what is missing."""
@@ -126,31 +131,6 @@ def check_observed(obs: str, camera_size: int) -> None:
         )
     if camera_size < 1:
         raise UnusableEnvironmentError(f"camera_size is {camera_size}, but has to be 1 or more")
-
-
-def resized(picture: np.ndarray, size: int) -> np.ndarray:
-    """A picture with another height and width: each pixel is the mean of the area it covers.
-
-    Args:
-        picture: uint8 [height, width, channels].
-        size: The height and width that it shall have.
-    """
-    height, width, channels = picture.shape
-    if (height, width) == (size, size):
-        return picture.copy()
-    rows = _shares(height, size) @ picture.reshape(height, -1).astype(np.float32)
-    means: np.ndarray = _shares(width, size) @ rows.reshape(size, width, channels)
-    return means.round().astype(np.uint8)
-
-
-@cache
-def _shares(n: int, size: int) -> np.ndarray:
-    """How much of each of `size` new pixels each of `n` old ones makes up."""
-    ends = np.linspace(0, n, size + 1)[:, None]
-    old = np.arange(n)
-    overlap = np.minimum(ends[1:], old + 1) - np.maximum(ends[:-1], old)
-    shares: np.ndarray = (overlap.clip(0) * size / n).astype(np.float32)
-    return shares
 
 
 def _read_space(space: spaces.Space[Any]) -> spaces.Space[Any]:

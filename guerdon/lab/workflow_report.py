@@ -30,8 +30,9 @@ HOW = (
     "learner. The policy of the third stage never sees the environment's reward or success."
 )
 _CURVES = (
-    ("collect", "eval/success_rate", "the environment's success as reward: true success"),
-    ("learn", "eval/success_at_verdict", "the classifier as reward: true success"),
+    ("collect", "eval/success_rate", "the environment's success as reward: true at the last step"),
+    ("learn", "eval/success_rate", "the classifier as reward: true at the last step"),
+    ("learn", "eval/success_at_verdict", "the classifier as reward: true where it says so"),
     ("learn", "reward/success_rate", "the classifier as reward: what it says"),
 )
 _SHOWN = 8  # frames of each kind
@@ -46,9 +47,17 @@ def table(result: WorkflowResult) -> list[tuple[str, str]]:
         ("Classifier on held-out episodes: PR-AUC", _numbers(fit, "pr_auc")),
         ("  precision, recall at its threshold", _numbers(fit, "precision", "recall")),
         ("  calibration error", _numbers(fit, "calibration_error")),
-        ("True success, last step:", ""),
-        ("  policy on the environment's success", _percent(result.collect, "eval_success_rate")),
-        ("  policy on the classifier alone", _percent(learn, "eval_success_rate")),
+        ("True success at the last step, no exploration:", ""),
+        *(
+            (
+                f"  policy on {reward}, {run['env_steps']:,} steps",
+                _percent(run, "eval_success_rate"),
+            )
+            for reward, run in (
+                ("the environment's success", result.collect),
+                ("the classifier alone", learn),
+            )
+        ),
         ("True success where the classifier sees it", _percent(learn, "eval_success_at_verdict")),
         ("  what the classifier says itself", _percent(learn, "eval_model_success_rate")),
         ("Seconds for each stage", " + ".join(f"{seconds:.0f}" for seconds in taken)),

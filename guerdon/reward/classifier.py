@@ -16,6 +16,7 @@ from pydantic import Field, model_validator
 
 from guerdon.config.errors import ConfigError
 from guerdon.data.batch import Batch
+from guerdon.data.pictures import resized
 from guerdon.nn.classifier import BinaryRewardClassifier, ClassifierConfig
 from guerdon.reward.base import Metrics, RewardConfig, RewardModel, Setting, register_reward_model
 from guerdon.reward.history import in_columns, over
@@ -23,7 +24,7 @@ from guerdon.reward.refit import Refit, RefitConfig
 from guerdon.reward.verdicts import Standing, follow, still_open
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 PAID, PAST = 2.0, -1.0
 """What `scan` adds to the probability of a transition that is paid for, and says of those after."""
@@ -68,6 +69,13 @@ class ClassifierRewardConfig(RefitConfig, RewardConfig):
 
     @model_validator(mode="after")
     def _check(self) -> ClassifierRewardConfig:
+        if self.reward_mode == "per_step" and self.reward_type == "continuous":
+            for name in ("threshold", "hold"):
+                if getattr(self, name) != type(self).model_fields[name].default:
+                    raise ConfigError(
+                        f"'reward.{name}' is set, but nothing reads it: with reward_type "
+                        "continuous and reward_mode per_step every frame pays its probability"
+                    )
         if self.reward_mode == "per_step" and self.terminate != "never":
             raise ConfigError(
                 "'reward.reward_mode' is per_step, but 'reward.terminate' is "
@@ -85,6 +93,9 @@ class Judged(NamedTuple):
     """Whether a frame is a success."""
     held: np.ndarray
     """Whether one is held there."""
+    end: int
+    """The frame by which the episode is judged: its first success, where that ends it, or the
+    last."""
 
 
 @register_reward_model("classifier")
@@ -168,7 +179,8 @@ class ClassifierReward(RewardModel):
         keys = self.image_keys
         if not isinstance(obs, Batch | dict):
             obs = {keys[0]: obs}
-        return {key: np.asarray(obs[key]) for key in keys}
+        size = self.meta["model"]["image_size"]
+        return {key: _of_size(np.asarray(obs[key]), size) for key in keys}
 
     def judge(self, data: Batch) -> Judged:
         """What it says of one whole episode [T, ...] that is in no buffer."""
@@ -178,7 +190,9 @@ class ClassifierReward(RewardModel):
         held, _ = follow(
             Standing.fresh(1), passes[:, None], mask, np.zeros_like(mask), self.config.hold
         )
-        return Judged(probability, passes, held[:, 0])
+        ended = self.decides and held.any()
+        end = int(held.argmax()) if ended else len(held) - 1
+        return Judged(probability, passes, held[:, 0], end)
 
     # --- what transitions are worth
 
@@ -297,7 +311,6 @@ class ClassifierReward(RewardModel):
             return
         self.meta = {**state["meta"]}
         self._check_spaces()
-        self._check_good_enough()
         config = ClassifierConfig(**self.meta["model"])
         self.members = []
         for saved in state["members"]:
@@ -307,18 +320,31 @@ class ClassifierReward(RewardModel):
         if "refit" in state:
             self._refit.load_state_dict(state["refit"], self.members)
 
-    def _check_good_enough(self) -> None:
+    def check_good_enough(self) -> None:
         """Sees that what it pays for is mostly success, by the episodes that the fit held out."""
-        held_out = self.meta["validation"]
-        for name in ("precision", "recall"):
-            least, found = getattr(self.config, f"min_{name}"), held_out[name] or 0.0
+        if self.config.pessimism and len(self.members) < 2:
+            raise ValueError(
+                "'reward.pessimism' is set, but there is one classifier and so no spread: fit "
+                "several with reward.members=3, or leave it out"
+            )
+        for name, found in self._held_out().items():
+            least = getattr(self.config, f"min_{name}")
             if found < least:
                 raise ValueError(
-                    f"the classifier has a {name} of {found:.2f} on held-out episodes at its "
-                    f"threshold {self.meta['threshold']:.3f}, which is below 'reward.min_{name}' "
+                    f"the classifier has a {name} of {found:.2f} on held-out episodes at the "
+                    f"threshold {self.threshold:.3f}, which is below 'reward.min_{name}' "
                     f"({least}): collect more trajectories of both kinds and fit it again, or "
                     f"lower reward.min_{name} if you know why"
                 )
+
+    def _held_out(self) -> dict[str, float]:
+        """Precision and recall on held-out episodes at the threshold that is used."""
+        names = ("precision", "recall")
+        if self.config.threshold is None:
+            return {name: self.meta["validation"][name] or 0.0 for name in names}
+        thresholds, *curves = np.array(self.meta["curve"]).T
+        at = np.searchsorted(thresholds, self.threshold, "right") - 1  # the next one below
+        return {name: float(curve[max(at, 0)]) for name, curve in zip(names, curves, strict=True)}
 
     def _check_spaces(self) -> None:
         """Sees that the environment has the cameras that the classifier looks through."""
@@ -329,15 +355,26 @@ class ClassifierReward(RewardModel):
         parts = getattr(space, "spaces", None)
         if parts is None:
             parts = {keys[0]: space} if len(keys) == 1 else {}
-        channels, height, width = self.meta["model"]["image_size"]
+        channels = self.meta["model"]["image_size"][0]
         for key in keys:
             if key not in parts:
                 raise ValueError(
                     f"the classifier looks through the camera {key!r} (reward.model.image_keys), "
                     f"but observations have {', '.join(parts) or 'no parts'}"
                 )
-            if parts[key].shape not in ((height, width, channels), (channels, height, width)):
+            shape = parts[key].shape
+            if len(shape) != 3 or channels not in (shape[0], shape[-1]):
                 raise ValueError(
-                    f"the classifier was fitted with pictures of {[channels, height, width]} "
-                    f"(reward.model.image_size), but those of {key!r} are {list(parts[key].shape)}"
+                    f"the classifier was fitted with pictures of {channels} channels "
+                    f"(reward.model.image_size), but those of {key!r} are {list(shape)}"
                 )
+
+
+def _of_size(pictures: np.ndarray, size: Sequence[int]) -> np.ndarray:
+    """Pictures [..., H, W, C] or [..., C, H, W] in a size, as they were resized when collected."""
+    channels, height, width = size
+    if pictures.shape[-3:] in ((height, width, channels), (channels, height, width)):
+        return pictures
+    if pictures.shape[-1] == channels:
+        pictures = np.moveaxis(pictures, -1, -3)
+    return resized(pictures, (height, width))

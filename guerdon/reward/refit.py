@@ -1,9 +1,10 @@
 """Refitting a classifier beside the policy: what the policy sees are examples of failure.
 
 Where the policy is as good as the successes that were collected, both look alike. A batch is half
-successes, though, and only a quarter what the policy sees, so that a true success stays likelier
-than not, while a false one, of which there is none among the successes, does not. The threshold is
-chosen anew after each refit, on the episodes that the fit held out.
+successes, though, and only a quarter what the policy sees, so that a true success keeps at least
+even odds in a batch, while a false one, of which there is none among the successes, does not. What
+probabilities mean is lost by that, and the threshold is chosen anew after each refit, wherever it
+then is, on the episodes that the fit held out.
 """
 
 from __future__ import annotations
@@ -115,6 +116,14 @@ class Refit:
             model["image_keys"],
             model["image_size"],
         )
+        if frames.hash != data["hash"]:
+            raise ValueError(
+                f"the trajectories in {self.config.positive_dir or data['positive_dir']} and "
+                f"{self.config.negative_dir or data['negative_dir']} are not those that the "
+                "classifier was fitted with, so nobody knows which it was not shown: fit it again "
+                "to refit it, or name the old ones in 'reward.positive_dir' and "
+                "'reward.negative_dir'"
+            )
         seed = np.random.default_rng(meta["seed"])
         training, held_out = frames.split(meta["split"], seed)
         held_out = seed.permutation(held_out)[:_HELD_OUT]
@@ -195,12 +204,15 @@ class Refit:
         meta["temperature"] = classification.fit_temperature(logits, labels)
         probability = classification.ensemble_probability(logits, meta["temperature"])
         probability = probability.astype(np.float32)  # as frames will be scored
-        meta["threshold"] = classification.threshold_for(probability, labels, meta["target_fpr"])
-        return {
-            "threshold": meta["threshold"],
-            "precision": classification.precision(probability, labels, meta["threshold"]),
-            "recall": classification.recall(probability, labels, meta["threshold"]),
+        threshold = classification.threshold_for(probability, labels, meta["target_fpr"], 0.0)
+        found = {
+            "threshold": max(threshold, float(np.finfo(np.float32).tiny)),
+            "precision": classification.precision(probability, labels, threshold),
+            "recall": classification.recall(probability, labels, threshold),
         }
+        meta["threshold"] = found["threshold"]
+        meta["validation"] = {**meta["validation"], **found}
+        return found
 
     @torch.no_grad()
     def _logits(self, member: BinaryRewardClassifier, rows: np.ndarray, device: str) -> np.ndarray:

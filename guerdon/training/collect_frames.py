@@ -70,7 +70,8 @@ def collect_frames(
             before; None is until there are.
         checkpoint: The best one, the latest, or that of a step; or several.
         noise: How likely each action is replaced by a random one, 0 to 1; several take turns.
-        seed: Of the environments, and of everything that is drawn.
+        seed: Of the environments, and of everything that is drawn; other episodes are played
+            where the folders hold other numbers of trajectories.
         progress: Called with the numbers of positive and negative trajectories after each turn.
     """
     several = [checkpoint] if isinstance(checkpoint, str | int) else checkpoint
@@ -80,13 +81,14 @@ def collect_frames(
         torch.set_num_threads(run.run.threads)
     players = [(policy, level) for policy, _ in loaded for level in noise or (0.0,)]
     patience = PATIENCE * len(players) if n_episodes is None else math.inf
-    seeds = np.random.default_rng(seed)
     played = fruitless = 0
     section = run.env.for_evaluation(min(run.eval.n_envs, n_episodes or run.eval.n_envs))
     with make_env(section) as env:
         check_cameras(env.observation_space, config, section.id)
         with RewardDataCollector(config, env.n_envs) as data, interrupts() as interrupted:
-            before = sum(data.counts)
+            before = data.counts
+            # With what is there, so that going on does not play the same episodes again.
+            seeds = np.random.default_rng([seed, *before])
             for policy, level, number in _turns(players, env.n_envs, n_episodes):
                 if data.full or interrupted() or fruitless >= patience:
                     break
@@ -104,7 +106,7 @@ def collect_frames(
                     progress(positive, negative)
             reason = _reason(data.full, interrupted(), fruitless >= patience)
             positive, negative = data.counts
-    return CollectedFrames(positive, negative, positive + negative - before, played, reason)
+    return CollectedFrames(positive, negative, positive + negative - sum(before), played, reason)
 
 
 def _turns(

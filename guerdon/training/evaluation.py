@@ -154,7 +154,7 @@ class LearnedReturns:
                 self._open[env] = []
                 if self.audit is not None:
                     judged = self._judge(episode)
-                    self.audit.add(judged, episode.success)
+                    self.audit.add(judged, episode.success, bool(episode.terminated[-1]))
                     episode.probability = judged.probability  # so that it is asked once
                 scored = self._reward.score(episode)
                 self._returns.append(float(np.sum(scored, dtype=np.float64)))

@@ -24,8 +24,8 @@ from guerdon.nn.optimizer import Optimizer
 from guerdon.training.checkpoints import save_checkpoint
 from guerdon.training.display import Display, LineDisplay, LiveDisplay, Status
 from guerdon.training.fit_data import (
-    Features,
-    Pictures,
+    FeatureSource,
+    FrameSource,
     Source,
     all_logits,
     balanced_batches,
@@ -33,7 +33,7 @@ from guerdon.training.fit_data import (
     steps_per_epoch,
 )
 from guerdon.training.fit_files import PART, begin_folder
-from guerdon.training.fit_validation import Validation, validate, warnings_of
+from guerdon.training.fit_validation import Validation, operating_points, validate, warnings_of
 from guerdon.training.parts import find_device
 from guerdon.training.recorder import Recorder
 from guerdon.training.run import interrupts
@@ -200,17 +200,19 @@ class _Fit:
 
     def _source(self) -> Source:
         section = self.config.reward
-        pictures = Pictures(self.frames, self.device, section.data.augment)
+        source = FrameSource(self.frames, self.device, section.data.augment)
         if section.model.freeze_encoder:
-            return Features(pictures, self.learners[0].member)
-        return pictures
+            return FeatureSource(source, self.learners[0].member)
+        return source
 
     def _validated(self, source: Source) -> Validation:
         rows, frames = self.held_out, self.frames
         logits = all_logits([learner.member for learner in self.learners], source, rows)
-        return validate(
+        found = validate(
             logits, frames.labels[rows], frames.episodes[rows], self.config.reward.target_fpr
         )
+        self.curve = operating_points(logits, frames.labels[rows], found.temperature)
+        return found
 
     def _weights(self) -> list[dict[str, torch.Tensor]]:
         return [dict(learner.member.state_dict()) for learner in self.learners]
@@ -223,6 +225,7 @@ class _Fit:
             "temperature": found.temperature,
             "target_fpr": section.target_fpr,
             "validation": found.numbers(),
+            "curve": self.curve,
             "data": self.data,
             "seed": self.config.seed,
             "split": section.data.validation_share,

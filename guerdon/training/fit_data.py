@@ -31,7 +31,7 @@ class Source(Protocol):
         ...
 
 
-class Pictures:
+class FrameSource:
     """Frames as they are, or augmented.
 
     Args:
@@ -61,18 +61,18 @@ class Pictures:
         return logits
 
 
-class Features:
+class FeatureSource:
     """What a frozen encoder makes of each frame, computed once.
 
     Args:
-        pictures: The frames.
+        frames: All of them.
         member: Has the encoder; all members have the same.
     """
 
     @torch.no_grad()
-    def __init__(self, pictures: Pictures, member: BinaryRewardClassifier) -> None:
-        number = len(next(iter(pictures.images.values())))
-        parts = [member.encode(pictures.take(rows)) for rows in _chunks(torch.arange(number))]
+    def __init__(self, frames: FrameSource, member: BinaryRewardClassifier) -> None:
+        number = len(next(iter(frames.images.values())))
+        parts = [member.encode(frames.take(rows)) for rows in _chunks(torch.arange(number))]
         self.maps = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
 
     def logits(

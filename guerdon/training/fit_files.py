@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import OmegaConf
 
-from guerdon.config.errors import ConfigError, suggestion
 from guerdon.data.files import atomic_file
 from guerdon.nn.classifier import BinaryRewardClassifier, ClassifierConfig
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint
@@ -77,9 +76,6 @@ def check_fits(meta: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
             matters while fitting, such as ``freeze_encoder``, is not compared.
     """
     for key, value in wanted.items():
-        if key not in ClassifierConfig.model_fields:
-            hint = suggestion(key, ClassifierConfig.model_fields)
-            raise ConfigError(f"unknown key 'reward.model.{key}': {hint}")
         asked = list(value) if isinstance(value, tuple) else value
         if key in COMPARED and value is not None and asked != meta["model"][key]:
             raise ValueError(

@@ -1,5 +1,6 @@
 """What a classifier is worth on episodes that it has not learned from, at their own base rate."""
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -100,6 +101,27 @@ def validate(
     )
 
 
+def operating_points(
+    logits: np.ndarray, labels: np.ndarray, temperature: float
+) -> list[list[float]]:
+    """Threshold, precision and recall at a hundred thresholds; a precision of 0 if none passes.
+
+    Args:
+        logits: [members, N].
+        labels: bool [N].
+        temperature: Divides the logits.
+    """
+    scores = measure.ensemble_probability(logits, temperature).astype(np.float32)
+    return [
+        [
+            float(threshold),
+            float(np.nan_to_num(measure.precision(scores, labels, threshold))),
+            float(np.nan_to_num(measure.recall(scores, labels, threshold))),
+        ]
+        for threshold in np.linspace(0, 0.99, 100)
+    ]
+
+
 def warnings_of(found: Validation) -> list[str]:
     """What a user should know before using a classifier, a sentence each.
 
@@ -107,6 +129,11 @@ def warnings_of(found: Validation) -> list[str]:
         found: How it was validated.
     """
     said = []
+    if math.isnan(found.episode_false_positive_rate):
+        said.append(
+            "validation has no failed episode: nothing can be said of false positives of "
+            "episodes; collect failures, too"
+        )
     if found.positives < FEW_FRAMES or found.positive_episodes < FEW_EPISODES:
         said.append(
             f"validation has only {found.positives} frames with success, from "

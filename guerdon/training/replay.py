@@ -7,9 +7,17 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 
-from guerdon.training.checkpoints import load_checkpoint
-from guerdon.training.evaluation import evaluate
-from guerdon.training.parts import EnvSetting, compose_run, find_device, make_env, make_policy
+from guerdon.reward import REWARDS
+from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint
+from guerdon.training.evaluation import evaluate, evaluation_metrics
+from guerdon.training.parts import (
+    EnvSetting,
+    compose_run,
+    find_device,
+    make_env,
+    make_policy,
+    prepare_reward,
+)
 from guerdon.training.run_folder import RunFolder
 from guerdon.training.video import Film, make_filmed_env
 
@@ -19,7 +27,9 @@ if TYPE_CHECKING:
 
     from guerdon.collect import Collected
     from guerdon.config import GuerdonConfig
+    from guerdon.envs import VectorEnv
     from guerdon.policy import Policy
+    from guerdon.reward import Reward
 
 Checkpoint = Literal["best", "latest"] | int
 
@@ -90,7 +100,10 @@ def evaluate_run(
     else:
         env = make_env(section)
     with env:
-        played = evaluate(policy, env, episodes, seed=seed, deterministic=config.eval.deterministic)
+        reward = _classifier(run_dir, config, policy, env)
+        played = evaluate(
+            policy, env, episodes, seed=seed, deterministic=config.eval.deterministic, reward=reward
+        )
     videos = [film.path for film in films if film.finished]
     for older in set(folder.glob("episode_*.mp4")).difference(videos) if video else ():
         older.unlink()  # it would look like one of these
@@ -120,9 +133,23 @@ def evaluation(played: Collected) -> dict[str, Any]:
         "return_max": max(returns),
         "length_mean": float(np.mean(played.lengths)),
         "success_rate": played.success_rate,
+        "audit": evaluation_metrics(played) if played.audit is not None else None,
         "returns": returns,
         "lengths": played.lengths,
     }
+
+
+def _classifier(
+    run_dir: str | Path, config: GuerdonConfig, policy: Policy, env: VectorEnv
+) -> Reward | None:
+    """The run's reward, where that is a classifier of success: what it says is worth knowing."""
+    root = RunFolder(run_dir).reward
+    kinds = [REWARDS.get(options["type"]) for options in config.reward.terms.values()]
+    if not any(kind.needs_checkpoint for kind in kinds) or not checkpoint_steps(root):
+        return None
+    reward = prepare_reward(config, policy, env, seed=0, display="none")
+    reward.load_state_dict(load_checkpoint(root, parts=("state",))[0]["state"])
+    return reward
 
 
 def _load(

@@ -71,7 +71,14 @@ def load_reward(reward: Reward, config: RewardConfig) -> None:
     assert path is not None
     if is_fit(path):
         _load_classifier(reward, path)
-        return
+    else:
+        _load_run(reward, config, path)
+    for model in reward.models:
+        if isinstance(model, ClassifierReward):
+            model.check_good_enough()
+
+
+def _load_run(reward: Reward, config: RewardConfig, path: str) -> None:
     saved = _read(path, ("state", "options"))
     ours, theirs = (_types(terms) for terms in (config.terms, saved["options"]["reward"]["terms"]))
     if ours != theirs:

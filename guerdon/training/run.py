@@ -254,7 +254,7 @@ def _monitor(
             parts.policy, parts.eval_env, config.eval.episodes,
             seed=int(seed), deterministic=config.eval.deterministic, reward=parts.reward,
         )  # fmt: skip
-        if isinstance(played.audit, Audit) and (warning := played.audit.warning()):
+        for warning in played.audit.warnings() if isinstance(played.audit, Audit) else ():
             recorder.text(f"step {steps}: {warning}")
         return played
 

@@ -8,10 +8,11 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
 from guerdon.cli.train import trajectories_in_words
-from guerdon.data.frames import load_frames, read_trajectory
+from guerdon.data.frames import Trajectory, load_frames, read_trajectory, write_trajectory
 from guerdon.training import collect_frames
 from guerdon.training.checkpoints import checkpoint_steps
 from tests.cli.tiny import BUDGET, guerdon, start, train
@@ -94,6 +95,32 @@ def test_it_goes_on_from_what_is_there(run, tmp_path):
     assert "(2 new, of " in collected(run, tmp_path, "--positive", 5, "--negative", 0)
     assert numbers(tmp_path) == (5, 0)
     assert (tmp_path / "positive" / "000000.npz").read_bytes() == before
+
+
+def test_going_on_plays_other_episodes(run, tmp_path):
+    for _ in range(3):
+        collected(run, tmp_path, "--episodes", 4, "--noise", 0.5)
+    frames = load_frames(*(tmp_path / kind for kind in KINDS), ["base_camera"])
+    assert len(frames.from_positive) == 12
+    assert frames.copies == 0
+
+
+def test_pictures_are_resized_and_the_next_command_says_to_what(run, tmp_path):
+    said = collected(run, tmp_path, "--episodes", 8, "--image-size", "3,16,24", "--noise", "0,1")
+    frames = load_frames(*(tmp_path / kind for kind in KINDS), ["base_camera"])
+    assert frames.images["base_camera"].shape[1:] == (3, 16, 24)
+    assert said.endswith(" 'reward.model.image_size=[3,16,24]'")
+
+
+def test_the_size_is_that_of_a_file_which_can_be_read(tmp_path):
+    data = {f"{kind}_dir": str(tmp_path / kind) for kind in KINDS} | {"image_keys": ["eye"]}
+    (tmp_path / "positive").mkdir()
+    (tmp_path / "positive" / "000000.npz").touch()
+    for cameras in (["hand"], ["hand", "eye"]):
+        images = {key: np.zeros((1, 1, 8 + len(key), 9), np.uint8) for key in cameras}
+        write_trajectory(tmp_path / "positive", Trajectory(images, np.ones(1, np.float32), True))
+    said = trajectories_in_words("other", data, 3, 0)
+    assert said.endswith("'reward.model.image_keys=[eye]' 'reward.model.image_size=[1,11,9]'")
 
 
 def test_episodes_are_those_of_each_policy(run, tmp_path):
@@ -185,6 +212,8 @@ def test_mistakes_are_sentences(run, tmp_path):
         said(run, "--image-keys", "state")
     )
     assert "name each camera once" in said(run, "--image-keys", "base_camera,base_camera")
+    for size in ("64,64", "3,0,64", "3x64x64"):
+        assert f"height and width, as in 3,64,64, not {size!r}" in said(run, "--image-size", size)
     assert "shares between 0 and 1" in said(run, "--noise", 2)
     assert "not 'beast'" in said(run, "--checkpoint", "best,beast")
     assert "holds no run" in said(tmp_path)

@@ -70,9 +70,9 @@ def test_mistakes_are_sentences(data, tmp_path):
     assert "did you mean 'lr'" in refused(*given, "reward.optim.lrr=1")
     assert "did you mean 'reach_classifier'" in refused("reach_clasifier")
     assert "there is no folder" in refused(*given, f"reward.data.negative_dir={tmp_path}/none")
-    assert "are [3, 32, 32], not [3, 64, 64]" in refused(
-        *given, "reward.model.image_size=[3,64,64]"
-    )
+    other = refused(*given, "reward.model.image_size=[3,64,64]")
+    assert "are [3, 32, 32], not [3, 64, 64] as asked for" in other
+    assert other.endswith("fit with 'reward.model.image_size=[3,32,32]'")
     frozen = refused(*given, "reward.model.freeze_encoder=true")
     assert "set reward.model.freeze_encoder=false or name" in frozen
     assert not (tmp_path / "fit").exists()

@@ -1,5 +1,6 @@
 """All frames of two folders: what is loaded, skipped, reported and split."""
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -64,7 +65,8 @@ def test_the_hash_is_that_of_the_contents(folders, tmp_path):
 
 @pytest.mark.parametrize("change", ["pixel", "label", "border", "camera"])
 def test_the_hash_changes_with_any_of_the_contents(folders, change):
-    frames, other = load_frames(*folders, KEYS), load_frames(*folders, KEYS)
+    frames = load_frames(*folders, KEYS)
+    other = replace(load_frames(*folders, KEYS))  # whose hash is not known yet
     if change == "pixel":
         other.images["base_camera"][3, 0, 0, 1] += 1
     elif change == "label":
@@ -92,6 +94,48 @@ def test_files_that_are_no_trajectories_are_skipped_and_named(folders):
     )
     assert report[4].startswith(f"  {negative / '000009.npy'} is damaged or no trajectory: it hol")
     assert report[5].endswith("notes.txt is damaged or no trajectory: it is neither .npz nor .npy")
+
+
+def test_equal_trajectories_are_kept_once(folders):
+    distinct = load_frames(*folders, KEYS)
+    positive, negative = folders
+    write_trajectory(positive, make([0, 1], 20))
+    write_trajectory(positive, make([0, 0.6], 20))  # the same labels in halves
+    write_trajectory(negative, make([0, 0, 1], 10), format="npy")
+    frames = load_frames(*folders, KEYS)
+    assert frames.copies == 3
+    said = "\n3 copies of other trajectories were left out"
+    assert frames.report() == distinct.report() + said
+    assert frames.images["base_camera"][:, 0, 0, 0].tolist() == [10, 11, 12, 20, 21, 30, 31]
+    assert frames.episodes.tolist() == [0, 0, 0, 1, 1, 2, 2]
+    assert frames.from_positive.tolist() == [True, True, False]
+    assert frames.hash == distinct.hash == replace(distinct).hash
+
+
+def test_trajectories_that_differ_anywhere_are_no_copies(folders):
+    positive, _ = folders
+    write_trajectory(positive, make([1, 1], 20))  # a label
+    write_trajectory(positive, make([0, 1], 21))  # pixels
+    write_trajectory(positive, make([0, 1, 1], 20))  # length
+    frames = load_frames(*folders, KEYS)
+    assert frames.copies == 0
+    assert len(frames.from_positive) == 6
+
+
+def test_images_in_any_order_of_memory_are_loaded(tmp_path):
+    trajectory = make([0, 1], 5)
+    write_trajectory(tmp_path / "a", trajectory)
+    images = {key: np.asfortranarray(array) for key, array in trajectory.images.items()}
+    write_trajectory(tmp_path / "b", Trajectory(images, trajectory.labels, True))
+    assert load_frames(tmp_path / "a", tmp_path / "b", KEYS).copies == 1
+
+
+def test_a_report_says_that_there_are_no_failures(folders, tmp_path):
+    (tmp_path / "empty").mkdir()
+    assert load_frames(folders[0], tmp_path / "empty", KEYS).report().splitlines()[1:] == [
+        "negative: 0 trajectories, 0 frames, 0 with label 1 (0.0%), 0 with label 0",
+        "there is no negative trajectory: false positives of failed episodes are not known",
+    ]
 
 
 # --- errors
@@ -140,23 +184,15 @@ def test_only_the_cameras_asked_for_are_loaded(tmp_path):
 
 
 def test_a_file_of_another_size_is_named(folders):
-    with pytest.raises(ValueError, match=r"000000.npz are \[1, 2, 2\], not \[3, 64, 64\]"):
+    asked = r"000000.npz are \[1, 2, 2\], not \[3, 64, 64\] as asked for: fit with "
+    with pytest.raises(ValueError, match=asked + r"'reward.model.image_size=\[1,2,2\]'$"):
         load_frames(*folders, KEYS, [3, 64, 64])
     write_trajectory(folders[1], make([0], size=(1, 3, 2)))
-    with pytest.raises(ValueError, match=r"000001.npz are \[1, 3, 2\], not \[1, 2, 2\]"):
+    with pytest.raises(ValueError, match=r"\[1, 3, 2\], not \[1, 2, 2\] as .*: collect all"):
         load_frames(*folders, KEYS)
 
 
 # --- parts
-
-
-def test_some_trajectories_are_taken_and_numbered_anew(folders):
-    part = load_frames(*folders, KEYS).take(np.array([2, 0]))
-    assert part.images["base_camera"][:, 0, 0, 0].tolist() == [30, 31, 10, 11, 12]
-    assert part.labels.tolist() == [False, False, False, False, True]
-    assert part.episodes.tolist() == [0, 0, 1, 1, 1]
-    assert part.from_positive.tolist() == [False, True]
-    assert len(part.take(np.array([], np.int64))) == 0
 
 
 def frames_of(episodes):

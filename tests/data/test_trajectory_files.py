@@ -1,5 +1,6 @@
 """Files of trajectories: whole or not there, numbered once, and read without running anything."""
 
+import errno
 import io
 import os
 import signal
@@ -232,6 +233,22 @@ def test_a_failed_write_leaves_nothing(tmp_path, monkeypatch, failing):
     with pytest.raises(OSError, match="No space"):
         write_trajectory(tmp_path, make())
     assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOTSUP])
+def test_file_systems_without_hard_links_will_do(tmp_path, monkeypatch, number):
+    def fail(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "link", fail)
+    (tmp_path / "000000.npz").write_bytes(b"mine")
+    (tmp_path / "000001.npy").write_bytes(b"mine, too")
+    monkeypatch.setattr("guerdon.data.trajectory_files.next_number", lambda _: 0)
+    written = [write_trajectory(tmp_path, make(seed=seed)) for seed in (1, 2)]
+    assert names(tmp_path) == ["000000.npz", "000001.npy", "000002.npz", "000003.npz"]
+    for seed, path in enumerate(written, 1):
+        assert_same(read_trajectory(path), make(seed=seed))
+    assert (tmp_path / "000000.npz").read_bytes() == b"mine"
 
 
 # --- files that are none

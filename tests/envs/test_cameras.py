@@ -10,7 +10,7 @@ import pytest
 from gymnasium import spaces
 
 from guerdon.envs import UnusableEnvironmentError, make_vec
-from guerdon.envs.cameras import Pictures, resized
+from guerdon.envs.cameras import Pictures
 
 PICTURES = "guerdon.envs.cameras:Pictures"
 
@@ -53,36 +53,45 @@ class Lamp(gymnasium.Env):
         return np.full((8, 8, 3), self.light, np.uint8) if self.render_mode else None
 
 
-# --- sizes
+# --- observations
 
 
-def grey(rows):
-    return np.repeat(np.array(rows, np.uint8)[..., None], 3, -1)
+class Striped(Lamp):
+    """Shows stripes, always in one array."""
+
+    picture = np.zeros((2, 4, 3), np.uint8)
+
+    def render(self):
+        self.picture[:] = [[[0, 10, 20]], [[self.light, 30, 40]]]
+        self.picture[:, 2:] += 2
+        return self.picture
 
 
 @pytest.mark.parametrize(
-    ("rows", "size", "expected"),
-    [
-        ([[0, 4, 8, 8], [4, 0, 8, 8], [1, 1, 0, 0], [2, 2, 0, 0]], 2, [[2, 8], [2, 0]]),
-        ([[90, 0, 90], [0, 0, 0], [90, 0, 0]], 2, [[40, 40], [40, 0]]),  # shares of 4/9, 2/9, 1/9
-        ([[1, 2], [3, 4]], 4, [[1, 1, 2, 2], [1, 1, 2, 2], [3, 3, 4, 4], [3, 3, 4, 4]]),
-        ([[0, 0, 200, 200]], 2, [[0, 200], [0, 200]]),
-    ],
-)
-def test_a_pixel_is_the_mean_of_what_it_covers(rows, size, expected):
-    small = resized(grey(rows), size)
-    assert small.dtype == np.uint8
-    np.testing.assert_array_equal(small, grey(expected))
+    ("size", "pixels"), [(1, [[[1, 21, 31]]]), (2, [[[0, 10, 20], [2, 12, 22]],
+                                                  [[0, 30, 40], [2, 32, 42]]])]
+)  # fmt: skip
+def test_a_picture_is_resized_with_its_colours(size, pixels):
+    seen, _ = Pictures(Striped(), obs="image", camera_size=size).reset()
+    assert seen.tolist() == pixels
+    assert seen.flags.c_contiguous
 
 
-def test_a_picture_of_the_right_size_is_copied():
-    picture = grey([[1, 2], [3, 4]])
-    same = resized(picture, 2)
-    picture[:] = 0
-    np.testing.assert_array_equal(same, grey([[1, 2], [3, 4]]))
+class Square(Lamp):
+    """Is lit, always in one array."""
+
+    picture = np.zeros((2, 2, 3), np.uint8)
+
+    def render(self):
+        self.picture[:] = self.light
+        return self.picture
 
 
-# --- observations
+def test_a_picture_stays_when_the_next_is_painted_over_it():
+    env = Pictures(Square(), obs="image", camera_size=2)
+    before, _ = env.reset()
+    after = env.step(0)[0]
+    assert (before[0, 0, 0], after[0, 0, 0]) == (0, 10)
 
 
 def test_both_are_observed():

@@ -395,8 +395,9 @@ def _copied(obs):
 
 
 def test_the_loophole_covers_the_goal_from_the_corner_and_is_no_success():
-    plain, loophole = ReachVector(64), ReachVector(64, loophole=True)
+    plain, loophole = (ReachVector(64, loophole=True) for _ in range(2))
     same(plain.reset(seed=0)[0], loophole.reset(seed=0)[0])
+    plain._loophole = False
     inside = np.arange(64) % 2 == 0
     for env in (plain, loophole):
         env.effector[:] = np.where(inside[:, None], 0.9, (0.9, 0.65))
@@ -420,8 +421,15 @@ def test_the_loophole_covers_the_goal_from_the_corner_and_is_no_success():
         same(picture[around], other[around])
 
 
+def test_the_loophole_is_nearer_than_the_goal():
+    env = ReachVector(2000, obs="state", loophole=True)
+    env.reset(seed=0)
+    assert env.effector.min() >= 0
+    assert (env.goal.min(1) < -0.2).all()
+
+
 def test_no_goal_can_be_reached_from_the_corner():
-    env = ReachVector(5000, obs="state", loophole=True)
+    env = ReachVector(5000, obs="state")
     env.reset(seed=0)
     way = np.maximum(0.7 - env.goal, 0)  # to the nearest place in the corner
     assert np.hypot(*way.T).min() > 0.24

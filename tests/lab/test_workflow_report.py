@@ -14,10 +14,11 @@ from tests.training.staging import TINY
 
 RESULT = WorkflowResult(
     seed=7,
-    collect={"eval_success_rate": 0.98},
+    collect={"env_steps": 40_960, "eval_success_rate": 0.98},
     trajectories={"positive": 300, "negative": 120},
     fit={"pr_auc": 0.9914, "precision": 0.95, "recall": 0.876, "calibration_error": 0.0123},
     learn={
+        "env_steps": 61_440,
         "eval_success_rate": 0.96, "eval_success_at_verdict": 0.94, "eval_model_success_rate": 1.0,
     },
     seconds={"collect": 20.4, "fit": 31.5, "learn": 60.0},
@@ -38,9 +39,9 @@ def test_the_table_says_all_that_matters():
         "Classifier on held-out episodes: PR-AUC": "0.991",
         "precision, recall at its threshold": "0.950, 0.876",
         "calibration error": "0.012",
-        "True success, last step:": "",
-        "policy on the environment's success": "98%",
-        "policy on the classifier alone": "96%",
+        "True success at the last step, no exploration:": "",
+        "policy on the environment's success, 40,960 steps": "98%",
+        "policy on the classifier alone, 61,440 steps": "96%",
         "True success where the classifier sees it": "94%",
         "what the classifier says itself": "100%",
         "Seconds for each stage": "20 + 32 + 60",
@@ -49,13 +50,13 @@ def test_the_table_says_all_that_matters():
 
 def test_what_is_not_known_is_a_dash():
     unknown = replace(
-        RESULT, learn={}, fit={"pr_auc": 0.5, "precision": None, "recall": 0.0,
+        RESULT, learn={"env_steps": 0}, fit={"pr_auc": 0.5, "precision": None, "recall": 0.0,
                                "calibration_error": None},
     )  # fmt: skip
     rows = {name.strip(): value for name, value in table(unknown)}
     assert rows["precision, recall at its threshold"] == "-, 0.000"
     assert rows["calibration error"] == "-"
-    assert rows["policy on the classifier alone"] == "-"
+    assert rows["policy on the classifier alone, 0 steps"] == "-"
 
 
 def test_the_page_has_the_table_the_picture_and_what_to_do_next(ran):

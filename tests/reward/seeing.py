@@ -11,7 +11,7 @@ from gymnasium.vector import SyncVectorEnv
 from torch import nn
 
 from guerdon.data import Batch
-from guerdon.data.frames import Trajectory, write_trajectory
+from guerdon.data.frames import Trajectory, load_frames, write_trajectory
 from guerdon.nn.classifier import BinaryRewardClassifier, ClassifierConfig
 from guerdon.nn.init import seeded
 from guerdon.reward.classifier import ClassifierReward
@@ -113,9 +113,12 @@ def meta_of(**changes: Any) -> dict[str, Any]:
     known = {
         "threshold": 0.5, "temperature": 1.0, "target_fpr": 0.01, "validation": GOOD,
         "data": {"positive_dir": "nowhere", "negative_dir": "nowhere"}, "seed": 0, "split": 0.2,
+        "curve": [[0.0, 0.5, 1.0], [0.4, 0.9, 0.8], [0.6, 1.0, 0.3]],
     }  # fmt: skip
     said = {key: changes.pop(key) for key in known if key in changes}
-    return {"model": ClassifierConfig(**{**model, **changes}).model_dump(), **known, **said}
+    found = {"model": ClassifierConfig(**{**model, **changes}).model_dump(), **known, **said}
+    found["data"] = {"hash": hash_of(found["data"]), **found["data"]}
+    return found
 
 
 def reader(*members: nn.Module, meta: dict[str, Any] | None = None, **options: Any) -> Any:
@@ -169,6 +172,14 @@ def write_data(root: Path, number: int = 12, seed: int = 0) -> dict[str, str]:
             folders[kind], Trajectory({"base_camera": shown}, labels, bool(labels.any()))
         )
     return {name: str(folder) for name, folder in folders.items()}
+
+
+def hash_of(data: dict[str, str]) -> str:
+    """What a fit would say of the trajectories in these folders; nothing if there are none."""
+    folders = [data["positive_dir"], data["negative_dir"]]
+    if not all(Path(folder).is_dir() for folder in folders):
+        return ""
+    return load_frames(*folders, ["base_camera"]).hash
 
 
 def pictures(levels: Any) -> np.ndarray:

@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from guerdon.collect import Collector
+from guerdon.config.errors import ConfigError
 from guerdon.data import Batch, ReplayBuffer
+from guerdon.data.pictures import resized
 from guerdon.envs import make_vec
 from guerdon.reward import Reward, Setting, Term
 from guerdon.reward.classifier import ClassifierReward
@@ -21,6 +23,7 @@ from tests.reward.seeing import (
     RESETS_LATER,
     SIZE,
     FirstPixel,
+    Lamp,
     config_of,
     pictures,
     reader,
@@ -221,20 +224,47 @@ def test_a_classifier_that_is_not_good_enough_is_not_used(name, found):
     saved = weights(validation=numbers, threshold=0.625)
     least = {"precision": 0.8, "recall": 0.5}[name]
     sentence = (
-        f"the classifier has a {name} of {found:.2f} on held-out episodes at its threshold 0.625, "
+        f"the classifier has a {name} of {found:.2f} on held-out episodes at the threshold 0.625, "
         f"which is below 'reward.min_{name}' ({least}): collect more trajectories of both kinds "
         f"and fit it again, or lower reward.min_{name} if you know why"
     )
     with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
-        ClassifierReward({}).load_state_dict(saved)
-    ClassifierReward({f"min_{name}": 0.3}).load_state_dict(saved)
+        loaded(saved).check_good_enough()
+    loaded(saved, **{f"min_{name}": 0.3}).check_good_enough()
+
+
+def loaded(saved, **options):
+    model = ClassifierReward(options)
+    model.load_state_dict(saved)
+    return model
+
+
+def test_it_has_to_be_good_enough_at_the_threshold_that_is_used():
+    saved = weights()  # with a precision and recall of 0.9 and 0.8 from 0.4 on, 1 and 0.3 from 0.6
+    loaded(saved, threshold=0.59).check_good_enough()
+    with pytest.raises(ValueError, match=r"a recall of 0.30 on held-out episodes at the thr"):
+        loaded(saved, threshold=0.6).check_good_enough()
+    with pytest.raises(ValueError, match=r"a precision of 0.50 on held-out episodes at the thr"):
+        loaded(saved, threshold=0.39).check_good_enough()
+
+
+def test_one_classifier_cannot_be_pessimistic():
+    with pytest.raises(ValueError, match=r"'reward.pessimism' is set, but there is one classifier"):
+        loaded(weights(), pessimism=1.0).check_good_enough()
+    loaded(weights(2), pessimism=1.0).check_good_enough()
+
+
+@pytest.mark.parametrize("option", [{"hold": 2}, {"threshold": 0.3}])
+def test_options_that_nothing_would_read_are_refused(option):
+    with pytest.raises(ConfigError, match="is set, but nothing reads it"):
+        ClassifierReward({"reward_type": "continuous", "reward_mode": "per_step", **option})
 
 
 def test_a_classifier_that_takes_nothing_for_a_success_is_not_good_enough():
     saved = weights(validation={"precision": None, "recall": 0.0})
     with pytest.raises(ValueError, match=r"has a precision of 0.00 on held-out"):
-        ClassifierReward({}).load_state_dict(saved)
-    ClassifierReward({"min_precision": 0, "min_recall": 0}).load_state_dict(saved)
+        loaded(saved).check_good_enough()
+    loaded(saved, min_precision=0, min_recall=0).check_good_enough()
 
 
 def load(fit, tmp_path, env=(), **reward):
@@ -276,10 +306,23 @@ def test_cameras_that_are_not_there_are_named(tmp_path):
         load(other, tmp_path)
 
 
-def test_pictures_of_another_size_are_named(tmp_path):
-    other = write_fit(tmp_path / "fit", image_size=[3, 32, 32], threshold=0.5)
-    with pytest.raises(ValueError, match=r"\[3, 32, 32\] \(reward.model.image_size\), but those of "
-                                         r"'base_camera' are \[16, 16, 3\]"):  # fmt: skip
+def test_pictures_of_another_size_are_resized_as_in_collecting(tmp_path):
+    saved = weights(image_size=[3, 8, 8], threshold=0.5)
+    seen = []
+    model = loaded(saved)
+    model.members[0].register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    shown = np.stack([Lamp.picture(level) for level in (10, 250)])
+    model.probability({"base_camera": shown})
+    small = resized(np.moveaxis(shown, -1, 1), (8, 8))
+    np.testing.assert_array_equal(seen[0]["base_camera"].numpy(), small)
+    assert np.ptp(small) > 0
+    load(write_fit(tmp_path / "fit", image_size=[3, 32, 32], threshold=0.5), tmp_path)
+
+
+def test_pictures_of_other_channels_are_named(tmp_path):
+    other = write_fit(tmp_path / "fit", image_size=[1, SIZE, SIZE], threshold=0.5)
+    with pytest.raises(ValueError, match=r"pictures of 1 channels \(reward.model.image_size\), but "
+                                         r"those of 'base_camera' are \[16, 16, 3\]"):  # fmt: skip
         load(other, tmp_path)
 
 
@@ -377,6 +420,7 @@ def test_another_classifier_teaches_another_policy(policy, ran, tmp_path):
 
 
 def test_the_threshold_of_a_run_changes_what_is_learned(ran, fit, tmp_path):
-    train(config_of(tmp_path / "run", fit, threshold=0.999), display="none")
+    config = config_of(tmp_path / "run", fit, threshold=0.999, min_recall=0)
+    train(config, display="none")
     one, other = final_policy(ran("ppo")), final_policy(tmp_path / "run")
     assert any(not same(one[key], other[key]) for key in one if "module" in key)

@@ -134,6 +134,7 @@ def test_every_model_that_learns_is_here():
         and REWARDS.get(name).__module__ != "guerdon.reward.controls"
     }
     others = {"trex", "drex", "preference", "rnd", "icm", "ngu", "her", "guided_cost"}
+    others |= {"classifier"}  # learns from pictures beforehand: tests/training/test_fit.py
     # What an expert does more often than the policy costs, with fairl: it drives away from a single
     # right action. What it can teach is in docs/reward_results.md.
     assert built_in == {*IMITATION, *others, "fairl"}

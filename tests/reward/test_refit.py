@@ -21,6 +21,7 @@ from tests.reward.seeing import (
     Lamp,
     config_of,
     episode,
+    hash_of,
     pictures,
     weights,
     write_data,
@@ -102,9 +103,9 @@ def test_half_of_a_batch_are_successes_and_a_quarter_is_what_the_policy_sees(tmp
     grey = {"positive": 255, "negative": 0}
     for kind, level in grey.items():
         (tmp_path / kind).mkdir()
-        for _ in range(5):
-            shown = np.full((4, 3, 16, 16), level, np.uint8)
-            labels = np.full(4, float(kind == "positive"), np.float32)
+        for length in range(4, 9):
+            shown = np.full((length, 3, 16, 16), level, np.uint8)
+            labels = np.full(length, float(kind == "positive"), np.float32)
             write_trajectory(
                 tmp_path / kind, Trajectory({"base_camera": shown}, labels, kind == "positive")
             )
@@ -139,7 +140,7 @@ def test_the_threshold_is_chosen_anew_on_the_episodes_that_the_fit_held_out(data
     temperature = classification.fit_temperature(logits, labels)
     np.testing.assert_allclose(model.meta["temperature"], temperature, rtol=1e-3)
     scores = classification.ensemble_probability(logits, temperature).astype(np.float32)
-    expected = classification.threshold_for(scores, labels, 0.01)
+    expected = classification.threshold_for(scores, labels, 0.01, 0.0)
     np.testing.assert_allclose(model.threshold, expected, atol=1e-4)
     assert metrics["recall"] == classification.recall(scores, labels, expected)
 
@@ -251,11 +252,17 @@ def test_another_learning_rate_counts_from_then_on(data):
 
 
 def test_folders_that_have_moved_can_be_named(data):
-    gone = dict.fromkeys(data, "nowhere")
+    gone = {**dict.fromkeys(data, "nowhere"), "hash": hash_of(data)}
     model = made(gone, **data)
     model.prepare_training()
     with pytest.raises((FileNotFoundError, ValueError), match="nowhere"):
         made(gone).prepare_training()
+
+
+def test_other_trajectories_than_those_of_the_fit_are_refused(data, tmp_path):
+    others = write_data(tmp_path, seed=1)
+    with pytest.raises(ValueError, match="are not those that the classifier was fitted with"):
+        made(data, **others).prepare_training()
 
 
 def test_too_few_frames_are_said_to_be(tmp_path):

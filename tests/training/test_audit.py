@@ -16,9 +16,11 @@ from tests.reward.seeing import ID, FirstPixel, config_of, reader, write_fit
 from tests.training.running import metrics_of
 
 
-def judged(passes, held=None):
+def judged(passes, held=None, ends=True):
     passes = np.array(passes, bool)
-    return Judged(passes.astype(float), passes, passes if held is None else np.array(held, bool))
+    held = passes if held is None else np.array(held, bool)
+    end = int(held.argmax()) if ends and held.any() else len(held) - 1
+    return Judged(passes.astype(float), passes, held, end)
 
 
 def audited(*episodes):
@@ -63,20 +65,44 @@ def test_a_success_has_to_be_held_to_be_claimed():
 
 def test_rates_of_nothing_are_left_out():
     assert Audit().metrics() == {}
-    assert Audit().warning() is None
+    assert Audit().warnings() == []
     assert "reward/false_negative_rate" not in audited(([0, 1], [0, 0])).metrics()
     assert "reward/false_positive_rate" not in audited(([1], [1])).metrics()
 
 
-def test_episodes_of_which_not_all_is_known_are_left_out():
+def test_of_episodes_of_which_not_all_is_known_only_the_claim_counts():
     audit = audited(([1, 0], [np.nan, 1]), ([0, 1], [0, 1]))
-    assert audit.claimed == [True]
+    assert audit.claimed == [True, True]
+    assert audit.confirmed == audit.checked == [True]
+    alone = audited(([1, 0], [np.nan, np.nan]))
+    assert alone.metrics() == {"reward/success_rate": 1.0}
+    assert alone.warnings() == []
+
+
+def test_where_a_success_is_no_end_an_episode_is_judged_by_its_last_frame():
+    audit = Audit()
+    audit.add(judged([0, 1, 1, 1], ends=False), np.array([0, 1, 0, 0.0]))
+    audit.add(judged([1, 1, 0, 0], ends=False), np.array([1, 1, 0, 0.0]))
+    assert audit.claimed == [True, False]
+    assert audit.confirmed == [False, False]
+    np.testing.assert_array_equal(audit.frames, [[3, 2], [0, 3]])
+    assert "cheats" in audit.warnings()[0]
+
+
+def test_an_environment_that_ends_at_success_is_said_to_give_it_away():
+    audit = Audit()
+    audit.add(judged([0, 1]), np.array([0, 1.0]), terminated=True)
+    assert "the environment ends episodes at success" in audit.warnings()[0]
+    other = Audit()
+    other.add(judged([0, 0]), np.array([0, 0.0]), terminated=True)  # it fell, say
+    assert other.warnings() == []
 
 
 def test_a_policy_that_cheats_is_said_to():
     honest, cheat = ([0, 1], [0, 1]), ([0, 1], [0, 0])
-    assert audited(*[honest] * 5, cheat).warning() is None  # one of six
-    assert audited(*[honest] * 4, cheat).warning() == (  # one of five
+    assert audited(*[honest] * 5, cheat).warnings() == []  # one of six
+    (sentence,) = audited(*[honest] * 4, cheat).warnings()  # one of five
+    assert sentence == (
         "the policy cheats its reward: the model sees success in 100% of episodes, but 80% are; "
         "refit it beside the policy with 'reward.cotrain=true', or collect such frames as failures "
         "and fit it again"
@@ -84,7 +110,7 @@ def test_a_policy_that_cheats_is_said_to():
 
 
 def test_a_model_that_sees_too_little_is_not_cheated():
-    assert audited(*[([0, 0], [0, 1])] * 4).warning() is None
+    assert audited(*[([0, 0], [0, 1])] * 4).warnings() == []
 
 
 @pytest.mark.parametrize(
@@ -124,7 +150,7 @@ def test_a_classifier_that_is_right_is_found_to_be():
     assert metrics["eval/success_once"] == metrics["reward/success_rate"]
     assert metrics["reward/false_positive_rate"] == metrics["reward/false_negative_rate"] == 0.0
     assert metrics["reward/eval_return"] == metrics["reward/success_rate"]
-    assert result.audit.warning() is None
+    assert result.audit.warnings() == []
     # Later frames count as well for what the environment calls a success.
     assert metrics["eval/success_rate"] != metrics["eval/success_at_verdict"]
 
@@ -134,14 +160,14 @@ def test_a_classifier_that_is_easily_pleased_is_found_to_be():
     assert metrics["reward/success_rate"] == 1.0
     assert metrics["eval/success_at_verdict"] < 0.2
     assert metrics["reward/false_positive_rate"] > 0.5
-    assert "cheats" in result.audit.warning()
+    assert "cheats" in result.audit.warnings()[0]
 
 
 def test_a_classifier_that_is_never_pleased_misses_everything():
     result, metrics = played(reader(FirstPixel(lambda value: 0 * value)))
     assert metrics["reward/success_rate"] == metrics["reward/eval_return"] == 0.0
     assert metrics["reward/false_negative_rate"] == 1.0
-    assert result.audit.warning() is None
+    assert result.audit.warnings() == []
 
 
 def test_frames_are_scored_once():
@@ -170,7 +196,7 @@ def test_returns_are_those_of_the_same_episodes_without_an_audit(options):
     assert len(set(one.learned)) > 1
 
 
-def test_an_environment_that_tells_only_at_the_end_is_not_audited():
+def test_of_an_environment_that_tells_only_at_the_end_there_are_only_claims():
     from tests.collect.showing import Showing
 
     class Late(Showing):
@@ -187,7 +213,7 @@ def test_an_environment_that_tells_only_at_the_end_is_not_audited():
     )
     result = evaluate(policy, env, 2, reward=reward)
     assert len(result.learned) == 2
-    assert result.audit.metrics() == {}
+    assert list(result.audit.metrics()) == ["reward/success_rate"]
 
 
 # --- in a run

@@ -299,8 +299,6 @@ def test_a_classifier_that_is_not_what_was_asked_for_is_named_by_its_field(learn
         check_fits(meta, {"hidden_dim": 128})
     with pytest.raises(ValueError, match=r"has reward\.model\.image_keys \['base_camera'\], but"):
         check_fits(meta, {"image_keys": ["wrist"]})
-    with pytest.raises(ValueError, match=r"'reward\.model\.hiden_dim': did you mean 'hidden_dim'"):
-        check_fits(meta, {"hiden_dim": 16})
 
 
 # --- parts
@@ -340,3 +338,16 @@ def test_validation_counts_frames_and_episodes():
     assert "only 2 frames with success, from 2 episodes" in texts[0]
     assert "PR-AUC is 0.833, below 0.9" in texts[1]
     assert len(texts) == 2
+
+
+def test_without_failed_episodes_nothing_is_said_of_their_false_positives():
+    labels = np.tile(np.arange(20) < 10, 5)
+    logits = np.where(labels, 5.0, -5.0)[None]
+    found = validate(logits, labels, np.repeat(np.arange(5), 20), 0.01)
+    assert found.numbers()["episode_false_positive_rate"] is None
+    (said,) = warnings_of(found)
+    assert said.startswith("validation has no failed episode: nothing can be said of false posit")
+    labels[:20] = False
+    assert not any("no failed episode" in said for said in warnings_of(
+        validate(logits, labels, np.repeat(np.arange(5), 20), 0.01)
+    ))  # fmt: skip
