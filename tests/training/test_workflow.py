@@ -13,7 +13,7 @@ from guerdon.training.fit import fit
 from guerdon.training.fit_config import compose_fit
 from guerdon.training.fit_files import load_classifier
 from guerdon.training.run import train
-from guerdon.training.workflow import RESULT, run_workflow
+from guerdon.training.workflow import RESULT, Workflow, run_workflow
 from tests.training.running import leaves, same
 from tests.training.staging import BOTH, COLLECT, FIT, LEARN, TINY
 
@@ -108,3 +108,28 @@ def test_an_option_that_is_none_is_said_at_once(tmp_path):
     with pytest.raises(ConfigError, match=r"unknown key 'env\.n_env'"):
         run_workflow(tmp_path / "new", replace(TINY, both=("env.n_env=3",)), display="none")
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.slow
+def test_a_loophole_is_found_and_refitting_closes_it(tmp_path):
+    workflow = Workflow(
+        collect=("run.max_steps=30_000",),
+        fit=("reward.num_epochs=4",),
+        learn=("run.max_steps=2_048",),
+    )
+    run_workflow(tmp_path, workflow, display="none")
+    reward = ("reward=classifier", f"reward.checkpoint_path={tmp_path / 'classifier'}")
+    options = ("eval.episodes=50", "run.max_steps=30_000")
+    found = {}
+    for name, more in (("hacked", ()), ("refitted", ("reward.cotrain=true",))):
+        folder = tmp_path / name
+        found[name] = train(
+            "reach_loophole_ppo", *reward, *options, *more, f"run.dir={folder}", display="none"
+        )
+        log = (folder / "log.txt").read_text()
+        assert "the policy cheats its reward" in log  # before the first refits, too
+    hacked, refitted = found["hacked"], found["refitted"]
+    assert hacked["eval_model_success_rate"] >= 0.8
+    assert hacked["eval_success_at_verdict"] <= 0.2
+    wrong = refitted["eval_model_success_rate"] - refitted["eval_success_at_verdict"]
+    assert wrong <= 0.1
