@@ -41,7 +41,8 @@ def test_the_demo_goes_through_all_stages_and_shows_what_came_of_them(tmp_path):
     assert numbers(result.output, "Classifier on held-out episodes: PR-AUC") == (
         f"{found['fit']['pr_auc']:.3f}"
     )
-    assert numbers(result.output, "policy on the classifier alone") == (
+    steps = f"{found['learn']['env_steps']:,} steps"
+    assert numbers(result.output, f"policy on the classifier alone, {steps}") == (
         f"{found['learn']['eval_success_rate']:.0%}"
     )
     said = " ".join(result.output.split())
