@@ -147,6 +147,7 @@ SECTIONS = (
             Row("minigrid_empty_ppo", 0.8),
             *(Row(f"minigrid_empty_ppo_{model}", 0.8) for model in ("rnd", "icm", "ngu")),
             Row("minigrid_doorkey_ppo", 0.8),
+            Row("minigrid_doorkey_ppo", 0.8, variant="normalized", overrides=NORMALIZED),
             *(Row(f"minigrid_doorkey_ppo_{model}", 0.8) for model in ("rnd", "icm", "ngu")),
         ),
     ),
