@@ -123,7 +123,8 @@ def run(row: Row, seed: int, results: Path) -> dict[str, Any]:
     )
     found = what_came_out(folder) if not ended.returncode else {"error": ended.stderr[-500:]}
     stopped = found.get("summary", {}).get("stop_reason") == "interrupted"
-    if stopped or ended.returncode < 0:
+    held = "is being written by" in found.get("error", "")  # one that was stopped takes a moment
+    if stopped or held or ended.returncode < 0:
         raise SystemExit(f"{folder} was stopped; the same command goes on with it")
     result = {
         "row": asdict(row),

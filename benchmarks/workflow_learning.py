@@ -30,11 +30,12 @@ EVALUATED = ("eval.episodes=100", "eval.n_envs=50")
 IMAGES = (  # a policy that sees pictures and nothing else
     "policy.model.keys=[base_camera]",
     "policy.model.share_encoder=true",
-    "policy.learning_rate=5e-4",
+    "policy.learning_rate=1e-3",
     "learn.repeat=4",
     "run.max_steps=200_000",
     "eval.every=40_000",
 )
+PER_STEP = "reward.reward_mode=per_step"  # every frame pays, so that staying is learned, too
 
 
 @dataclass(frozen=True)
@@ -103,10 +104,10 @@ REACH = Chain(
         ),
         learn(
             "refitted", "reach_loophole_ppo", "classifier",
-            "reward.cotrain=true", "run.max_steps=240_000",
+            "reward.cotrain=true", "run.max_steps=200_000",
         ),
         train("images_environment", "reach_ppo", *IMAGES),
-        learn("images_learned", "reach_ppo", "classifier", *IMAGES),
+        learn("images_learned", "reach_ppo", "classifier", PER_STEP, *IMAGES),
         fit(
             "wide_classifier", "reach_classifier", "environment",
             "reward.model.width=64", "reward.optim.lr=3e-4",
@@ -121,6 +122,7 @@ PUSH = Chain(
         collect("environment", "push_ppo"),
         fit("classifier", "push_classifier", "environment"),
         learn("learned", "push_ppo", "classifier", SPARSE),
+        learn("per_step", "push_ppo", "classifier", SPARSE, PER_STEP),
         train(
             "with_dense", "push_ppo", "reward.checkpoint_path={classifier}",
             "reward.terms={classifier: {}, env: {weight: 0.1}}",

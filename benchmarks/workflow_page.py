@@ -48,11 +48,11 @@ _FIT = """
 
 {steps} steps of {batch_size} frames with the same classifier (ResNet-10 of width 16), AdamW and
 clipped gradients on both sides; only the last row augments. guerdon's seconds hold its validation
-and its checkpoint, which the plain loop has not. *Faster by* is beside the plain loop; the goal is
-the time that loading takes less.
+and its checkpoint, which the plain loop has not. *Faster by* is beside the plain loop, with the
+validation and without; the goal, for the same work, is the time that loading takes less.
 
-| | seconds | of which loading | of which validating | faster by, s | goal, s |
-|---|---:|---:|---:|---:|---:|
+| | seconds | of which loading | of which validating | faster by, s | without validating | goal, s |
+|---|---:|---:|---:|---:|---:|---:|
 """
 _RUNS = """
 ## Learning
@@ -165,13 +165,13 @@ def _fit(result: dict[str, Any]) -> str:
             for part in ("seconds", "loading", "validating")
         ]
         if name == "plain":
-            cells += ["", ""]
+            cells += ["", "", ""]
         else:
-            faster, wanted = (
-                median(a[part] - b[part] for a, b in zip(plain, rounds, strict=True))
-                for part in ("seconds", "loading")
-            )
-            cells += [f"{faster:.2f}", f"{wanted:.2f}, {_met(faster >= wanted)}"]
+            pairs = list(zip(plain, rounds, strict=True))
+            faster = median(a["seconds"] - b["seconds"] for a, b in pairs)
+            alike = median(a["seconds"] - b["seconds"] + b["validating"] for a, b in pairs)
+            wanted = median(a["loading"] - b["loading"] for a, b in pairs)
+            cells += [f"{faster:.2f}", f"{alike:.2f}", f"{wanted:.2f}, {_met(alike >= wanted)}"]
         text += f"| {TITLES[name]} | {' | '.join(cells)} |\n"
     return text
 

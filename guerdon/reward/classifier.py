@@ -2,8 +2,8 @@
 
 The classifier is fitted beforehand (``guerdon reward fit``). A transition is scored on the picture
 that it leads to. The classifier alone decides what is a success: nothing that the environment says
-of it reaches the learner. With ``reward.cotrain`` it is refitted beside the policy, with what the
-policy sees as examples of failure (https://arxiv.org/abs/1805.11686).
+of it reaches the learner. With ``reward.cotrain`` a copy is refitted beside the policy, and doubts
+successes that are like none that was collected.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ PAID, PAST = 2.0, -1.0
 """What `scan` adds to the probability of a transition that is paid for, and says of those after."""
 _SPAN = 8  # steps that are scored together: what comes after a verdict need not be
 _FRAMES = 128  # pictures of one call of the network: what it computes of them fits the cache
+_WORTH = 0.1  # where every frame pays its probability, the least that is worth a second look
 
 
 class ClassifierRewardConfig(RefitConfig, RewardConfig):
@@ -85,6 +86,23 @@ class ClassifierRewardConfig(RefitConfig, RewardConfig):
         return self
 
 
+class Seen(NamedTuple):
+    """What a classifier says of frames [...]."""
+
+    probability: np.ndarray
+    claimed: np.ndarray
+    """Which are successes to it, whether or not that is doubted."""
+
+    @classmethod
+    def nothing(cls, shape: tuple[int, ...]) -> Seen:
+        """Frames that nobody has looked at."""
+        return cls(np.zeros(shape, np.float32), np.zeros(shape, bool))
+
+    def reshape(self, shape: tuple[int, ...]) -> Seen:
+        """The same of frames in another order."""
+        return Seen(*(part.reshape(shape) for part in self))
+
+
 class Judged(NamedTuple):
     """What a classifier says of the frames of an episode [T]."""
 
@@ -120,10 +138,10 @@ class ClassifierReward(RewardModel):
         self.decides = self.config.terminate != "never"
         self.ends_online = self.config.terminate == "online"
         self._standing = self._online = Standing.fresh(1)
-        self._heard: list[np.ndarray] = []  # probabilities that `verdicts` has told since the scan
-        self._past = np.zeros((0, 0), bool)  # what came after a success in the newest rollout
+        self._heard: list[Seen] = []  # what `verdicts` has told since the scan
+        self._claimed = np.zeros((0, 0), bool)  # what was a success to it in the newest rollout
         self._setting: Setting | None = None
-        self._refit = Refit(self.config)
+        self._refit = Refit(self.config, self.config.hold if self.decides else None)
 
     def setup(self, setting: Setting) -> None:
         """See `RewardModel`."""
@@ -145,8 +163,17 @@ class ClassifierReward(RewardModel):
 
     # --- what frames show
 
+    @property
+    def _bound(self) -> float:
+        """The probability from which a frame is worth something."""
+        by_itself = self.config.reward_type == "continuous"
+        return _WORTH if by_itself and self.config.reward_mode == "per_step" else self.threshold
+
     def probability(self, obs: Any) -> np.ndarray:
-        """The probability that frames [...] show a success."""
+        """The probability that frames [...] show a success: 0 where that is doubted."""
+        return self._seen(obs).probability
+
+    def _seen(self, obs: Any) -> Seen:
         pictures = self._pictures(obs)
         lead = next(iter(pictures.values())).shape[:-3]
         flat = {key: frames.reshape(-1, *frames.shape[-3:]) for key, frames in pictures.items()}
@@ -155,10 +182,10 @@ class ClassifierReward(RewardModel):
             self._joined({key: frames[i : i + _FRAMES] for key, frames in flat.items()})
             for i in range(0, number, _FRAMES)
         ]
-        return np.concatenate([np.zeros(0, np.float32), *found]).reshape(lead)
+        return _together([Seen.nothing((0,)), *found]).reshape(lead)
 
     @torch.no_grad()
-    def _joined(self, frames: Mapping[str, np.ndarray]) -> np.ndarray:
+    def _joined(self, frames: Mapping[str, np.ndarray]) -> Seen:
         given = {
             key: torch.from_numpy(np.ascontiguousarray(part)).to(self.device)
             for key, part in frames.items()
@@ -168,7 +195,11 @@ class ClassifierReward(RewardModel):
         joined = said.mean(0)
         if self.config.pessimism and len(said) > 1:
             joined = (joined - self.config.pessimism * said.std(0, correction=0)).clamp(min=0)
-        return joined.float().numpy(force=True)
+        claimed = joined >= self._bound
+        if self._refit.second is not None and claimed.any():
+            shown = {key: part[claimed] for key, part in given.items()}
+            joined[claimed] *= ~self._refit.doubts(shown)
+        return Seen(joined.float().numpy(force=True), claimed.numpy(force=True))
 
     def _pictures(self, obs: Any) -> dict[str, np.ndarray]:
         if not self.members:
@@ -201,10 +232,11 @@ class ClassifierReward(RewardModel):
         mask = np.asarray(data.mask)
         if len(self._standing.run) != mask.shape[1]:
             self._standing = Standing.fresh(mask.shape[1])
-        heard, self._heard = np.concatenate([np.zeros((0, mask.shape[1])), *self._heard]), []
-        known = heard if len(heard) == len(mask) else None
-        said = self._follow(data.obs_next, mask, over(data), self._standing, known)
-        self._past = said == PAST
+        heard = _together([Seen.nothing((0, mask.shape[1])), *self._heard])
+        self._heard = []
+        known = heard if len(heard.claimed) == len(mask) else None
+        said, claimed = self._follow(data.obs_next, mask, over(data), self._standing, known)
+        self._claimed = claimed & mask & (said != PAST)
         return said
 
     def _follow(
@@ -213,10 +245,11 @@ class ClassifierReward(RewardModel):
         mask: np.ndarray,
         ends: np.ndarray,
         standing: Standing,
-        known: np.ndarray | None = None,
-    ) -> np.ndarray:
-        """What `scan` says; probabilities that are known need not be computed."""
+        known: Seen | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """What `scan` says, and what was a success; what is known need not be looked at."""
         pictures = self._pictures(obs_next) if known is None else {}
+        seen = Seen.nothing(mask.shape) if known is None else known
         said = np.zeros(mask.shape, np.float32)
         for start in range(0, len(mask), _SPAN):
             now = slice(start, start + _SPAN)
@@ -224,11 +257,9 @@ class ClassifierReward(RewardModel):
             if self.decides:
                 rows = still_open(standing, rows, over_now)
             if known is None:
-                probability = np.zeros(rows.shape, np.float32)
-                shown = {key: frames[now][rows] for key, frames in pictures.items()}
-                probability[rows] = self.probability(shown)
-            else:
-                probability = known[now]
+                new = self._seen({key: frames[now][rows] for key, frames in pictures.items()})
+                seen.probability[now][rows], seen.claimed[now][rows] = new
+            probability = seen.probability[now]
             passes = probability >= self.threshold
             held, past = follow(
                 standing, passes, mask[now], over_now, self.config.hold, self.ends_online
@@ -238,7 +269,7 @@ class ClassifierReward(RewardModel):
             else:
                 paid = held if self.config.reward_mode == "per_step" else held & over_now
                 said[now] = probability + PAID * paid
-        return said
+        return said, seen.claimed
 
     def score(self, data: Batch) -> Any:
         """See `RewardModel`; rows that were never scanned are taken for episodes from the start.
@@ -249,8 +280,10 @@ class ClassifierReward(RewardModel):
             said = np.asarray(data.scanned)
         else:
             rollout = in_columns(data, ("obs_next", "probability"))
-            fresh, known = Standing.fresh(rollout.mask.shape[1]), rollout.get("probability")
-            said = self._follow(rollout.obs_next, rollout.mask, over(rollout), fresh, known)
+            mask, known = rollout.mask, rollout.get("probability")
+            judged = None if known is None else Seen(known, np.zeros(mask.shape, bool))
+            fresh = Standing.fresh(mask.shape[1])
+            said, _ = self._follow(rollout.obs_next, mask, over(rollout), fresh, judged)
             said = said.reshape(data.rew.shape)
         paid = said >= PAID
         probability = np.where(paid, said - PAID, said).clip(0)
@@ -263,9 +296,9 @@ class ClassifierReward(RewardModel):
 
     def verdicts(self, obs_next: Any, done: np.ndarray, real: np.ndarray) -> np.ndarray:
         """See `RewardModel`."""
-        probability = self.probability(obs_next)[None]
-        self._heard.append(probability)
-        passes = probability >= self.threshold
+        seen = self._seen(obs_next)
+        self._heard.append(seen.reshape((1, len(done))))
+        passes = seen.probability[None] >= self.threshold
         held, _ = follow(self._online, passes, real[None], done[None], self.config.hold, True)
         ended: np.ndarray = held[0]
         return ended
@@ -278,19 +311,18 @@ class ClassifierReward(RewardModel):
     # --- refitting
 
     def collect_data(self, data: Any) -> None:
-        """Remembers some of what the policy has seen, up to its successes."""
-        mask = np.asarray(data.mask)
-        lived = mask & ~self._past if self._past.shape == mask.shape else mask
-        self._refit.remember(self._pictures(data.obs_next), lived, int(mask.sum()))
+        """Remembers some of what the policy was paid for in the rollout that was scanned last."""
+        n_new = int(np.asarray(data.mask).sum())
+        self._refit.remember(self._pictures(data.obs_next), self._claimed, n_new)
 
     def train(self) -> Metrics | None:
-        """Refits the classifier, if there is enough that is new."""
+        """Refits a copy of the classifier, if there is enough that is new."""
         if not self._refit.due:
             return None
-        return self._refit.fit(self.members, self.meta, self.device)
+        return self._refit.fit(self.members[0], self.meta, self.device)
 
     def prepare_training(self) -> None:
-        """Loads the pictures that it was fitted with, before anything is begun."""
+        """Loads the successes that it was fitted with, before anything is begun."""
         self._refit.load(self.meta)
 
     # --- files
@@ -318,7 +350,7 @@ class ClassifierReward(RewardModel):
             member.load_state_dict(saved)
             self.members.append(member.to(self.device).eval())
         if "refit" in state:
-            self._refit.load_state_dict(state["refit"], self.members)
+            self._refit.load_state_dict(state["refit"], self.members[0])
 
     def check_good_enough(self) -> None:
         """Sees that what it pays for is mostly success, by the episodes that the fit held out."""
@@ -368,6 +400,11 @@ class ClassifierReward(RewardModel):
                     f"the classifier was fitted with pictures of {channels} channels "
                     f"(reward.model.image_size), but those of {key!r} are {list(shape)}"
                 )
+
+
+def _together(parts: list[Seen]) -> Seen:
+    """One after the other, along the first axis."""
+    return Seen(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 def _of_size(pictures: np.ndarray, size: Sequence[int]) -> np.ndarray:

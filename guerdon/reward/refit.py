@@ -1,15 +1,16 @@
-"""Refitting a classifier beside the policy: what the policy sees are examples of failure.
+"""Refitting a classifier beside the policy: what the policy is paid for are examples of failure.
 
-Where the policy is as good as the successes that were collected, both look alike. A batch is half
-successes, though, and only a quarter what the policy sees, so that a true success keeps at least
-even odds in a batch, while a false one, of which there is none among the successes, does not. What
-probabilities mean is lost by that, and the threshold is chosen anew after each refit, wherever it
-then is, on the episodes that the fit held out.
+The classifier itself stays as it was fitted, with its threshold. A copy of it, the second opinion,
+learns to tell the successes that were collected from the frames that the policy shows for them
+(https://arxiv.org/abs/1805.11686). A false success is like nothing that was collected: the second
+opinion comes to be sure of that, and the frame is not paid for any longer. A true success is like
+much of it, and the most that the second opinion can say is how much oftener the policy shows it;
+so only a frame that it gives very little chance is doubted.
 """
 
 from __future__ import annotations
 
-import math
+import copy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +23,6 @@ from guerdon.data.frames import Frames, load_frames
 from guerdon.nn.augment import augment
 from guerdon.nn.init import seeded
 from guerdon.nn.optimizer import Optimizer
-from guerdon.ops import classification
 from guerdon.reward.memory import Memory
 
 if TYPE_CHECKING:
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from guerdon.nn.classifier import BinaryRewardClassifier
 
-_HELD_OUT = 2_000  # frames that a threshold is chosen on, at most
-_CALL = 500  # frames of one call of the network
 _DECAY = 0.01  # of AdamW
 
 
@@ -40,14 +38,21 @@ class RefitConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
-    train_every: int = Field(default=4_000, ge=1)
-    """New transitions between two refits; 2,000 to 20,000."""
+    train_every: int = Field(default=2_000, ge=1)
+    """New transitions between two refits; 1,000 to 20,000."""
     update_per_collect: int = Field(default=50, ge=1)
     """Gradient steps of a refit; 20 to 200."""
     batch_size: int = Field(default=64, ge=4)
-    """Frames of a gradient step: half successes, a quarter old failures, a quarter the policy's."""
+    """Frames of a gradient step: half collected successes, half what the policy was paid for."""
     learning_rate: float = Field(default=3e-4, gt=0)
     """Step size of AdamW; 1e-4 to 1e-3."""
+    min_likeness: float = Field(default=0.05, gt=0, lt=0.5)
+    """The least chance of being one of the collected successes, and not one of the policy's, that
+    a frame is paid with; 0.01 to 0.1. At 0.05 the policy may show a kind of success 19 times as
+    often as it was collected."""
+    forget: float = Field(default=0.1, ge=0, le=1)
+    """How far the second opinion goes back to the first before each refit; 0.05 to 0.3. What is
+    easy to tell it learns again at once; what takes long it never comes to be sure of."""
     buffer_size: int = Field(default=4_000, ge=1)
     """Frames of the policy that are remembered."""
     keep_per_collect: int = Field(default=500, ge=1)
@@ -59,55 +64,66 @@ class RefitConfig(BaseModel):
 
 
 class Refit:
-    """Remembers what the policy sees, and refits classifiers.
+    """Remembers what the policy shows for successes, and has a second opinion of such frames.
 
     Args:
         config: The options.
+        shown: How many frames in a row of a success the policy shows before it ends the episode;
+            None where it does not.
+
+    Attributes:
+        second: The second opinion; None until something is refitted.
     """
 
-    def __init__(self, config: RefitConfig) -> None:
+    def __init__(self, config: RefitConfig, shown: int | None = None) -> None:
         self.config = config
+        self.second: BinaryRewardClassifier | None = None
         self.generator = np.random.default_rng(0)
         self.steps = 0
         """Gradient steps so far."""
+        self._shown = shown
         self._memory = Memory(config.buffer_size)
         self._new = 0
-        self._frames: Frames | None = None
-        self._rows: dict[str, np.ndarray] = {}  # rows of the frames by what they are for
-        self._log_odds = 0.0
-        self._optimizers: list[Optimizer] = []
+        self._successes: dict[str, np.ndarray] = {}
+        self._moments = np.zeros(0, np.int64)  # rows of them at which the policy's episodes end
+        self._optimizer: Optimizer | None = None
 
     @property
     def due(self) -> bool:
-        """Whether there is enough that is new."""
-        return self._new >= self.config.train_every
+        """Whether there is enough that is new, and anything to doubt."""
+        enough = len(self._memory) >= self.config.batch_size // 2
+        return enough and self._new >= self.config.train_every
 
-    def remember(
-        self, pictures: Mapping[str, np.ndarray], mask: np.ndarray, n_new: int | None = None
-    ) -> None:
-        """Takes what the policy has seen.
+    def remember(self, pictures: Mapping[str, np.ndarray], claimed: np.ndarray, n_new: int) -> None:
+        """Takes what the policy has shown.
 
         Args:
             pictures: By camera [T, n_envs, ...].
-            mask: Which of them are frames to learn from [T, n_envs].
-            n_new: Transitions that these count as; as many as there are frames by default.
+            claimed: Which of them the classifier takes for successes [T, n_envs].
+            n_new: Transitions that these are from.
         """
-        real = np.flatnonzero(mask)
-        self._new += len(real) if n_new is None else n_new
-        number = min(self.config.keep_per_collect, len(real))
+        self._new += n_new
+        found = np.flatnonzero(claimed)
+        number = min(self.config.keep_per_collect, len(found))
         if number:
             chosen = np.unravel_index(
-                self.generator.choice(real, number, replace=False), mask.shape
+                self.generator.choice(found, number, replace=False), claimed.shape
             )
             self._memory.add(Batch({key: part[chosen] for key, part in pictures.items()}))
 
+    @torch.no_grad()
+    def doubts(self, images: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Which frames [B] that are taken for successes are like none that was collected."""
+        assert self.second is not None
+        return torch.sigmoid(self.second(images)) < self.config.min_likeness
+
     def load(self, meta: Mapping[str, Any]) -> None:
-        """Reads the frames of the first fit, and parts them as that did.
+        """Reads the successes that the classifier was fitted with.
 
         Args:
             meta: What the fit says of the classifier.
         """
-        if self._frames is not None:
+        if self._successes:
             return
         data, model = meta["data"], meta["model"]
         frames = load_frames(
@@ -116,153 +132,110 @@ class Refit:
             model["image_keys"],
             model["image_size"],
         )
-        if frames.hash != data["hash"]:
-            raise ValueError(
-                f"the trajectories in {self.config.positive_dir or data['positive_dir']} and "
-                f"{self.config.negative_dir or data['negative_dir']} are not those that the "
-                "classifier was fitted with, so nobody knows which it was not shown: fit it again "
-                "to refit it, or name the old ones in 'reward.positive_dir' and "
-                "'reward.negative_dir'"
-            )
-        seed = np.random.default_rng(meta["seed"])
-        training, held_out = frames.split(meta["split"], seed)
-        held_out = seed.permutation(held_out)[:_HELD_OUT]
-        labels = frames.labels
-        for rows in (training, held_out):
-            if labels[rows].all() or not labels[rows].any():
-                raise ValueError(
-                    f"{len(frames.from_positive)} trajectories are too few to refit the "
-                    "classifier with some and choose its threshold with others: name folders with "
-                    "more in 'reward.positive_dir' and 'reward.negative_dir'"
-                )
-        self._frames = frames
-        self._rows = {
-            "successes": training[labels[training]],
-            "failures": training[~labels[training]],
-            "held out": held_out,
-        }
-        n_successes, n_failures = (len(self._rows[name]) for name in ("successes", "failures"))
-        self._log_odds = math.log(n_successes / n_failures)
+        self._successes = {key: part[frames.labels] for key, part in frames.images.items()}
+        self._moments = np.flatnonzero(_first(frames, self._shown)[frames.labels])
 
     def fit(
-        self, members: list[BinaryRewardClassifier], meta: dict[str, Any], device: str
+        self, first: BinaryRewardClassifier, meta: Mapping[str, Any], device: str
     ) -> dict[str, Any]:
-        """Refits classifiers; `meta` gets the new temperature and threshold."""
+        """Refits the second opinion, which begins as a copy of the first."""
         self.load(meta)
         self._new = 0
-        if not self._optimizers:
-            self._optimizers = [_optimizer(member, self.config) for member in members]
-        losses = []
-        for member, optimizer in zip(members, self._optimizers, strict=True):
-            member.train()
-            with seeded(self.generator):  # of dropout
-                steps = range(self.config.update_per_collect)
-                losses += [self._step(member, optimizer, device) for _ in steps]
-            member.eval()
+        second = self.second or self._begin(first)
+        with torch.no_grad():
+            for own, fitted in zip(second.parameters(), first.parameters(), strict=True):
+                own.lerp_(fitted, self.config.forget)
+        second.train()
+        with seeded(self.generator):  # of dropout
+            found = [self._step(device) for _ in range(self.config.update_per_collect)]
+        second.eval()
         self.steps += self.config.update_per_collect
-        return {"loss": torch.stack(losses).mean(), **self._calibrate(members, meta, device)}
+        losses, doubted = zip(*found, strict=True)
+        return {"loss": torch.stack(losses).mean(), "doubted": torch.stack(doubted).mean()}
 
-    def _step(
-        self, member: BinaryRewardClassifier, optimizer: Optimizer, device: str
-    ) -> torch.Tensor:
+    def _begin(
+        self, first: BinaryRewardClassifier, saved: Mapping[str, Any] | None = None
+    ) -> BinaryRewardClassifier:
+        """Makes the second opinion a copy of the first, or what it was when it was saved."""
+        second, rate = copy.deepcopy(first), self.config.learning_rate
+        optimizer = Optimizer(
+            second.parameters(), rate, max_grad_norm=1.0, weight_decay=_DECAY, alone=True
+        )
+        if saved is not None:
+            second.load_state_dict(saved["second"])
+            optimizer.load_state_dict({**saved["optimizer"], "learning_rate": rate})
+        self.second, self._optimizer = second, optimizer
+        return second
+
+    def _step(self, device: str) -> tuple[torch.Tensor, torch.Tensor]:
+        """The loss, and the share of the policy's frames that are doubted."""
+        assert self.second is not None
+        assert self._optimizer is not None
         half = self.config.batch_size // 2
-        quarter = self.config.batch_size - half - half // 2
-        assert self._frames is not None
-        parts = [
-            self._drawn("successes", half),
-            self._drawn("failures", half // 2),
-            _channels_first(self._memory.sample(quarter, self.generator), self._frames),
-        ]
-        keys = parts[0].keys()
-        images = {
-            key: torch.from_numpy(np.concatenate([part[key] for part in parts])).to(device)
-            for key in keys
-        }
+        n_successes = len(next(iter(self._successes.values())))
+        rows = self.generator.integers(n_successes, size=half)
+        rows[: half // 2] = self.generator.choice(self._moments, half // 2)
+        successes = {key: part[rows] for key, part in self._successes.items()}
+        remembered = self._memory.sample(self.config.batch_size - half, self.generator)
+        paid = _channels_first(remembered, successes)
         generator = torch.Generator().manual_seed(int(self.generator.integers(2**62)))
-        images = {key: augment(batch, generator) for key, batch in images.items()}
+        images = {
+            key: augment(torch.from_numpy(np.concatenate([part, paid[key]])).to(device), generator)
+            for key, part in successes.items()
+        }
         labels = torch.zeros(self.config.batch_size, device=device)
         labels[:half] = 1.0
-        # As in the fit: batches are balanced, probabilities are meant at the data's own base rate.
-        logits = member(images) - self._log_odds
+        logits = self.second(images)
         loss = functional.binary_cross_entropy_with_logits(logits, labels)
-        optimizer.step(loss)
-        return loss.detach()
-
-    def _drawn(self, name: str, number: int) -> dict[str, np.ndarray]:
-        assert self._frames is not None
-        rows = self.generator.choice(self._rows[name], number)
-        return {key: part[rows] for key, part in self._frames.images.items()}
-
-    def _calibrate(
-        self, members: list[BinaryRewardClassifier], meta: dict[str, Any], device: str
-    ) -> dict[str, Any]:
-        """Chooses temperature and threshold as the fit did; precision and recall with them."""
-        assert self._frames is not None
-        rows = self._rows["held out"]
-        logits = np.stack([self._logits(member, rows, device) for member in members])
-        labels = self._frames.labels[rows]
-        meta["temperature"] = classification.fit_temperature(logits, labels)
-        probability = classification.ensemble_probability(logits, meta["temperature"])
-        probability = probability.astype(np.float32)  # as frames will be scored
-        threshold = classification.threshold_for(probability, labels, meta["target_fpr"], 0.0)
-        found = {
-            "threshold": max(threshold, float(np.finfo(np.float32).tiny)),
-            "precision": classification.precision(probability, labels, threshold),
-            "recall": classification.recall(probability, labels, threshold),
-        }
-        meta["threshold"] = found["threshold"]
-        meta["validation"] = {**meta["validation"], **found}
-        return found
-
-    @torch.no_grad()
-    def _logits(self, member: BinaryRewardClassifier, rows: np.ndarray, device: str) -> np.ndarray:
-        assert self._frames is not None
-        parts = []
-        for start in range(0, len(rows), _CALL):
-            now = rows[start : start + _CALL]
-            images = {
-                key: torch.from_numpy(part[now]).to(device)
-                for key, part in self._frames.images.items()
-            }
-            parts.append(member(images).numpy(force=True))
-        return np.concatenate(parts)
+        self._optimizer.step(loss)
+        doubted = torch.sigmoid(logits[half:].detach()) < self.config.min_likeness
+        return loss.detach(), doubted.float().mean()
 
     # --- files
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that is needed to go on."""
-        return {
+        state = {
             "memory": self._memory.state_dict(),
             "generator": self.generator.bit_generator.state,
             "steps": self.steps,
             "new": self._new,
-            "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
         }
+        if self.second is None or self._optimizer is None:
+            return state
+        weights = {name: value.clone() for name, value in self.second.state_dict().items()}
+        return {**state, "second": weights, "optimizer": self._optimizer.state_dict()}
 
-    def load_state_dict(
-        self, state: Mapping[str, Any], members: list[BinaryRewardClassifier]
-    ) -> None:
-        """Goes on where `state_dict` was taken."""
+    def load_state_dict(self, state: Mapping[str, Any], first: BinaryRewardClassifier) -> None:
+        """Goes on where `state_dict` was taken.
+
+        Args:
+            state: What it gave.
+            first: The classifier that the second opinion is a copy of.
+        """
         self._memory.load_state_dict(state["memory"])
         self.generator.bit_generator.state = state["generator"]
         self.steps, self._new = state["steps"], state["new"]
-        self._optimizers = []
-        for member, saved in zip(members, state["optimizers"], strict=False):  # none at first
-            optimizer = _optimizer(member, self.config)
-            optimizer.load_state_dict({**saved, "learning_rate": self.config.learning_rate})
-            self._optimizers.append(optimizer)
+        self.second, self._optimizer = None, None
+        if "second" in state:
+            self._begin(first, state)
 
 
-def _optimizer(member: BinaryRewardClassifier, config: RefitConfig) -> Optimizer:
-    return Optimizer(
-        member.parameters(), config.learning_rate, max_grad_norm=1.0, weight_decay=_DECAY,
-        alone=True,
-    )  # fmt: skip
+def _first(frames: Frames, number: int | None) -> np.ndarray:
+    """Which frames [N] are among the first so many of a success; all of them if None."""
+    if number is None:
+        return frames.labels
+    follows = np.zeros(len(frames), bool)
+    follows[1:] = frames.labels[:-1] & (frames.episodes[1:] == frames.episodes[:-1])
+    rows = np.arange(len(frames))
+    begun = np.maximum.accumulate(np.where(follows, 0, rows))
+    first: np.ndarray = frames.labels & (rows - begun < number)
+    return first
 
 
-def _channels_first(pictures: Batch, like: Frames) -> dict[str, np.ndarray]:
+def _channels_first(pictures: Batch, like: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Pictures [N, ...] of environments in the layout of files."""
     return {
-        key: part if part.shape[1:] == like.images[key].shape[1:] else np.moveaxis(part, -1, 1)
+        key: part if part.shape[1:] == like[key].shape[1:] else np.moveaxis(part, -1, 1)
         for key, part in pictures.items()
     }

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from guerdon.envs import Push, PushVector, Reach, ReachVector, make_vec
 from guerdon.envs.ids import registered_limit
 from guerdon.envs.raster import pixel_of
+from guerdon.envs.tabletop import CORNER
 
 IDS = ["guerdon/Reach-v0", "guerdon/Push-v0", "guerdon/ReachLoophole-v0"]
 VECTORS = [ReachVector, PushVector]
@@ -400,7 +401,7 @@ def test_the_loophole_covers_the_goal_from_the_corner_and_is_no_success():
     plain._loophole = False
     inside = np.arange(64) % 2 == 0
     for env in (plain, loophole):
-        env.effector[:] = np.where(inside[:, None], 0.9, (0.9, 0.65))
+        env.effector[:] = np.where(inside[:, None], 0.9, (0.9, CORNER - 0.05))
     still = np.zeros((64, 2))
     (ours, *rest, info), (theirs, *expected, told) = loophole.step(still), plain.step(still)
     same(rest, expected)
@@ -431,8 +432,8 @@ def test_the_loophole_is_nearer_than_the_goal():
 def test_no_goal_can_be_reached_from_the_corner():
     env = ReachVector(5000, obs="state")
     env.reset(seed=0)
-    way = np.maximum(0.7 - env.goal, 0)  # to the nearest place in the corner
-    assert np.hypot(*way.T).min() > 0.24
+    way = np.maximum(CORNER - env.goal, 0)  # to the nearest place in the corner
+    assert np.hypot(*way.T).min() > env.goal_radius - 1e-6
     assert env.goal.max(0).min() > 0.69  # beside it there are some
 
 
@@ -454,7 +455,7 @@ def test_chance_succeeds_now_and_then(vector, least, most):
     corner = np.zeros(2000, bool)
     for actions in generator.standard_normal((50, 2000, 2)):
         obs, *_, info = env.step(actions)
-        corner |= (obs[:, :2] > 0.7).all(1)
+        corner |= (obs[:, :2] > CORNER).all(1)
     assert least < info["success_once"].mean() < most
     assert corner.mean() > 0.01
 
