@@ -32,7 +32,7 @@ IMAGES = (  # a policy that sees pictures and nothing else
     "policy.model.share_encoder=true",
     "policy.learning_rate=1e-3",
     "learn.repeat=4",
-    "run.max_steps=200_000",
+    "run.max_steps=300_000",
     "eval.every=40_000",
 )
 PER_STEP = "reward.reward_mode=per_step"  # every frame pays, so that staying is learned, too

@@ -31,7 +31,7 @@ learned from the environment's reward; measured on held-out episodes, at its thr
 ON_REACH = """Reach, 64 environments. *environment*: the reward is the environment's success
 (60,000 steps). *learned*: it is the classifier of width 16, and nothing else (80,000 steps).
 *wide*: the same with the full width of 64. *images*: policies that see the picture and nothing else
-(200,000 steps); the classifier then pays for every frame (`reward.reward_mode=per_step`), as the
+(300,000 steps); the classifier then pays for every frame (`reward.reward_mode=per_step`), as the
 environment does, and nothing ends an episode."""
 ON_PUSH = """Push, 400,000 steps. *environment*: the environment's dense reward. *learned*: the
 classifier alone, from scratch, which pays once, at the verdict: what comes after is nothing to the
