@@ -126,8 +126,8 @@ def test_a_loophole_is_found_and_refitting_closes_it(tmp_path):
         found[name] = train(
             "reach_loophole_ppo", *reward, *options, *more, f"run.dir={folder}", display="none"
         )
-        log = (folder / "log.txt").read_text()
-        assert "the policy cheats its reward" in log  # before the first refits, too
+        cheats = "the policy cheats its reward" in (folder / "log.txt").read_text()
+        assert cheats or name == "refitted"  # which may be quick enough
     hacked, refitted = found["hacked"], found["refitted"]
     assert hacked["eval_model_success_rate"] >= 0.8
     assert hacked["eval_success_at_verdict"] <= 0.2
