@@ -23,8 +23,10 @@ seeds, each of which is shown. Every policy is the *final* one, played for 100 e
 exploration. Success is the environment's own word, which no policy has heard that learns from a
 classifier: *at the last step* of an episode of 50, and *at the verdict*, the frame at which the
 classifier takes an episode for a success, and which is the last one for the learner. *The
-classifier says* is the share of episodes that it takes for a success. A mean, and every seed. What
-options were tried, was tried with other seeds than these.
+classifier says* is the share of episodes that it takes for a success. A mean, and every seed.
+A first round with these seeds had shown that refitting unlearned true successes, that one policy of
+three did not find the loophole, and that policies of pictures learned too slowly; what was changed
+for that was tried with seeds 10 to 13.
 """
 CLASSIFIERS = """A classifier of single pictures (ResNet-10), fitted to what a policy saw while it
 learned from the environment's reward; measured on held-out episodes, at its threshold."""
@@ -95,15 +97,15 @@ def page() -> str:
         HEAD,
         "## Classifiers\n",
         _filled(CLASSIFIERS),
-        _table(fitted, FITTED),
+        _table(fitted, FITTED, digits=3),
         "## Reach\n",
         _filled(ON_REACH),
         _table([(REACH, name) for name in reach], PLAYED),
-        shown.get("reach", ""),
+        _below(shown, "reach"),
         "## When the policy cheats\n",
         _filled(ON_LOOPHOLE),
         _table([(REACH, name) for name in LOOPHOLE], PLAYED),
-        *(shown.get(name, "") for name in LOOPHOLE),
+        *(_below(shown, name) for name in LOOPHOLE),
         "## Push\n",
         _filled(ON_PUSH),
         _table([(PUSH, name) for name in push], PLAYED),
@@ -111,29 +113,35 @@ def page() -> str:
     return "\n".join(part for part in parts if part) + "\n"
 
 
+def _below(shown: dict[str, str], name: str) -> str:
+    return f"{shown[name]}\n" if name in shown else ""
+
+
 def _filled(text: str) -> str:
     return textwrap.fill(" ".join(text.split()), 100) + "\n"
 
 
-def _table(rows: Any, columns: tuple[Column, ...]) -> str:
+def _table(rows: Any, columns: tuple[Column, ...], digits: int = 2) -> str:
     names = ["", *(name for name, _ in columns)]
     lines = [" | ".join(names), " | ".join("---" for _ in names)]
     for chain, stage in rows:
         found = results_of(chain, stage)
         cells = [f"`{chain.name}` {stage.replace('_', ' ')}"]
         none = ["not run yet", *[""] * (len(columns) - 1)]
-        cells += [_cell(found, find) for _, find in columns] if found else none
+        cells += [_cell(found, find, digits) for _, find in columns] if found else none
         lines.append(" | ".join(cells))
     return "\n".join(f"| {line} |" for line in lines) + "\n"
 
 
-def _cell(results: list[dict[str, Any]], find: Callable[[dict[str, Any]], Any]) -> str:
+def _cell(
+    results: list[dict[str, Any]], find: Callable[[dict[str, Any]], Any], digits: int = 2
+) -> str:
     """The value of every seed, and their mean; one that failed says so."""
     values = ["failed" if "error" in result else find(result) for result in results]
     numbers = [value for value in values if isinstance(value, int | float)]
     if not numbers:
         return "failed" if "failed" in values else ""
-    each = ", ".join(f"{value:.2f}" if value in numbers else str(value) for value in values)
+    each = ", ".join(f"{value:.{digits}f}" if value in numbers else str(value) for value in values)
     return f"{np.mean(numbers):.3f} ({each})"
 
 

@@ -43,9 +43,8 @@ def demo(
     typer.echo(
         f"\nThe report is {report}. Try next:\n"
         f"  guerdon eval {shlex.quote(str(folder / 'learn'))} --video\n"
-        f"  guerdon train reach_ppo reward=classifier "
-        f"reward.checkpoint_path={shlex.quote(str(folder / 'classifier'))} "
-        f"env.id=guerdon/ReachLoophole-v0\n"
+        f"  guerdon train reach_loophole_ppo reward=classifier "
+        f"reward.checkpoint_path={shlex.quote(str(folder / 'classifier'))}\n"
         f"  guerdon train cartpole_fixed_ppo_gail\n"
         f"  guerdon list presets"
     )

@@ -287,8 +287,9 @@ class ClassifierReward(RewardModel):
             said = said.reshape(data.rew.shape)
         paid = said >= PAID
         probability = np.where(paid, said - PAID, said).clip(0)
-        if "scanned" in data and self._refit.steps and "obs_next" in self.fields:
-            probability = self.probability(data.obs_next)  # it has learned since
+        if "scanned" in data and "obs_next" in self.fields and self._refit.second is not None:
+            worth = paid | (probability >= self._bound)
+            probability[worth] = self.probability(data.obs_next[worth])  # it has learned since
             paid = paid & (probability >= self.threshold)
         if self.config.reward_type == "binary":
             return paid
@@ -312,8 +313,9 @@ class ClassifierReward(RewardModel):
 
     def collect_data(self, data: Any) -> None:
         """Remembers some of what the policy was paid for in the rollout that was scanned last."""
-        n_new = int(np.asarray(data.mask).sum())
-        self._refit.remember(self._pictures(data.obs_next), self._claimed, n_new)
+        mask = np.asarray(data.mask)
+        claimed = self._claimed if self._claimed.shape == mask.shape else np.zeros_like(mask)
+        self._refit.remember(self._pictures(data.obs_next), claimed, int(mask.sum()))
 
     def train(self) -> Metrics | None:
         """Refits a copy of the classifier, if there is enough that is new."""
