@@ -42,7 +42,7 @@ policy learns to leave the cube where it is. *with_dense*: the classifier, once,
 dense reward, which does know of success.
 *demonstrated*: the classifier alone, fitted to episodes of the trained policy with four shares of
 random actions, instead of what it saw while it learned."""
-ON_LOOPHOLE = """Reach with a planted flaw: in one corner, which is nearer than the goal, the goal
+ON_LOOPHOLE = """Reach with a planted flaw: in one corner, mostly nearer than the goal, the goal
 looks as if it were reached. The classifier has never seen that. *loophole*: it is used as it is,
 and the run says while it happens that the policy cheats. *refitted*: the same with
 `reward.cotrain=true`, and longer, since the policy has to find the goal anew: a second opinion,

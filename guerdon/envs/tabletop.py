@@ -340,7 +340,7 @@ class Reach(_Tabletop):
         loophole: Plants a flaw for rewards that are learned from pictures: while the effector is in
             the corner with both coordinates above 0.6, which is far from any goal, a second dark
             disc covers the goal. It looks like success there, and is none. Episodes begin on that
-            side of the table, and goals are on the other, so that the corner is the shorter way.
+            side of the table, and goals are on the other, so that the corner is mostly nearer.
         max_episode_steps: Truncates episodes; None is never, and the id is registered with 50.
         render_mode: ``rgb_array`` lets `render` give the picture.
     """

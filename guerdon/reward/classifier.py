@@ -17,11 +17,12 @@ from pydantic import Field, model_validator
 from guerdon.config.errors import ConfigError
 from guerdon.data.batch import Batch
 from guerdon.data.pictures import resized
+from guerdon.data.trajectory_files import to_uint8
 from guerdon.nn.classifier import BinaryRewardClassifier, ClassifierConfig
 from guerdon.reward.base import Metrics, RewardConfig, RewardModel, Setting, register_reward_model
 from guerdon.reward.history import in_columns, over
 from guerdon.reward.refit import Refit, RefitConfig
-from guerdon.reward.verdicts import Standing, follow, still_open
+from guerdon.reward.verdicts import Standing, first_claims, follow, still_open
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -139,7 +140,8 @@ class ClassifierReward(RewardModel):
         self.ends_online = self.config.terminate == "online"
         self._standing = self._online = Standing.fresh(1)
         self._heard: list[Seen] = []  # what `verdicts` has told since the scan
-        self._claimed = np.zeros((0, 0), bool)  # what was a success to it in the newest rollout
+        self._claimed = np.zeros((0, 0), bool)  # what a refit learns from in the newest rollout
+        self._n_claims = np.zeros(1, np.int64)  # of the running episodes
         self._setting: Setting | None = None
         self._refit = Refit(self.config, self.config.hold if self.decides else None)
 
@@ -147,6 +149,7 @@ class ClassifierReward(RewardModel):
         """See `RewardModel`."""
         self._setting = setting
         self._standing, self._online = (Standing.fresh(setting.n_envs) for _ in range(2))
+        self._n_claims = np.zeros(setting.n_envs, np.int64)
         self._refit.generator = np.random.default_rng(setting.seed)
         if not setting.on_policy:
             self.fields = ("obs_next",)  # what it said of old transitions may have changed
@@ -211,7 +214,7 @@ class ClassifierReward(RewardModel):
         if not isinstance(obs, Batch | dict):
             obs = {keys[0]: obs}
         size = self.meta["model"]["image_size"]
-        return {key: _of_size(np.asarray(obs[key]), size) for key in keys}
+        return {key: _of_size(to_uint8(np.asarray(obs[key]), key), size) for key in keys}
 
     def judge(self, data: Batch) -> Judged:
         """What it says of one whole episode [T, ...] that is in no buffer."""
@@ -232,11 +235,15 @@ class ClassifierReward(RewardModel):
         mask = np.asarray(data.mask)
         if len(self._standing.run) != mask.shape[1]:
             self._standing = Standing.fresh(mask.shape[1])
+            self._n_claims = np.zeros(mask.shape[1], np.int64)
         heard = _together([Seen.nothing((0, mask.shape[1])), *self._heard])
         self._heard = []
         known = heard if len(heard.claimed) == len(mask) else None
-        said, claimed = self._follow(data.obs_next, mask, over(data), self._standing, known)
+        ends = over(data)
+        said, claimed = self._follow(data.obs_next, mask, ends, self._standing, known)
         self._claimed = claimed & mask & (said != PAST)
+        if self.decides:
+            self._claimed = first_claims(self._n_claims, self._claimed, ends, self.config.hold)
         return said
 
     def _follow(
@@ -308,14 +315,15 @@ class ClassifierReward(RewardModel):
         """See `RewardModel`."""
         self._standing.begin(env_ids)
         self._online.begin(env_ids)
+        self._n_claims[slice(None) if env_ids is None else env_ids] = 0
 
     # --- refitting
 
     def collect_data(self, data: Any) -> None:
-        """Remembers some of what the policy was paid for in the rollout that was scanned last."""
+        """Remembers what the policy got success for in this rollout, which was scanned last."""
         mask = np.asarray(data.mask)
-        claimed = self._claimed if self._claimed.shape == mask.shape else np.zeros_like(mask)
-        self._refit.remember(self._pictures(data.obs_next), claimed, int(mask.sum()))
+        claimed = mask & self._claimed
+        self._refit.remember(self._pictures(data.obs_next[claimed]), int(mask.sum()))
 
     def train(self) -> Metrics | None:
         """Refits a copy of the classifier, if there is enough that is new."""

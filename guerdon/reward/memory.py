@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Memory:
-    """A ring of transitions: the newest ones take the place of the oldest.
+    """Some of the transitions that it was given.
 
     Args:
         size: Transitions that it holds at most.
@@ -30,18 +30,36 @@ class Memory:
         return min(self._written, self.size)
 
     def add(self, rows: Batch) -> None:
-        """Takes rows [N, ...], oldest first."""
+        """Takes rows [N, ...], oldest first, in the place of the oldest that it holds."""
         leaves = dict(flatten(rows))
         number = len(next(iter(leaves.values())))
         if not self._columns:
-            self._columns = {
-                path: np.empty((self.size, *leaf.shape[1:]), leaf.dtype)
-                for path, leaf in leaves.items()
-            }
+            self._make_room(leaves)
         places = (self._written + np.arange(max(0, number - self.size), number)) % self.size
         for path, column in self._columns.items():
             column[places] = leaves[path][-len(places) :]
         self._written += number
+
+    def mix_in(self, rows: Batch, generator: np.random.Generator) -> None:
+        """Takes rows [N, ...] so that each that ever was is held with the same chance.
+
+        Where everything is taken in this way, and not by `add`.
+        """
+        leaves = dict(flatten(rows))
+        order = self._written + np.arange(len(next(iter(leaves.values()))))
+        places = np.where(order < self.size, order, generator.integers(order + 1))
+        if not self._columns:
+            self._make_room(leaves)
+        for row in np.flatnonzero(places < self.size):
+            for path, column in self._columns.items():
+                column[places[row]] = leaves[path][row]
+        self._written += len(order)
+
+    def _make_room(self, leaves: Mapping[tuple[str, ...], np.ndarray]) -> None:
+        self._columns = {
+            path: np.empty((self.size, *leaf.shape[1:]), leaf.dtype)
+            for path, leaf in leaves.items()
+        }
 
     def sample(self, number: int, generator: np.random.Generator) -> Batch:
         """Draws rows, each as likely as any, with replacement."""

@@ -1,4 +1,4 @@
-"""Refitting a classifier beside the policy: what the policy is paid for are examples of failure.
+"""Refitting a classifier beside the policy: what the policy gets success for are failures to it.
 
 The classifier itself stays as it was fitted, with its threshold. A copy of it, the second opinion,
 learns to tell the successes that were collected from the frames that the policy shows for them
@@ -6,6 +6,10 @@ learns to tell the successes that were collected from the frames that the policy
 opinion comes to be sure of that, and the frame is not paid for any longer. A true success is like
 much of it, and the most that the second opinion can say is how much oftener the policy shows it;
 so only a frame that it gives very little chance is doubted.
+
+What is remembered of the policy is a fair sample of the whole run, so that a false success of long
+ago stays known. Where a success ends an episode, its first claim alone is remembered: a policy
+that stays where it is doubted would otherwise show that one ever oftener.
 """
 
 from __future__ import annotations
@@ -43,7 +47,7 @@ class RefitConfig(BaseModel):
     update_per_collect: int = Field(default=50, ge=1)
     """Gradient steps of a refit; 20 to 200."""
     batch_size: int = Field(default=64, ge=4)
-    """Frames of a gradient step: half collected successes, half what the policy was paid for."""
+    """Frames of a gradient step: half collected successes, half what the policy shows for them."""
     learning_rate: float = Field(default=3e-4, gt=0)
     """Step size of AdamW; 1e-4 to 1e-3."""
     min_likeness: float = Field(default=0.05, gt=0, lt=0.5)
@@ -54,9 +58,9 @@ class RefitConfig(BaseModel):
     """How far the second opinion goes back to the first before each refit; 0.05 to 0.3. What is
     easy to tell it learns again at once; what takes long it never comes to be sure of."""
     buffer_size: int = Field(default=4_000, ge=1)
-    """Frames of the policy that are remembered."""
+    """Frames of the policy that are remembered: a fair sample of all that were offered."""
     keep_per_collect: int = Field(default=500, ge=1)
-    """Frames of each round of collecting that are remembered, drawn at random."""
+    """Frames of each round of collecting that are offered at most, drawn at random."""
     positive_dir: str | None = None
     """Where the successes are; the folder that the classifier was fitted with by default."""
     negative_dir: str | None = None
@@ -91,25 +95,23 @@ class Refit:
     @property
     def due(self) -> bool:
         """Whether there is enough that is new, and anything to doubt."""
-        enough = len(self._memory) >= self.config.batch_size // 2
+        enough = len(self._memory) >= min(self.config.batch_size // 2, self.config.buffer_size)
         return enough and self._new >= self.config.train_every
 
-    def remember(self, pictures: Mapping[str, np.ndarray], claimed: np.ndarray, n_new: int) -> None:
-        """Takes what the policy has shown.
+    def remember(self, pictures: Mapping[str, np.ndarray], n_new: int) -> None:
+        """Takes what the policy has shown for successes.
 
         Args:
-            pictures: By camera [T, n_envs, ...].
-            claimed: Which of them the classifier takes for successes [T, n_envs].
+            pictures: By camera [N, ...].
             n_new: Transitions that these are from.
         """
         self._new += n_new
-        found = np.flatnonzero(claimed)
-        number = min(self.config.keep_per_collect, len(found))
+        found = len(next(iter(pictures.values())))
+        number = min(self.config.keep_per_collect, found)
         if number:
-            chosen = np.unravel_index(
-                self.generator.choice(found, number, replace=False), claimed.shape
-            )
-            self._memory.add(Batch({key: part[chosen] for key, part in pictures.items()}))
+            chosen = self.generator.choice(found, number, replace=False)
+            rows = Batch({key: part[chosen] for key, part in pictures.items()})
+            self._memory.mix_in(rows, self.generator)
 
     @torch.no_grad()
     def doubts(self, images: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -132,6 +134,14 @@ class Refit:
             model["image_keys"],
             model["image_size"],
         )
+        if frames.hash != data["hash"]:
+            raise ValueError(
+                f"the trajectories in {self.config.positive_dir or data['positive_dir']} and "
+                f"{self.config.negative_dir or data['negative_dir']} are not those that the "
+                "classifier was fitted with, so a success may be like none of them: fit it again "
+                "to refit it, or name the old ones in 'reward.positive_dir' and "
+                "'reward.negative_dir'"
+            )
         self._successes = {key: part[frames.labels] for key, part in frames.images.items()}
         self._moments = np.flatnonzero(_first(frames, self._shown)[frames.labels])
 
@@ -177,10 +187,12 @@ class Refit:
         rows[: half // 2] = self.generator.choice(self._moments, half // 2)
         successes = {key: part[rows] for key, part in self._successes.items()}
         remembered = self._memory.sample(self.config.batch_size - half, self.generator)
-        paid = _channels_first(remembered, successes)
+        claimed = _channels_first(remembered, successes)
         generator = torch.Generator().manual_seed(int(self.generator.integers(2**62)))
         images = {
-            key: augment(torch.from_numpy(np.concatenate([part, paid[key]])).to(device), generator)
+            key: augment(
+                torch.from_numpy(np.concatenate([part, claimed[key]])).to(device), generator
+            )
             for key, part in successes.items()
         }
         labels = torch.zeros(self.config.batch_size, device=device)
@@ -214,8 +226,9 @@ class Refit:
             first: The classifier that the second opinion is a copy of.
         """
         self._memory.load_state_dict(state["memory"])
-        self.generator.bit_generator.state = state["generator"]
-        self.steps, self._new = state["steps"], state["new"]
+        if "generator" in state:  # not of another run
+            self.generator.bit_generator.state, self._new = state["generator"], state["new"]
+        self.steps = state["steps"]
         self.second, self._optimizer = None, None
         if "second" in state:
             self._begin(first, state)

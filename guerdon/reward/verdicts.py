@@ -28,6 +28,25 @@ class Standing:
         self.run[index], self.decided[index] = 0, False
 
 
+def first_claims(
+    counts: np.ndarray, claimed: np.ndarray, over: np.ndarray, number: int
+) -> np.ndarray:
+    """Which claims of success [T, n_envs] are among the first so many of their episode.
+
+    Args:
+        counts: Claims of the running episodes before [n_envs]; changed.
+        claimed: All of them [T, n_envs].
+        over: Where episodes end [T, n_envs].
+        number: How many.
+    """
+    first = np.zeros_like(claimed)
+    for t, now in enumerate(claimed):
+        first[t] = now & (counts < number)
+        counts += now
+        counts[over[t]] = 0
+    return first
+
+
 def follow(
     standing: Standing,
     passes: np.ndarray,

@@ -79,15 +79,21 @@ class Audit:
             **{name: wrong / of for name, (wrong, of) in rates.items() if of},
         }
 
-    def warnings(self) -> list[str]:
-        """A sentence each, if the policy cheats the model or the environment gives success away."""
+    def warnings(self, refitted: bool = False) -> list[str]:
+        """A sentence each, if the policy cheats the model or the environment gives success away.
+
+        Args:
+            refitted: Whether the model is refitted beside the policy.
+        """
         said = []
         if self.false_claims >= CHEATED:
+            remedy = "wait for the next refits" if refitted else (
+                "refit it beside the policy with 'reward.cotrain=true'"
+            )  # fmt: skip
             said.append(
                 f"the policy cheats its reward: the model sees success in "
                 f"{np.mean(self.checked):.0%} of episodes, but {np.mean(self.confirmed):.0%} are; "
-                "refit it beside the policy with 'reward.cotrain=true', or collect such frames as "
-                "failures and fit it again"
+                f"{remedy}, or collect such frames as failures and fit it again"
             )
         if self.given_away:
             said.append(

@@ -54,7 +54,9 @@ def _portable(model: RewardModel, state: dict[str, Any]) -> dict[str, Any]:
     if isinstance(model, TrainedReward) and state:
         return state | nothing
     if isinstance(model, ClassifierReward) and state:
-        return state | {"refit": state["refit"] | nothing}
+        own = ("generator", "new")
+        refit = {name: part for name, part in state["refit"].items() if name not in own}
+        return state | {"refit": refit | nothing}
     return state
 
 

@@ -49,6 +49,8 @@ _MAY_CHANGE = {
     "train_every",
     "weight",
     "record_path",
+    "positive_dir",
+    "negative_dir",
 }
 
 
@@ -254,7 +256,8 @@ def _monitor(
             parts.policy, parts.eval_env, config.eval.episodes,
             seed=int(seed), deterministic=config.eval.deterministic, reward=parts.reward,
         )  # fmt: skip
-        for warning in played.audit.warnings() if isinstance(played.audit, Audit) else ():
+        audit, refitted = played.audit, config.reward.cotrain
+        for warning in audit.warnings(refitted) if isinstance(audit, Audit) else ():
             recorder.text(f"step {steps}: {warning}")
         return played
 

@@ -21,6 +21,7 @@ from tests.reward.seeing import (
     Lamp,
     config_of,
     episode,
+    hash_of,
     pictures,
     reader,
     weights,
@@ -74,32 +75,34 @@ def kept(model):
 
 def test_it_is_due_when_enough_is_new_and_something_was_claimed():
     refit = Refit(RefitConfig(train_every=5, batch_size=4))
-    frames, nothing = {"base_camera": pictures([[1], [2], [3]])}, np.zeros((3, 1), bool)
     for _ in range(3):
-        refit.remember(frames, nothing, 2)
+        refit.remember({"base_camera": pictures(np.zeros(0, int))}, 2)
         assert not refit.due
-    refit.remember(frames, np.array([[True], [False], [True]]), 0)
+    refit.remember({"base_camera": pictures([1, 2])}, 0)
     assert refit.due
+    small = Refit(RefitConfig(train_every=1, buffer_size=1))
+    small.remember({"base_camera": pictures([1, 2])}, 2)
+    assert small.due, "a small memory is full at once"
 
 
-def test_it_remembers_some_of_what_was_claimed_and_nothing_else():
-    refit = Refit(RefitConfig(keep_per_collect=3, buffer_size=5))
-    claimed = np.arange(10)[:, None] % 2 == 0
-    for start in (0, 100, 200):
-        refit.remember({"base_camera": pictures(start + np.arange(10)[:, None])}, claimed, 10)
-    kept = refit._memory.rows()["base_camera"][:, 0, 0, 0]
-    assert len(kept) == 5  # of nine, the newest
-    assert (kept >= 100).all()
-    assert (kept % 2 == 0).all()
-    assert len(set(kept.tolist())) == 5
-    assert len(set((kept[kept >= 200]).tolist())) == 3
+def test_it_remembers_a_fair_sample_of_the_whole_run():
+    found = []
+    for seed in range(200):
+        refit = Refit(RefitConfig(keep_per_collect=3, buffer_size=5))
+        refit.generator = np.random.default_rng(seed)
+        for start in (0, 100, 200):
+            refit.remember({"base_camera": pictures(start + np.arange(5))}, 5)
+        kept = refit._memory.rows()["base_camera"][:, 0, 0, 0]
+        assert len(kept) == len(set(kept.tolist())) == 5
+        found.append([np.sum((kept >= start) & (kept < start + 100)) for start in (0, 100, 200)])
+    np.testing.assert_allclose(np.mean(found, 0), 5 / 3, atol=0.2)
 
 
-def test_what_the_policy_is_paid_for_is_remembered_up_to_the_end_of_an_episode():
+def test_what_the_policy_gets_success_for_is_remembered_once_where_it_ends_an_episode():
     for terminate, hold, expected in (
         ("read", 1, [200]),
-        ("read", 2, [200, 210, 220]),
-        ("online", 1, [200, 210, 220, 230]),  # whoever asks ends the episodes
+        ("read", 2, [200, 210]),
+        ("online", 1, [200]),
         ("never", 1, [200, 210, 220, 230]),
     ):
         model = reader(terminate=terminate, hold=hold, reward_mode="terminal")
@@ -119,6 +122,51 @@ def test_what_is_doubted_is_claimed_and_pays_nothing():
     np.testing.assert_array_equal(said[:, 0] >= 2, [False, False, True, False, True])
     assert sorted(kept(model)) == [140, 140, 200, 200, 250, 250]
     assert max(model._refit.second.frames) <= 3, "of what is no success, nobody asks"
+
+
+def test_a_policy_that_stays_where_it_is_doubted_is_remembered_once():
+    model = reader()
+    model._refit.second = FirstPixel(lambda value: value * 0)
+    for _ in range(2):
+        model.break_off()
+        show(model, rollout(10, 200, 210, 220))
+    assert sorted(kept(model)) == [200, 200]
+    going_on = rollout(230, 240)
+    going_on.truncated[:] = False
+    show(model, going_on)  # an episode that the last one did not end
+    assert sorted(kept(model)) == [200, 200, 230]
+    show(model, going_on)
+    assert sorted(kept(model)) == [200, 200, 230]
+
+
+def test_a_rollout_that_ended_online_was_looked_at_once():
+    model = reader(terminate="online")
+    batch = rollout(10, 200, 50)
+    done = np.zeros(1, bool)
+    for t, real in enumerate(batch.mask):
+        model.verdicts(batch.obs_next[t], done, real)
+    asked = sum(model.members[0].frames)
+    show(model, batch)
+    assert sum(model.members[0].frames) == asked
+    assert kept(model) == [200]
+
+
+def test_what_is_doubted_is_no_success_in_an_evaluation():
+    model = reader()
+    assert model.judge(episode(10, 200, 10)).end == 1
+    model._refit.second = FirstPixel(lambda value: value * 0)
+    judged = model.judge(episode(10, 200, 10))
+    assert not judged.held.any()
+    assert judged.end == 2
+
+
+def test_pictures_of_floats_are_those_of_bytes():
+    model = reader(**ALL)
+    batch = rollout(10, 200, 50)
+    show(model, batch)
+    batch.obs_next.base_camera = batch.obs_next.base_camera / np.float32(255)
+    show(model, batch)
+    assert sorted(kept(model)) == [10, 10, 50, 50, 200, 200]
 
 
 def test_where_every_frame_pays_its_probability_most_are_looked_at_twice():
@@ -153,8 +201,7 @@ def test_the_classifier_itself_stays_as_it_was_fitted(data):
     model = made(data, threshold=None)
     before = copy.deepcopy(model.state_dict())
     show(model, rollout(*range(0, 255, 5)))
-    model._claimed[:] = True
-    model.collect_data(rollout(*range(0, 255, 5)))
+    model._refit.remember({"base_camera": pictures(range(40))}, 40)
     assert model.train() is not None
     after = model.state_dict()
     for part in ("members", "meta"):
@@ -191,7 +238,24 @@ def test_half_of_a_batch_is_what_the_policy_was_paid_for(tmp_path):
         np.testing.assert_allclose(brightness[5:], 0.5, atol=0.11)
 
 
-def test_a_quarter_of_a_batch_are_moments_of_success():
+def test_a_quarter_of_a_batch_are_moments_of_success(tmp_path):
+    for folder, level in (("positive", 255), ("negative", 0)):
+        (tmp_path / folder).mkdir()
+        for number in range(3):
+            shown = np.full((40, 3, 16, 16), level, np.uint8)
+            shown[:2, :, :, : 1 + number] //= 2  # the first ones are darker
+            labels = np.full(40, float(level > 0), np.float32)
+            write_trajectory(
+                tmp_path / folder, Trajectory({"base_camera": shown}, labels, level > 0)
+            )
+    folders = {f"{kind}_dir": str(tmp_path / kind) for kind in ("positive", "negative")}
+    for options, number in (({"terminate": "read", "hold": 2}, 6), ({}, 120)):
+        model = made(folders, **options)
+        model.prepare_training()
+        assert len(model._refit._moments) == number
+
+
+def test_moments_are_the_first_frames_of_a_success():
     labels = np.array([0, 1, 1, 1, 0, 1, 1, 1, 0, 0, 1], bool)
     episodes = np.array([0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1])
     frames = Frames({}, labels, episodes, np.ones(2, bool))
@@ -238,7 +302,7 @@ def test_an_old_success_is_asked_about_again_where_old_transitions_are_read():
         )
         scanned = rows.replace(scanned=np.array([0.1, 2.9], np.float32))
         np.testing.assert_array_equal(model.estimate(scanned).rew, [0, 1])
-        model._refit.steps, model._refit.second = 1, FirstPixel(lambda value: value * 0)
+        model._refit.second = FirstPixel(lambda value: value * 0)
         np.testing.assert_array_equal(model.estimate(scanned).rew, [0, pays])
         assert ("obs_next" in model.fields) is not on_policy
 
@@ -256,12 +320,12 @@ def squares(tmp_path_factory):
     return root / "fit"
 
 
-def fitted(folder):
+def fitted(folder, **options):
     """The classifier of a fit, which is refitted quickly, and pays for every frame."""
     members, meta = load_classifier(folder)
     model = ClassifierReward(
         {"train_every": 60, "update_per_collect": 30, "batch_size": 32, "learning_rate": 1e-3}
-        | {"reward_mode": "per_step"}
+        | {"reward_mode": "per_step", **options}
     )
     model.load_state_dict({"members": [each.state_dict() for each in members], "meta": meta})
     return model
@@ -308,6 +372,16 @@ def test_true_successes_are_not_doubted_however_often_the_policy_shows_them(squa
     assert metrics["doubted"] < 0.1
 
 
+def test_a_false_success_of_long_ago_stays_known(squares):
+    model, false = fitted(squares, buffer_size=200), successes(9)
+    false[:, :, :, :6] = 0
+    for seed in range(30):
+        show(model, seen(false if seed < 6 else successes(100 + seed)))
+        model.train()
+    assert share_paid(model, false) < 0.1
+    assert share_paid(model, successes(10)) > 0.8
+
+
 # --- files
 
 
@@ -337,11 +411,17 @@ def test_another_learning_rate_counts_from_then_on(data):
 
 
 def test_folders_that_have_moved_can_be_named(data):
-    gone = dict.fromkeys(data, "nowhere")
+    gone = {**dict.fromkeys(data, "nowhere"), "hash": hash_of(data)}
     model = made(gone, **data)
     model.prepare_training()
     with pytest.raises((FileNotFoundError, ValueError), match="nowhere"):
         made(gone).prepare_training()
+
+
+def test_other_trajectories_than_those_of_the_fit_are_refused(data, tmp_path):
+    others = write_data(tmp_path, seed=1)
+    with pytest.raises(ValueError, match="are not those that the classifier was fitted with"):
+        made(data, **others).prepare_training()
 
 
 # --- in a run
@@ -376,14 +456,18 @@ def test_another_run_goes_on_with_a_refitted_classifier(fit, tmp_path):
         for name in ("one", "run")
     ]
     assert 0 < states[0]["refit"]["steps"] < states[1]["refit"]["steps"]
+    frozen = config_of(tmp_path / "frozen", str(tmp_path / "one"), **QUICK)
+    train(frozen, display="none")
+    kept = load_checkpoint(tmp_path / "frozen/reward")[0]["state"]["terms"]["classifier"]
+    before, after = states[0]["refit"]["second"], kept["refit"]["second"]
+    assert all(same(before[key], after[key]) for key in before)
 
 
 def test_without_being_asked_nothing_is_refitted(fit, tmp_path):
     train(config_of(tmp_path / "run", fit, **QUICK), display="none")
     assert not any("doubted" in key for line in metrics_of(tmp_path / "run") for key in line)
     saved = load_checkpoint(tmp_path / "run/reward")[0]["state"]["terms"]["classifier"]
-    first = load_classifier(fit)[0][0].state_dict()
-    assert all(torch.equal(saved["members"][0][key], first[key]) for key in first)
+    assert "second" not in saved["refit"]
 
 
 def test_a_run_whose_pictures_are_missing_does_not_begin(tmp_path):
