@@ -17,7 +17,7 @@ VALUE_GAIN = 1.0
 
 @contextmanager
 def seeded(source: int | torch.Generator | np.random.Generator) -> Iterator[None]:
-    """Makes modules built inside depend on `source` alone; global generators are left as they were.
+    """Makes modules built inside depend on `source` alone; the global generator is left as it was.
 
     Args:
         source: A seed, or a generator to draw one from.
@@ -28,12 +28,8 @@ def seeded(source: int | torch.Generator | np.random.Generator) -> Iterator[None
         seed = int(source.integers(2**62))
     else:
         seed = int(source)
-    used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    gpus = range(torch.cuda.device_count()) if used else ()
-    with torch.random.fork_rng(devices=gpus):
+    with torch.random.fork_rng(devices=[]):
         torch.set_rng_state(torch.Generator().manual_seed(seed).get_state())
-        if gpus:
-            torch.cuda.manual_seed_all(seed)
         yield
 
 

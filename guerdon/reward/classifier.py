@@ -242,8 +242,9 @@ class ClassifierReward(RewardModel):
         ends = over(data)
         said, claimed = self._follow(data.obs_next, mask, ends, self._standing, known)
         self._claimed = claimed & mask & (said != PAST)
-        if self.decides:
-            self._claimed = first_claims(self._n_claims, self._claimed, ends, self.config.hold)
+        if self.decides:  # what is paid ends the episode; what is doubted could be shown for ever
+            first = first_claims(self._n_claims, self._claimed, ends, self.config.hold)
+            self._claimed &= first | (said > 0)
         return said
 
     def _follow(

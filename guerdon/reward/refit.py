@@ -8,8 +8,9 @@ much of it, and the most that the second opinion can say is how much oftener the
 so only a frame that it gives very little chance is doubted.
 
 What is remembered of the policy is a fair sample of the whole run, so that a false success of long
-ago stays known. Where a success ends an episode, its first claim alone is remembered: a policy
-that stays where it is doubted would otherwise show that one ever oftener.
+ago stays known. Where a success ends an episode, that one is remembered, and of those that were
+doubted before the first alone: a policy that stays where it is doubted would otherwise show that
+ever oftener.
 """
 
 from __future__ import annotations

@@ -101,8 +101,8 @@ def test_it_remembers_a_fair_sample_of_the_whole_run():
 def test_what_the_policy_gets_success_for_is_remembered_once_where_it_ends_an_episode():
     for terminate, hold, expected in (
         ("read", 1, [200]),
-        ("read", 2, [200, 210]),
-        ("online", 1, [200]),
+        ("read", 2, [200, 210, 220]),
+        ("online", 1, [200, 210, 220, 230]),  # whoever asks ends the episodes
         ("never", 1, [200, 210, 220, 230]),
     ):
         model = reader(terminate=terminate, hold=hold, reward_mode="terminal")
@@ -137,6 +137,13 @@ def test_a_policy_that_stays_where_it_is_doubted_is_remembered_once():
     assert sorted(kept(model)) == [200, 200, 230]
     show(model, going_on)
     assert sorted(kept(model)) == [200, 200, 230]
+
+
+def test_a_success_that_is_paid_is_remembered_though_another_was_doubted_before():
+    model = reader()
+    model._refit.second = FirstPixel(lambda value: (value > 0.9).double())
+    show(model, rollout(10, 200, 210, 250, 220))
+    assert sorted(kept(model)) == [200, 250]
 
 
 def test_a_rollout_that_ended_online_was_looked_at_once():
