@@ -26,7 +26,8 @@ classifier takes an episode for a success, and which is the last one for the lea
 classifier says* is the share of episodes that it takes for a success. A mean, and every seed.
 A first round with these seeds had shown that refitting unlearned true successes, that one policy of
 three did not find the loophole, and that policies of pictures learned too slowly; what was changed
-for that was tried with seeds 10 to 13.
+for that was tried with seeds 10 to 13, but for what refitting remembers, which was chosen after
+seed 1 of these.
 """
 CLASSIFIERS = """A classifier of single pictures (ResNet-10), fitted to what a policy saw while it
 learned from the environment's reward; measured on held-out episodes, at its threshold."""
