@@ -8,7 +8,7 @@ successes that are like none that was collected.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from guerdon.nn.classifier import BinaryRewardClassifier, ClassifierConfig
 from guerdon.reward.base import Metrics, RewardConfig, RewardModel, Setting, register_reward_model
 from guerdon.reward.history import in_columns, over
 from guerdon.reward.refit import Refit, RefitConfig
+from guerdon.reward.seen import Judged, Seen, together
 from guerdon.reward.verdicts import Standing, first_claims, follow, still_open
 
 if TYPE_CHECKING:
@@ -85,36 +86,6 @@ class ClassifierRewardConfig(RefitConfig, RewardConfig):
                 "'reward.terminate' to never, or 'reward.reward_mode' to terminal"
             )
         return self
-
-
-class Seen(NamedTuple):
-    """What a classifier says of frames [...]."""
-
-    probability: np.ndarray
-    claimed: np.ndarray
-    """Which are successes to it, whether or not that is doubted."""
-
-    @classmethod
-    def nothing(cls, shape: tuple[int, ...]) -> Seen:
-        """Frames that nobody has looked at."""
-        return cls(np.zeros(shape, np.float32), np.zeros(shape, bool))
-
-    def reshape(self, shape: tuple[int, ...]) -> Seen:
-        """The same of frames in another order."""
-        return Seen(*(part.reshape(shape) for part in self))
-
-
-class Judged(NamedTuple):
-    """What a classifier says of the frames of an episode [T]."""
-
-    probability: np.ndarray
-    passes: np.ndarray
-    """Whether a frame is a success."""
-    held: np.ndarray
-    """Whether one is held there."""
-    end: int
-    """The frame by which the episode is judged: its first success, where that ends it, or the
-    last."""
 
 
 @register_reward_model("classifier")
@@ -185,7 +156,7 @@ class ClassifierReward(RewardModel):
             self._joined({key: frames[i : i + _FRAMES] for key, frames in flat.items()})
             for i in range(0, number, _FRAMES)
         ]
-        return _together([Seen.nothing((0,)), *found]).reshape(lead)
+        return together([Seen.nothing((0,)), *found]).reshape(lead)
 
     @torch.no_grad()
     def _joined(self, frames: Mapping[str, np.ndarray]) -> Seen:
@@ -236,7 +207,7 @@ class ClassifierReward(RewardModel):
         if len(self._standing.run) != mask.shape[1]:
             self._standing = Standing.fresh(mask.shape[1])
             self._n_claims = np.zeros(mask.shape[1], np.int64)
-        heard = _together([Seen.nothing((0, mask.shape[1])), *self._heard])
+        heard = together([Seen.nothing((0, mask.shape[1])), *self._heard])
         self._heard = []
         known = heard if len(heard.claimed) == len(mask) else None
         ends = over(data)
@@ -411,11 +382,6 @@ class ClassifierReward(RewardModel):
                     f"the classifier was fitted with pictures of {channels} channels "
                     f"(reward.model.image_size), but those of {key!r} are {list(shape)}"
                 )
-
-
-def _together(parts: list[Seen]) -> Seen:
-    """One after the other, along the first axis."""
-    return Seen(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 def _of_size(pictures: np.ndarray, size: Sequence[int]) -> np.ndarray:

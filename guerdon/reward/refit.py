@@ -84,8 +84,6 @@ class Refit:
         self.config = config
         self.second: BinaryRewardClassifier | None = None
         self.generator = np.random.default_rng(0)
-        self.steps = 0
-        """Gradient steps so far."""
         self._shown = shown
         self._memory = Memory(config.buffer_size)
         self._new = 0
@@ -118,7 +116,10 @@ class Refit:
     def doubts(self, images: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Which frames [B] that are taken for successes are like none that was collected."""
         assert self.second is not None
-        return torch.sigmoid(self.second(images)) < self.config.min_likeness
+        return self._unlike(self.second(images))
+
+    def _unlike(self, logits: torch.Tensor) -> torch.Tensor:
+        return torch.sigmoid(logits) < self.config.min_likeness
 
     def load(self, meta: Mapping[str, Any]) -> None:
         """Reads the successes that the classifier was fitted with.
@@ -129,19 +130,14 @@ class Refit:
         if self._successes:
             return
         data, model = meta["data"], meta["model"]
-        frames = load_frames(
-            self.config.positive_dir or data["positive_dir"],
-            self.config.negative_dir or data["negative_dir"],
-            model["image_keys"],
-            model["image_size"],
-        )
+        positive = self.config.positive_dir or data["positive_dir"]
+        negative = self.config.negative_dir or data["negative_dir"]
+        frames = load_frames(positive, negative, model["image_keys"], model["image_size"])
         if frames.hash != data["hash"]:
             raise ValueError(
-                f"the trajectories in {self.config.positive_dir or data['positive_dir']} and "
-                f"{self.config.negative_dir or data['negative_dir']} are not those that the "
-                "classifier was fitted with, so a success may be like none of them: fit it again "
-                "to refit it, or name the old ones in 'reward.positive_dir' and "
-                "'reward.negative_dir'"
+                f"the trajectories in {positive} and {negative} are not those that the classifier "
+                "was fitted with, so a success may be like none of them: fit it again to refit it, "
+                "or name the old ones in 'reward.positive_dir' and 'reward.negative_dir'"
             )
         self._successes = {key: part[frames.labels] for key, part in frames.images.items()}
         self._moments = np.flatnonzero(_first(frames, self._shown)[frames.labels])
@@ -160,7 +156,6 @@ class Refit:
         with seeded(self.generator):  # of dropout
             found = [self._step(device) for _ in range(self.config.update_per_collect)]
         second.eval()
-        self.steps += self.config.update_per_collect
         losses, doubted = zip(*found, strict=True)
         return {"loss": torch.stack(losses).mean(), "doubted": torch.stack(doubted).mean()}
 
@@ -201,8 +196,7 @@ class Refit:
         logits = self.second(images)
         loss = functional.binary_cross_entropy_with_logits(logits, labels)
         self._optimizer.step(loss)
-        doubted = torch.sigmoid(logits[half:].detach()) < self.config.min_likeness
-        return loss.detach(), doubted.float().mean()
+        return loss.detach(), self._unlike(logits[half:].detach()).float().mean()
 
     # --- files
 
@@ -211,7 +205,6 @@ class Refit:
         state = {
             "memory": self._memory.state_dict(),
             "generator": self.generator.bit_generator.state,
-            "steps": self.steps,
             "new": self._new,
         }
         if self.second is None or self._optimizer is None:
@@ -229,7 +222,6 @@ class Refit:
         self._memory.load_state_dict(state["memory"])
         if "generator" in state:  # not of another run
             self.generator.bit_generator.state, self._new = state["generator"], state["new"]
-        self.steps = state["steps"]
         self.second, self._optimizer = None, None
         if "second" in state:
             self._begin(first, state)

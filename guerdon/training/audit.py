@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from guerdon.reward.classifier import Judged
+    from guerdon.reward.seen import Judged
 
 CHEATED = 0.2
 """The share of episodes that are wrongly taken for successes from which a policy is a cheat."""

@@ -54,7 +54,7 @@ def _portable(model: RewardModel, state: dict[str, Any]) -> dict[str, Any]:
     if isinstance(model, TrainedReward) and state:
         return state | nothing
     if isinstance(model, ClassifierReward) and state:
-        own = ("generator", "new")
+        own = ("generator", "new")  # where that run was
         refit = {name: part for name, part in state["refit"].items() if name not in own}
         return state | {"refit": refit | nothing}
     return state

@@ -374,7 +374,6 @@ def test_true_successes_are_not_doubted_however_often_the_policy_shows_them(squa
     for seed in range(20):
         show(model, seen(successes(100 + seed)))
         metrics = model.train()
-    assert model._refit.steps == 600
     assert share_paid(model, successes(9)) > 0.9
     assert metrics["doubted"] < 0.1
 
@@ -405,7 +404,7 @@ def test_a_refit_goes_on_where_it_was(data, tmp_path):
         model.train()
     states = [leaves(model.state_dict()) for model in (one, other)]
     assert [key for key in states[0] if not same(states[0][key], states[1][key])] == []
-    assert states[0]["/refit/steps"] == 4
+    assert any(key.startswith("/refit/second") for key in states[0])
 
 
 def test_another_learning_rate_counts_from_then_on(data):
@@ -462,7 +461,8 @@ def test_another_run_goes_on_with_a_refitted_classifier(fit, tmp_path):
         load_checkpoint(tmp_path / name / "reward")[0]["state"]["terms"]["classifier"]
         for name in ("one", "run")
     ]
-    assert 0 < states[0]["refit"]["steps"] < states[1]["refit"]["steps"]
+    first, then = (state["refit"]["second"] for state in states)
+    assert any(not same(first[key], then[key]) for key in first), "it went on learning"
     frozen = config_of(tmp_path / "frozen", str(tmp_path / "one"), **QUICK)
     train(frozen, display="none")
     kept = load_checkpoint(tmp_path / "frozen/reward")[0]["state"]["terms"]["classifier"]

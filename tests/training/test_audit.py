@@ -8,7 +8,7 @@ import pytest
 from guerdon.envs import make_vec
 from guerdon.policy import create_policy
 from guerdon.reward import Reward, Setting, Term
-from guerdon.reward.classifier import Judged
+from guerdon.reward.seen import Judged
 from guerdon.training.audit import Audit, told_success
 from guerdon.training.evaluation import evaluate, evaluation_metrics
 from guerdon.training.run import train
