@@ -89,7 +89,7 @@ MANISKILL_NEEDS = chromium-common libvulkan1 libgl1 libglib2.0-0
 $(MANISKILL_VENV)/.maniskill: pyproject.toml constraints.txt | $(MANISKILL_VENV)/bin/python
 	@$(call DEBIAN,$(MANISKILL_NEEDS),Without a Vulkan device ManiSkill's tests are left out)
 	@echo "Installing ManiSkill into $(MANISKILL_VENV): a few minutes, once."
-	$(call INSTALL,$(MANISKILL_VENV)) --editable '.[maniskill]' pytest
+	$(call INSTALL,$(MANISKILL_VENV)) --editable '.[maniskill]' hypothesis pytest
 	@touch $@
 
 $(BENCH_VENV)/.peers: pyproject.toml constraints.txt benchmarks/requirements.txt | $(BENCH_VENV)/bin/python

@@ -2,6 +2,15 @@
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
+
+# How long an example takes says how busy the machine is. Fixtures may be shared by examples.
+settings.register_profile(
+    "guerdon",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+settings.load_profile("guerdon")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -16,11 +16,14 @@ VALUE_GAIN = 1.0
 
 
 @contextmanager
-def seeded(source: int | torch.Generator | np.random.Generator) -> Iterator[None]:
-    """Makes modules built inside depend on `source` alone; the global generator is left as it was.
+def seeded(
+    source: int | torch.Generator | np.random.Generator, device: str = "cpu"
+) -> Iterator[None]:
+    """Makes what is drawn inside depend on `source` alone; global generators are left as they were.
 
     Args:
         source: A seed, or a generator to draw one from.
+        device: Where else than on the CPU something is drawn, for example by dropout.
     """
     if isinstance(source, torch.Generator):
         seed = int(torch.randint(2**62, (), generator=source, device=source.device))
@@ -28,8 +31,11 @@ def seeded(source: int | torch.Generator | np.random.Generator) -> Iterator[None
         seed = int(source.integers(2**62))
     else:
         seed = int(source)
-    with torch.random.fork_rng(devices=[]):
+    gpus = [torch.device(device)] if device.startswith("cuda") else []
+    with torch.random.fork_rng(devices=gpus):
         torch.set_rng_state(torch.Generator().manual_seed(seed).get_state())
+        for gpu in gpus:
+            torch.cuda.set_rng_state(torch.Generator(gpu).manual_seed(seed).get_state(), gpu)
         yield
 
 

@@ -153,7 +153,7 @@ class Refit:
             for own, fitted in zip(second.parameters(), first.parameters(), strict=True):
                 own.lerp_(fitted, self.config.forget)
         second.train()
-        with seeded(self.generator):  # of dropout
+        with seeded(self.generator, device):  # of dropout
             found = [self._step(device) for _ in range(self.config.update_per_collect)]
         second.eval()
         losses, doubted = zip(*found, strict=True)

@@ -89,7 +89,7 @@ def fit(
     """
     section = config.reward
     frames = read_frames(config) if frames is None else frames
-    with _threads(config.threads), seeded(config.seed):
+    with _threads(config.threads):
         # Before the folder: what cannot be fitted leaves nothing behind, and replaces nothing.
         made = _Fit(config, frames)
         folder = begin_folder(config, overwrite)
@@ -97,7 +97,8 @@ def fit(
         with Recorder(folder, shown) as recorder, interrupts() as interrupted:
             for line in (*frames.report().splitlines(), *made.notes()):
                 recorder.text(line)
-            result = made.run(recorder, interrupted)
+            with seeded(config.seed, made.device):  # dropout
+                result = made.run(recorder, interrupted)
             with atomic_file(folder.summary) as file:
                 file.write(json.dumps(asdict(result), indent=1, allow_nan=False).encode() + b"\n")
             for warning in result.warnings:

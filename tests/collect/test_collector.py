@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from guerdon.collect import Collected, Collector
@@ -107,14 +107,14 @@ def check_shares(new, patterns, n_episode):
 # --- transitions
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.sampled_from(AutoresetMode), VECTORS, CALLS, st.booleans())
 def test_any_calls_in_any_autoreset_mode_store_true_transitions(mode, patterns, calls, copy):
     follower = Follower(make_collector(modes_vector(mode, patterns, copy)), patterns)
     follow(follower, calls)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(VECTORS, CALLS)
 def test_any_calls_on_the_base_backend_store_true_transitions(patterns, calls):
     follower = Follower(make_collector(backend_vector("base", patterns)), patterns)
@@ -122,9 +122,7 @@ def test_any_calls_on_the_base_backend_store_true_transitions(patterns, calls):
 
 
 @pytest.mark.parametrize("backend", ["subprocess", "async_subprocess"])
-@settings(
-    deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=15)
 @given(calls=CALLS)
 def test_any_calls_on_processes_store_true_transitions(vectors, backend, calls):
     follow(Follower(make_collector(vectors(backend)), MIXED), calls)
@@ -220,7 +218,7 @@ def test_a_collector_that_takes_the_first_to_end_would_fail_that_test():
     assert reported(stopped.value.value) != [(1, 1.0), (1, 1.0), (3, 6.0), (5, 15.0), (7, 28.0)]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.sampled_from(AutoresetMode), VECTORS, st.integers(1, 12), st.integers(0, 9))
 def test_the_episodes_are_the_same_whatever_was_collected_before(mode, patterns, number, before):
     collector = make_collector(modes_vector(mode, patterns))

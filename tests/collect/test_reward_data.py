@@ -111,7 +111,7 @@ PATTERNS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.sampled_from([*AutoresetMode, "base"]), PATTERNS, st.integers(1, 40))
 def test_labels_belong_to_their_frames_in_every_autoreset_mode(kind, patterns, n_step):
     env = on_backend(kind, patterns) if kind == "base" else in_mode(kind, patterns)

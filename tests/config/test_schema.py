@@ -3,7 +3,7 @@
 import string
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -90,9 +90,7 @@ def typos(word: str):
     )
 
 
-@settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=300)
 @given(st.data())
 def test_any_slip_of_one_character_is_answered_with_the_key(data):
     section, key = data.draw(st.sampled_from(KNOWN))

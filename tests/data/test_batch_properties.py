@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 from guerdon.data import Batch
 from guerdon.data.tree import flatten, unflatten
 
-quick = settings(max_examples=40, deadline=None)
+quick = settings(max_examples=40)
 
 KEYS = st.sampled_from(["a", "b", "obs", "items", "shape", "_data", "ключ", "__class__"])
 DTYPES = st.sampled_from([np.float32, np.float64, np.int32, np.int64, np.uint8, np.bool_])

@@ -70,7 +70,7 @@ class BufferMachine(RuleBasedStateMachine):
 
     def ids(self, obs):
         """The numbers that observations stand for."""
-        obs = obs.to_numpy() if isinstance(obs, Batch) else np.asarray(obs)
+        obs = Batch(obs=obs).to_numpy().obs
         if self.shape == "number":
             return obs
         frames = np.asarray(obs if self.shape == "array" else obs.pixels).astype(int)
@@ -251,7 +251,7 @@ class BufferMachine(RuleBasedStateMachine):
         batch = buffer[indices]
         expected = [rows[i] for i in indices]
         for name in ("act", "rew", "terminated", "truncated", "done"):
-            assert np.asarray(batch[name]).tolist() == [getattr(r, name) for r in expected]
+            assert batch[name].tolist() == [getattr(r, name) for r in expected]
         stacks = [[r.obs for r in model.stack(rows, row, stack_num)] for row in expected]
         nexts = [model.next_stack(rows, row, stack_num, self.keeps_next) for row in expected]
         if stack_num == 1:
@@ -267,14 +267,14 @@ class BufferMachine(RuleBasedStateMachine):
         ]
         everything, order = buffer.sample(0)
         assert order.tolist() == model.in_time()
-        assert np.asarray(everything.act).tolist() == [rows[i].act for i in model.in_time()]
+        assert everything.act.tolist() == [rows[i].act for i in model.in_time()]
         assert buffer.unfinished_index().tolist() == model.unfinished(rows)
         self.compare_samples(buffer, model, rows)
 
     def compare_samples(self, buffer, model, rows):
         batch, indices = buffer.sample(7)
         assert set(indices.tolist()) <= set(rows)
-        assert np.asarray(batch.act).tolist() == [rows[i].act for i in indices.tolist()]
+        assert batch.act.tolist() == [rows[i].act for i in indices.tolist()]
         batch, indices = buffer.sample(3, length=4, fields=["rew", "obs_next"])
         assert set(batch.keys()) - {"weight"} == {"rew", "obs_next", "mask"}
         for column in range(3):
@@ -282,7 +282,7 @@ class BufferMachine(RuleBasedStateMachine):
             assert batch.mask[:, column].tolist() == [t < len(segment) for t in range(4)]
             rewards = [row.rew for row in segment]
             rewards += rewards[-1:] * (4 - len(segment))
-            assert np.asarray(batch.rew)[:, column].tolist() == rewards
+            assert batch.rew[:, column].tolist() == rewards
 
 
 class PrioritizedMachine(BufferMachine):
@@ -330,7 +330,7 @@ class TorchMachine(BufferMachine):
 
 def machine(kind, examples):
     case = kind.TestCase
-    case.settings = settings(max_examples=examples, stateful_step_count=30, deadline=None)
+    case.settings = settings(max_examples=examples, stateful_step_count=30)
     return case
 
 

@@ -4,7 +4,7 @@ import zipfile
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -58,9 +58,7 @@ def test_atomic_file_names_a_missing_folder(tmp_path):
         pass
 
 
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=40)
 @given(
     st.dictionaries(
         st.lists(st.text(max_size=5), min_size=1, max_size=3).map(tuple),
@@ -89,9 +87,7 @@ json_values = st.recursive(
 )
 
 
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=40)
 @given(st.lists(json_values, max_size=4))
 def test_object_arrays_come_back(tmp_path, values):
     array = np.empty(len(values), dtype=object)

@@ -212,7 +212,7 @@ EPISODES = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(EPISODES, st.sampled_from([0.01, 0.2, 0.5, 0.9]), st.integers(0, 9))
 def test_both_sides_have_both_labels_where_that_is_possible(episodes, share, seed):
     frames = frames_of(episodes)

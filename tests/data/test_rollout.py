@@ -146,14 +146,14 @@ def live(model, history):
                 model.check(since)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(histories())
 def test_a_rollout_is_all_there_is_in_time_order(history):
     n_envs, slots, steps = history
     live(Model(ReplayBuffer(slots * n_envs, n_envs, seed=0), n_envs, slots), steps)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(histories())
 def test_a_rollout_of_a_buffer_that_never_forgets_is_everything(history):
     n_envs, _, steps = history

@@ -12,7 +12,7 @@ import zipfile
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from guerdon.data.frames import Trajectory, next_number, read_trajectory, write_trajectory
@@ -74,9 +74,7 @@ def test_what_is_no_trajectory_is_refused(images, labels, message):
 # --- writing and reading
 
 
-@settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=30)
 @given(
     st.integers(1, 4),
     st.lists(st.text(st.characters(exclude_categories=["C"]), min_size=1), min_size=1, unique=True),
@@ -264,9 +262,7 @@ def test_a_file_cut_off_anywhere_is_named(tmp_path, form):
             read_trajectory(path)
 
 
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=150)
 @given(st.sampled_from(["npz", "npy"]), st.data())
 def test_damaged_bytes_are_an_error_or_harmless(tmp_path, form, data):
     trajectory = make()

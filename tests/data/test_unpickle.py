@@ -492,7 +492,7 @@ def test_nesting_without_end_is_an_error():
         safe_unpickle(b"\x80\x02" + b"]" * 10**5 + b"a" * (10**5 - 1) + b".")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.data())
 def test_changed_bytes_never_do_anything_else(data):
     whole = bytearray(pickle.dumps(GOOD, data.draw(st.sampled_from(PROTOCOLS))))

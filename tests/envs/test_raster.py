@@ -53,7 +53,7 @@ def test_shapes_cover_the_pixels_whose_middles_they_cover():
         assert (found[0][32, 32] == RED).all()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     form=st.sampled_from(["disc", "square", "diamond"]),
     radius=st.floats(0.04, 0.3),

@@ -113,7 +113,7 @@ def test_an_action_moves_the_effector_by_a_tenth_and_not_off_the_table():
 
 
 @pytest.mark.parametrize("vector", VECTORS)
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(seed=SEEDS)
 def test_nothing_leaves_the_table_and_success_is_being_near(vector, seed):
     env = vector(16, obs="state")
@@ -145,7 +145,7 @@ def test_no_episode_begins_with_success_or_in_the_corner(vector):
 
 
 @pytest.mark.parametrize("vector", VECTORS)
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(seed=SEEDS, distractors=st.integers(0, 6))
 def test_the_first_picture_shows_everything_at_its_place(vector, seed, distractors):
     env = vector(32, obs="image", distractors=distractors)
@@ -159,7 +159,7 @@ def test_the_first_picture_shows_everything_at_its_place(vector, seed, distracto
 
 
 @pytest.mark.parametrize("vector", VECTORS)
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(seed=SEEDS)
 def test_a_frame_shows_the_success_that_it_is_labelled_with(vector, seed):
     env = vector(16, obs="image")
@@ -192,7 +192,7 @@ def test_an_effector_at_the_goal_covers_most_of_it():
 
 
 @pytest.mark.parametrize("vector", VECTORS)
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(seed=SEEDS)
 def test_no_distractor_looks_like_a_goal_an_effector_or_a_cube(vector, seed):
     env = vector(8, obs="image", distractors=20)
@@ -251,7 +251,7 @@ def test_a_cube_at_its_limit_stops_the_effector_which_can_come_behind_it():
     np.testing.assert_allclose(env.cube, [[0.75, 0], [0.68, 0]], atol=1e-6)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(seed=SEEDS)
 def test_effector_and_cube_never_overlap(seed):
     env = PushVector(32, obs="state")
@@ -280,7 +280,7 @@ def test_a_dense_reward_takes_off_distances():
 
 
 @pytest.mark.parametrize("vector", VECTORS)
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(seed=SEEDS)
 def test_a_dense_reward_is_bounded(vector, seed):
     env = vector(16, obs="state", reward="dense")

@@ -15,7 +15,7 @@ PATTERNS = st.builds(
 MODES = st.sampled_from(AutoresetMode)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(MODES, PATTERNS, st.integers(1, 4), st.integers(1, 40), st.booleans())
 def test_all_autoreset_modes_of_gymnasium_give_true_transitions(mode, pattern, n, n_steps, copy):
     env = gymnasium_vector(mode, pattern, n, copy)
@@ -29,7 +29,7 @@ def test_all_autoreset_modes_of_gymnasium_give_true_transitions(mode, pattern, n
     check_buffer(found, n_rows)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(PATTERNS, st.integers(1, 4), st.integers(1, 40), st.booleans())
 def test_the_base_backend_gives_true_transitions(pattern, n, n_steps, in_place):
     env = made("base", pattern, n, kwargs={"in_place": in_place})
@@ -41,7 +41,7 @@ def test_the_base_backend_gives_true_transitions(pattern, n, n_steps, in_place):
 
 
 @pytest.mark.parametrize("backend", ["subprocess", "async_subprocess"])
-@settings(deadline=None, max_examples=8)
+@settings(max_examples=8)
 @given(PATTERNS, st.integers(1, 3), st.integers(1, 40), st.booleans())
 def test_processes_give_true_transitions(backend, pattern, n, n_steps, in_place):
     with made(backend, pattern, n, kwargs={"in_place": in_place}) as env:

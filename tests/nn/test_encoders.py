@@ -46,7 +46,7 @@ def sample(space, lead):
     return torch.as_tensor(np.array(rows).reshape(*lead, *space.shape))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(all_spaces, st.sampled_from([(3,), (2, 3), (1,)]))
 def test_any_space_becomes_features_with_any_leading_dimensions(space, lead):
     space.seed(0)
@@ -56,7 +56,7 @@ def test_any_space_becomes_features_with_any_leading_dimensions(space, lead):
     assert features.dtype == torch.float32
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(all_spaces)
 def test_time_and_batch_are_encoded_as_their_rows_are(space):
     space.seed(0)

@@ -35,6 +35,18 @@ def test_the_global_generator_is_left_as_it_was():
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_what_a_gpu_draws_is_seeded_too():
+    def drawn(seed):
+        with seeded(seed, "cuda"):
+            return torch.rand(8, device="cuda")
+
+    before = torch.cuda.get_rng_state()
+    assert torch.equal(drawn(3), drawn(3))
+    assert not torch.equal(drawn(3), drawn(4))
+    assert torch.equal(torch.cuda.get_rng_state(), before)
+
+
 def test_the_global_generator_is_put_back_after_an_error():
     before = torch.get_rng_state()
     with pytest.raises(KeyError), seeded(0):

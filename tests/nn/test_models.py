@@ -21,7 +21,7 @@ ARM = spaces.Box(-2, 2, (4,), np.float32)
 SMALL = ModelConfig(hidden=[5])
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     st.sampled_from([QNetwork, ActorCritic]),
     st.integers(1, 5),

@@ -21,7 +21,7 @@ def test_mean_and_variance_of_one_batch():
     torch.testing.assert_close(normalizer(torch.tensor([[4.0]])), torch.tensor([[2.0]]))
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=5), st.integers(0, 10))
 def test_batches_merge_to_the_statistics_of_all_rows(sizes, seed):
     rows = torch.randn(sum(sizes), 3, generator=torch.Generator().manual_seed(seed)) * 4 + 100

@@ -120,7 +120,7 @@ def plain_advantage(rew, value, value_next, discount, cut, gae_lambda, mask):
 sizes = st.tuples(st.integers(0, 1000), st.integers(1, 40), st.integers(1, 4))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(size=sizes, gae_lambda=st.floats(0, 1))
 def test_all_kinds_give_the_advantages_of_a_plain_loop(size, gae_lambda):
     *data, mask = rollout(*size, dtype=np.float64)
@@ -130,7 +130,7 @@ def test_all_kinds_give_the_advantages_of_a_plain_loop(size, gae_lambda):
         np.testing.assert_allclose(flat(result), expected, rtol=1e-9, atol=1e-9)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(size=sizes, trace_lambda=st.floats(0, 1))
 def test_all_kinds_give_the_same_lambda_return_and_sum(size, trace_lambda):
     rew, _, value_next, discount, cut, mask = rollout(*size, dtype=np.float64)
@@ -145,7 +145,7 @@ def test_all_kinds_give_the_same_lambda_return_and_sum(size, trace_lambda):
         np.testing.assert_allclose(flat(result), total, rtol=1e-9, atol=1e-9)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(size=sizes, masked=st.booleans())
 def test_all_kinds_give_the_same_multistep_return(size, masked):
     rew, _, _, discount, _, mask = rollout(*size, dtype=np.float64)

@@ -143,7 +143,7 @@ def test_atoms_that_fall_on_atoms_keep_their_mass():
     )
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(seed=st.integers(0, 10**6), r=st.floats(-30, 30), discount=st.floats(0, 1))
 def test_a_projection_is_a_distribution_and_keeps_the_mean_within_the_support(seed, r, discount):
     generator = torch.Generator().manual_seed(seed)

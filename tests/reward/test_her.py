@@ -106,7 +106,7 @@ def pairs(goals):
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     slots=st.integers(1, 7),
     n_envs=st.integers(1, 3),

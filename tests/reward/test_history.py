@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from guerdon.data import Batch, ReplayBuffer
@@ -83,7 +83,6 @@ def test_rows_that_are_no_data_belong_to_no_episode(length, n_steps, seed):
 
 
 @given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 40), st.integers(0, 1000))
-@settings(deadline=None)
 def test_a_buffer_knows_what_was_before_any_of_its_rows(length, n_envs, n_steps, seed):
     stream = Stream(n_envs, seed)
     data, earlier = stream.rollout(n_steps)

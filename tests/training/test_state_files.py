@@ -98,7 +98,7 @@ values = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(values)
 def test_any_nested_value_comes_back_to_the_last_bit(value):
     assert same(through_files(value), value)
