@@ -252,7 +252,7 @@ def _start(command: Sequence[str] | None) -> dict[str, Any]:
         "cpu": _cpu_name(),
         "cpu_count": os.cpu_count(),
         "torch_threads": torch.get_num_threads(),
-        "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+        "gpus": _gpu_names(),
     }
 
 
@@ -264,6 +264,12 @@ def _git_hash() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()
+
+
+def _gpu_names() -> list[str]:
+    """The GPUs, if one is in use: to ask for the name of an idle one would start it up."""
+    number = torch.cuda.device_count() if torch.cuda.is_initialized() else 0
+    return [torch.cuda.get_device_name(i) for i in range(number)]
 
 
 def _cpu_name() -> str:
