@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from guerdon.collect.cameras import channel_axis
-from guerdon.data.frames import Trajectory, write_trajectory
+from guerdon.data.frames import Trajectory, next_number, write_trajectory
 from guerdon.data.pictures import resized
 from guerdon.data.trajectory_files import count_trajectories, remove_stale, to_uint8
 
@@ -38,6 +38,11 @@ class _Episode:
     frames: dict[str, list[np.ndarray]]
     labels: list[float] = field(default_factory=list)
     success_once: bool = False
+
+    @property
+    def positive(self) -> bool:
+        """Whether it goes to the positive ones: it succeeded once, or a label is 0.5 or more."""
+        return self.success_once or max(self.labels) >= 0.5
 
 
 class RewardDataCollector:
@@ -82,8 +87,9 @@ class RewardDataCollector:
             env_output: ``obs``: what the step led to, images by camera ([rows, H, W, C] or
                 [rows, C, H, W]; uint8, or float in [0, 1]). Where environments reset themselves
                 in the same step, ``final_obs``: the true last observations, as arrays like ``obs``
-                or as one observation for each row that ended. ``env_ids``: whose rows these are,
-                if not everybody's. ``dummy``: rows that are no steps.
+                or as one observation for each row that ended; ``env_info`` may have it, too.
+                ``env_ids``: whose rows these are, if not everybody's. ``dummy``: rows that are no
+                steps.
             env_info: ``success`` or ``success_frame``: whether the frame shows success, for each
                 row. ``success_once``: whether the episode succeeded so far. Where ``final_info``
                 has them, rows that ended take them from there.
@@ -109,7 +115,7 @@ class RewardDataCollector:
         for key, array in images.items():
             if len(array) != len(ids):
                 raise ValueError(f"there are {len(array)} images of {key!r} for {len(ids)} rows")
-        final = env_output.get("final_obs")
+        final = _final_obs(env_output, env_info, last & counts)
         for row in np.flatnonzero(counts).tolist():
             episode = self._open[ids[row]]
             for key, array in images.items():
@@ -133,7 +139,8 @@ class RewardDataCollector:
         """
         if step.broken is not None:
             self.break_off(step.broken)
-        output = {"obs": step.obs_next, "env_ids": step.env_ids, "dummy": dummy}
+        seen = step.obs_next  # the true last one of episodes that end
+        output = {"obs": seen, "final_obs": seen, "env_ids": step.env_ids, "dummy": dummy}
         self.add_env_output(output, step.info, step.terminated | step.truncated)
 
     def save_trajectory(self, env_idx: int) -> None:
@@ -213,6 +220,24 @@ def _column(values: Any, name: str, n_rows: int) -> np.ndarray:
     return array.reshape(n_rows)
 
 
+def _final_obs(
+    env_output: Mapping[str, Any], env_info: Mapping[str, Any], ended: np.ndarray
+) -> Any:
+    """The true last observations, which have to come along with the labels of these."""
+    found = (
+        env_output.get("final_obs"),
+        *(env_info.get(name) for name in ("final_obs", "final_observation")),
+    )
+    final = next((each for each in found if each is not None), None)
+    if final is None and ended.any() and env_info.get("final_info") is not None:
+        raise ValueError(
+            "the environment's info has 'final_info', but nobody gives 'final_obs': labels would "
+            "be of the episodes that ended, and frames of those that began; add the last "
+            "observations as 'final_obs'"
+        )
+    return final
+
+
 def _final(final: Any, row: int, key: str) -> dict[str, Any] | None:
     """A row's final observation as a batch of one, where there is one; given by camera or row."""
     if hasattr(final, "keys"):
@@ -275,8 +300,7 @@ def _trajectory(episode: _Episode, size: Sequence[int] | None) -> Trajectory:
         if channel_axis(stacked.shape, size) == 3:
             stacked = np.ascontiguousarray(np.moveaxis(stacked, 3, 1))
         images[key] = stacked if size is None else resized(stacked, size[1:])
-    labels = np.array(episode.labels, np.float32)
-    return Trajectory(images, labels, episode.success_once or bool((labels >= 0.5).any()))
+    return Trajectory(images, np.array(episode.labels, np.float32), episode.positive)
 
 
 class _Writer:
@@ -295,6 +319,7 @@ class _Writer:
         for folder in self._folders.values():
             folder.mkdir(parents=True, exist_ok=True)
             remove_stale(folder)
+        self._next = {kind: next_number(folder) for kind, folder in self._folders.items()}
         self._numbers = dict(zip((True, False), self.counts(), strict=True))  # with those waiting
         self._lost = 0
         self._error: BaseException | None = None
@@ -318,7 +343,7 @@ class _Writer:
         self.check()
         if not self._thread.is_alive():
             raise ValueError("this RewardDataCollector is closed: make a new one")
-        positive = episode.success_once or max(episode.labels) >= 0.5
+        positive = episode.positive
         with self._lock:
             if self.reached(positive):
                 return
@@ -378,4 +403,7 @@ class _Writer:
             if found >= limit:
                 return
         trajectory = _trajectory(episode, self._config.image_size)
-        write_trajectory(folder, trajectory, format=self._config.format)
+        path = write_trajectory(
+            folder, trajectory, format=self._config.format, number=self._next[positive]
+        )
+        self._next[positive] = int(path.stem) + 1

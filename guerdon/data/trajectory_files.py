@@ -73,11 +73,6 @@ class Trajectory:
     def __len__(self) -> int:
         return len(self.labels)
 
-    @property
-    def positive(self) -> bool:
-        """Whether it goes to the positive ones: it succeeded once, or a label is 0.5 or more."""
-        return self.success_once or bool((self.labels >= 0.5).any())
-
 
 def to_uint8(images: np.ndarray, name: str) -> np.ndarray:
     """Images as uint8; those of floating point have to be in [0, 1].
@@ -112,6 +107,7 @@ def write_trajectory(
     trajectory: Trajectory,
     *,
     format: Format = "npz",  # noqa: A002
+    number: int | None = None,
 ) -> pathlib.Path:
     """Writes a trajectory to a folder, which is made if need be, under the next free number.
 
@@ -123,6 +119,8 @@ def write_trajectory(
         trajectory: What.
         format: ``npz`` (compressed uint8), or ``npy`` (a pickled dictionary of float32, without
             ``success_once``).
+        number: Where to begin to look for a free one; by default after the highest in the folder,
+            which takes long to find among many thousands.
 
     Returns:
         The file.
@@ -136,7 +134,7 @@ def write_trajectory(
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        path = _claim(folder, temporary, format)
+        path = _claim(folder, temporary, format, next_number(folder) if number is None else number)
     finally:
         temporary.unlink(missing_ok=True)
     sync_folder(folder)
@@ -168,10 +166,11 @@ def _numbers(folder: pathlib.Path) -> Iterator[int]:
                 yield int(match[1])
 
 
-def _claim(folder: pathlib.Path, temporary: pathlib.Path, suffix: Format) -> pathlib.Path:
-    """Gives a file the next number that nobody has."""
+def _claim(
+    folder: pathlib.Path, temporary: pathlib.Path, suffix: Format, number: int
+) -> pathlib.Path:
+    """Gives a file the first number from this one on that nobody has."""
     other = "npy" if suffix == "npz" else "npz"
-    number = next_number(folder)
     while True:
         path = folder / f"{number:06d}.{suffix}"
         with suppress(FileExistsError):
@@ -246,7 +245,8 @@ def _read(path: pathlib.Path) -> Trajectory:
 
 
 def _read_npz(path: pathlib.Path) -> Trajectory:
-    with zipfile.ZipFile(path) as archive:
+    content = path.read_bytes()  # so that what goes wrong from here on is the fault of what it says
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
         entries = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
         keys = [name for name in entries if name.startswith("images.")]
         if entries.keys() - keys != {"labels", "success_once"} or not keys:
@@ -254,7 +254,7 @@ def _read_npz(path: pathlib.Path) -> Trajectory:
                 f"its arrays are {', '.join(sorted(entries)) or 'none'}, "
                 f"not images.<camera>, labels and success_once"
             )
-        if sum(info.compress_size for info in entries.values()) > path.stat().st_size:
+        if sum(info.compress_size for info in entries.values()) > len(content):
             raise ValueError("it claims to be larger than it is")
         arrays = {name: _read_entry(archive, info) for name, info in entries.items()}
     once = arrays.pop("success_once")

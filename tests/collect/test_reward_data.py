@@ -154,8 +154,9 @@ def test_the_episode_of_a_restarted_environment_is_dropped(tmp_path):
     assert {number for number, _ in check_true(tmp_path, long)} == {1}
 
 
+@pytest.mark.parametrize("by_hand", [True, False])
 @pytest.mark.parametrize("n_envs", [1, 3])
-def test_gymnasiums_own_output_is_taken_as_it_is(tmp_path, n_envs):
+def test_gymnasiums_own_output_is_taken_as_it_is(tmp_path, n_envs, by_hand):
     patterns = MIXED[:n_envs]
     env = in_mode(AutoresetMode.SAME_STEP, patterns).env
     env.reset(seed=0)
@@ -163,7 +164,7 @@ def test_gymnasiums_own_output_is_taken_as_it_is(tmp_path, n_envs):
     with collector_into(tmp_path, n_envs) as data:
         for _ in range(15):
             obs, _, terminated, truncated, info = env.step(np.zeros(n_envs, int))
-            env_output = {"obs": obs, "final_obs": info.get("final_obs")}
+            env_output = {"obs": obs} | ({"final_obs": info.get("final_obs")} if by_hand else {})
             data.add_env_output(env_output, info, terminated | truncated)
             number += int((terminated | truncated).sum())
     env.close()
@@ -182,6 +183,26 @@ def test_final_frames_may_come_as_arrays_and_tell_of_everybody(tmp_path):
         data.add_env_output({"obs": final}, told(0.0, 0.25), np.array([False, True]))
     found = {tuple(colors(t)): (t.labels.tolist(), positive) for t, positive in saved(tmp_path)}
     assert found == {(1, 4): ([0, 1], True), (2, 0, 6): ([0, 0, 0.25], False)}
+
+
+def test_labels_of_an_old_episode_are_not_put_on_frames_of_a_new_one(tmp_path):
+    info = {"success": np.zeros(1), "final_info": {"success": np.ones(1)}}
+    with collector_into(tmp_path, 1) as data:
+        data.add_env_output(output(1), info, False)  # nothing has ended
+        with pytest.raises(ValueError, match="nobody gives 'final_obs'"):
+            data.add_env_output(output(2), info, True)
+
+
+@pytest.mark.parametrize(
+    ("labels", "once", "positive"),
+    [((0, 0.4), False, False), ((0, 0.5), False, True), ((0, 0), True, True)],
+)
+def test_a_trajectory_is_positive_by_the_documents_rule(tmp_path, labels, once, positive):
+    with collector_into(tmp_path, 1) as data:
+        for label, last in zip(labels, (False, True), strict=True):
+            data.add_env_output(output(1), told(label, success_once=np.array([once])), last)
+    ((trajectory, in_positive),) = saved(tmp_path)
+    assert in_positive is trajectory.success_once is positive
 
 
 @pytest.mark.parametrize("name", ["success", "success_once", "is_last_step"])

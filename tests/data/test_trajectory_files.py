@@ -40,15 +40,6 @@ def names(folder):
 # --- trajectories
 
 
-@pytest.mark.parametrize(
-    ("labels", "success_once", "positive"),
-    [([0, 0.4], False, False), ([0, 0.5], False, True), ([0, 0], True, True)],
-)
-def test_a_trajectory_is_positive_by_the_documents_rule(labels, success_once, positive):
-    images = {"base_camera": np.zeros((2, 3, 4, 4), np.uint8)}
-    assert Trajectory(images, np.float32(labels), success_once).positive is positive
-
-
 IMAGES = np.zeros((2, 3, 4, 4), np.uint8)
 LABELS = np.zeros(2, np.float32)
 
