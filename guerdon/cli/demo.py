@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from guerdon.cli.train import INTERRUPTED
+
 if TYPE_CHECKING:
     from guerdon.training.workflow import WorkflowResult
 
@@ -35,9 +37,13 @@ def demo(
         raise ValueError(f"{out} is not empty: name a new folder")
     folder = out or Path(tempfile.mkdtemp(prefix="guerdon_demo_"))
     workflow = Workflow(collect=_COLLECT, fit=_FIT, learn=_LEARN, both=_BOTH)
-    result = run_workflow(
-        folder, workflow, seed=seed, tell=lambda text: typer.secho(f"\n{text}", bold=True)
-    )
+    try:
+        result = run_workflow(
+            folder, workflow, seed=seed, tell=lambda text: typer.secho(f"\n{text}", bold=True)
+        )
+    except KeyboardInterrupt:
+        typer.echo(f"stopped; what was done by then is in {folder}", err=True)
+        raise typer.Exit(INTERRUPTED) from None
     _show(result)
     report = write_report(folder, result)
     typer.echo(

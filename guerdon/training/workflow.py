@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from guerdon.data.files import atomic_file
+from guerdon.data.trajectory_files import count_trajectories
 from guerdon.training.fit import fit
 from guerdon.training.fit_config import compose_fit
 from guerdon.training.run import train
@@ -76,6 +77,9 @@ def run_workflow(
         seed: Of everything random.
         display: How progress is shown.
         tell: Called with a sentence before each stage.
+
+    Raises:
+        KeyboardInterrupt: A stage was asked to stop; what it did by then is in its folder.
     """
     out, told = Path(out), workflow or Workflow()
     data, classifier = out / "data", out / "classifier"
@@ -95,6 +99,7 @@ def run_workflow(
         *told.both, *told.collect, f"run.dir={out / 'collect'}",
         seed=seed, display=display,
     )  # fmt: skip
+    _check_finished(collected["stop_reason"])
     lap("collect")
     tell("2 of 3: a classifier learns from these pictures what success looks like")
     config = compose_fit(
@@ -105,6 +110,7 @@ def run_workflow(
         ],
     )  # fmt: skip
     fitted = fit(config, display=display)
+    _check_finished(fitted.stop_reason)
     lap("fit")
     tell("3 of 3: a new policy learns from the classifier alone")
     learned = train(
@@ -112,11 +118,12 @@ def run_workflow(
         *told.both, *told.learn, f"run.dir={out / 'learn'}",
         seed=seed, display=display,
     )  # fmt: skip
+    _check_finished(learned["stop_reason"])
     lap("learn")
     result = WorkflowResult(
         seed=seed,
         collect=collected,
-        trajectories={kind: len(list(Path(path).iterdir())) for kind, path in folders.items()},
+        trajectories={kind: count_trajectories(path) for kind, path in folders.items()},
         fit=fitted.validation,
         learn=learned,
         seconds=seconds,
@@ -124,3 +131,9 @@ def run_workflow(
     with atomic_file(out / RESULT) as file:
         file.write(json.dumps(asdict(result), indent=1).encode() + b"\n")
     return result
+
+
+def _check_finished(stop_reason: str) -> None:
+    """Sees that a stage went to its end: the next one would make something of half the data."""
+    if stop_reason == "interrupted":
+        raise KeyboardInterrupt

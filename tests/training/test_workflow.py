@@ -1,6 +1,7 @@
 """The three stages in one call are what three commands do."""
 
 import json
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 
 import pytest
@@ -8,6 +9,7 @@ import yaml
 
 from guerdon.config import ConfigError
 from guerdon.data.frames import load_frames
+from guerdon.training import workflow as workflow_module
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint
 from guerdon.training.fit import fit
 from guerdon.training.fit_config import compose_fit
@@ -102,6 +104,30 @@ def test_a_classifier_that_is_not_good_enough_stops_it_before_the_third_stage(tm
     assert checkpoint_steps(tmp_path / "classifier")
     assert not (tmp_path / "learn").exists()
     assert not (tmp_path / RESULT).exists()
+
+
+@pytest.mark.parametrize(("stage", "function"), [(0, "train"), (1, "fit"), (2, "train")])
+def test_who_stops_a_stage_stops_all_of_it(stage, function, tmp_path, monkeypatch):
+    def stopped(*arguments, **options):
+        if stage == len(told) - 1:
+            monkeypatch.setattr("guerdon.training.monitor.Monitor.stop_reason", asked)
+            monkeypatch.setattr("guerdon.training.fit.interrupts", always)
+        return real(*arguments, **options)
+
+    def asked(_):
+        return "interrupted"
+
+    @contextmanager
+    def always():
+        yield lambda: True
+
+    told = []
+    real = getattr(workflow_module, function)
+    monkeypatch.setattr(workflow_module, function, stopped)
+    with pytest.raises(KeyboardInterrupt):
+        run_workflow(tmp_path / "out", TINY, display="none", tell=told.append)
+    assert len(told) == stage + 1
+    assert not (tmp_path / "out" / RESULT).exists()
 
 
 def test_an_option_that_is_none_is_said_at_once(tmp_path):
