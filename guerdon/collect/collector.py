@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     Watch = Callable[[dict[str, Any], Step, np.ndarray | None], None]
     Verdicts = Callable[[Any, np.ndarray, np.ndarray], np.ndarray]
 
-_SUCCESS = ("success", "is_success")
+SUCCESS = ("success", "is_success")
+"""What environments call it in their info, the first where both are there."""
 _NOBODY = np.zeros(0, np.int64)
 
 
@@ -260,7 +261,7 @@ class Collector:
         collected.lengths.extend(self._lengths[ended].tolist())
         self._returns[ended] = 0.0
         self._lengths[ended] = 0
-        for key in _SUCCESS:
+        for key in SUCCESS:
             if key in info:  # but maybe not of all of them
                 told = done & info.get(f"_{key}", True)
                 done = done & ~told

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from guerdon.collect.collector import SUCCESS
+
 if TYPE_CHECKING:
     from guerdon.reward.seen import Judged
 
@@ -111,7 +113,8 @@ def told_success(info: dict[str, Any], n_rows: int) -> np.ndarray:
         n_rows: Rows of the step.
     """
     told: np.ndarray = np.full(n_rows, np.nan, np.float32)
-    if "success" in info:
-        known = np.broadcast_to(info.get("_success", True), n_rows)
-        told[known] = np.broadcast_to(info["success"], n_rows)[known]
+    for name in SUCCESS:
+        if name in info:
+            new = np.isnan(told) & np.broadcast_to(info.get(f"_{name}", True), n_rows)
+            told[new] = np.broadcast_to(info[name], n_rows)[new]
     return told

@@ -8,7 +8,6 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import torch
 
 from guerdon.collect import Collector
 from guerdon.collect.cameras import check_cameras
@@ -18,6 +17,7 @@ from guerdon.training.noise import Noisy
 from guerdon.training.parts import make_env
 from guerdon.training.replay import Checkpoint, load_policy
 from guerdon.training.run import interrupts
+from guerdon.training.threads import threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -77,13 +77,11 @@ def collect_frames(
     several = [checkpoint] if isinstance(checkpoint, str | int) else checkpoint
     loaded = [load_policy(run_dir, each) for each in several]
     _, run = loaded[0]
-    if run.run.threads is not None:
-        torch.set_num_threads(run.run.threads)
     players = [(policy, level) for policy, _ in loaded for level in noise or (0.0,)]
     patience = PATIENCE * len(players) if n_episodes is None else math.inf
     played = fruitless = 0
     section = run.env.for_evaluation(min(run.eval.n_envs, n_episodes or run.eval.n_envs))
-    with make_env(section) as env:
+    with make_env(section) as env, threads(run.run.threads):
         check_cameras(env.observation_space, config, section.id)
         with RewardDataCollector(config, env.n_envs) as data, interrupts() as interrupted:
             before = data.counts

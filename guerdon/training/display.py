@@ -1,12 +1,16 @@
 """What a run shows: a live panel on a terminal, lines in a pipe, or nothing."""
 
+from __future__ import annotations
+
 import atexit
 import math
 import os
 import sys
 import time
-from collections.abc import Mapping
-from typing import Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 Mode = Literal["auto", "live", "lines", "none"]
 
@@ -30,12 +34,12 @@ class Display:
 
 
 def make_display(
-    total_steps: int | None, stream: TextIO, mode: Mode = "auto", *, title: str = ""
+    status: Status, stream: TextIO, mode: Mode = "auto", *, title: str = ""
 ) -> Display:
     """Makes the display that suits a stream.
 
     Args:
-        total_steps: Environment steps of the whole run; None when it is stopped by other means.
+        status: What it keeps and shows.
         stream: Where to show it, for example `sys.stdout`.
         mode: ``live`` redraws a panel, ``lines`` writes a line for each call of `log`, ``none``
             shows nothing, and ``auto`` is ``live`` on a terminal and else ``lines``.
@@ -45,9 +49,9 @@ def make_display(
         terminal = stream.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
         mode = "live" if terminal else "lines"
     if mode == "live":
-        return LiveDisplay(Status(total_steps), stream, title)
+        return LiveDisplay(status, stream, title)
     if mode == "lines":
-        return LineDisplay(Status(total_steps), stream)
+        return LineDisplay(status, stream)
     if mode == "none":
         return Display()
     raise ValueError(f"a display is 'auto', 'live', 'lines' or 'none', not {mode!r}")

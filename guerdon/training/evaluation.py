@@ -116,20 +116,22 @@ class LearnedReturns:
         self._whole = any(model.episodic or model.history for model in reward.models)
         self._open: list[list[Batch]] = [[] for _ in range(n_envs)]
         self._judge = reward.judge
+        self._kept = {"rew", "terminated", "truncated", *reward.fields, *reward.scans}
         self.audit = Audit() if self._judge is not None else None
 
     def __call__(self, rows: dict[str, Any], step: Step, dummy: np.ndarray | None) -> None:
         """Takes a step; see `Collector`."""
         ids = self._everyone if step.env_ids is None else step.env_ids
         real = np.ones(len(ids), bool) if dummy is None else ~dummy
-        shown = Batch(
-            obs=rows["obs"],
-            act=rows["act"],
-            rew=step.rew,
-            terminated=step.terminated,
-            truncated=step.truncated,
-            obs_next=step.obs_next,
-        )
+        told = {
+            "obs": rows["obs"],
+            "act": rows["act"],
+            "rew": step.rew,
+            "terminated": step.terminated,
+            "truncated": step.truncated,
+            "obs_next": step.obs_next,
+        }
+        shown = Batch({name: part for name, part in told.items() if name in self._kept})
         if self._judge is not None:
             shown.success = told_success(step.info, len(ids))
         if self._whole:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
 import numpy as np
-import torch
 
 from guerdon.collect import Collector
 from guerdon.config import compose, to_yaml
@@ -26,6 +25,7 @@ from guerdon.training.evaluation import in_testing_state
 from guerdon.training.noise import Noisy
 from guerdon.training.parts import make_env
 from guerdon.training.replay import Checkpoint, load_policy
+from guerdon.training.threads import threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -143,9 +143,8 @@ def collect_run(
         raise ValueError("demonstrations need one checkpoint or more")
     loaded = [load_policy(run_dir, each) for each in several]
     _, config = loaded[0]
-    if config.run.threads is not None:
-        torch.set_num_threads(config.run.threads)
-    return _play([policy for policy, _ in loaded], config, n_episodes, noise, seed, progress)
+    with threads(config.run.threads):
+        return _play([policy for policy, _ in loaded], config, n_episodes, noise, seed, progress)
 
 
 def _play(
@@ -313,7 +312,6 @@ def _make(expert: Expert, config: GuerdonConfig, folder: Path, display: Mode) ->
         f"demonstrations are needed of an expert: training {expert.preset}, "
         f"{config.run.max_steps:,} steps at most; this is done once"
     )
-    threads = torch.get_num_threads()
     for leftover in folder.parent.glob(f".{folder.name}.*.tmp"):  # of a process that was killed
         shutil.rmtree(leftover, ignore_errors=True)
     aside = tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".tmp", dir=folder.parent)
@@ -333,7 +331,6 @@ def _make(expert: Expert, config: GuerdonConfig, folder: Path, display: Mode) ->
         mean = float(np.mean(demonstrations.returns))
         say(f"kept {len(demonstrations)} episodes with a mean return of {mean:.1f} in {folder}")
     finally:
-        torch.set_num_threads(threads)
         shutil.rmtree(aside, ignore_errors=True)
 
 

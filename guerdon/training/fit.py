@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import sys
 import time
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +20,7 @@ from guerdon.nn.classifier import BinaryRewardClassifier
 from guerdon.nn.init import seeded
 from guerdon.nn.optimizer import Optimizer
 from guerdon.training.checkpoints import save_checkpoint
-from guerdon.training.display import Display, LineDisplay, LiveDisplay, Status
+from guerdon.training.display import Status, make_display
 from guerdon.training.fit_data import (
     FeatureSource,
     FrameSource,
@@ -33,13 +31,14 @@ from guerdon.training.fit_data import (
     steps_per_epoch,
 )
 from guerdon.training.fit_files import PART, begin_folder
-from guerdon.training.fit_validation import Validation, operating_points, validate, warnings_of
+from guerdon.training.fit_validation import Validation, validate, warnings_of
 from guerdon.training.parts import find_device
 from guerdon.training.recorder import Recorder
 from guerdon.training.run import interrupts
+from guerdon.training.threads import threads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from guerdon.data.frames import Frames
     from guerdon.training.display import Mode
@@ -89,11 +88,12 @@ def fit(
     """
     section = config.reward
     frames = read_frames(config) if frames is None else frames
-    with _threads(config.threads):
+    with threads(config.threads):
         # Before the folder: what cannot be fitted leaves nothing behind, and replaces nothing.
         made = _Fit(config, frames)
         folder = begin_folder(config, overwrite)
-        shown = _display(made.total, display, f"fit · {section.save_dir} · seed {config.seed}")
+        title = f"fit · {section.save_dir} · seed {config.seed}"
+        shown = make_display(_Progress(made.total), sys.stdout, display, title=title)
         with Recorder(folder, shown) as recorder, interrupts() as interrupted:
             for line in (*frames.report().splitlines(), *made.notes()):
                 recorder.text(line)
@@ -141,6 +141,7 @@ class _Fit:
         ]
         self.data = {
             "hash": frames.hash,
+            "digests": frames.digests,
             # From everywhere: whoever refits it beside a policy reads them again.
             "positive_dir": str(Path(section.data.positive_dir).resolve()),
             "negative_dir": str(Path(section.data.negative_dir).resolve()),
@@ -203,7 +204,8 @@ class _Fit:
         section = self.config.reward
         source = FrameSource(self.frames, self.device, section.data.augment)
         if section.model.freeze_encoder:
-            return FeatureSource(source, self.learners[0].member)
+            rows = np.union1d(self.train_rows, self.held_out)
+            return FeatureSource(source, self.learners[0].member, rows)
         return source
 
     def _validated(self, source: Source) -> Validation:
@@ -212,7 +214,7 @@ class _Fit:
         found = validate(
             logits, frames.labels[rows], frames.episodes[rows], self.config.reward.target_fpr
         )
-        self.curve = operating_points(logits, frames.labels[rows], found.temperature)
+        self.said = {"logits": logits.astype(np.float32), "labels": frames.labels[rows]}
         return found
 
     def _weights(self) -> list[dict[str, torch.Tensor]]:
@@ -226,7 +228,7 @@ class _Fit:
             "temperature": found.temperature,
             "target_fpr": section.target_fpr,
             "validation": found.numbers(),
-            "curve": self.curve,
+            "held_out": self.said,
             "data": self.data,
             "seed": self.config.seed,
             "split": section.data.validation_share,
@@ -346,26 +348,3 @@ class _Progress(Status):
         return {
             name: f"{self.metrics[key]:.4f}" for name, key in shown.items() if key in self.metrics
         }
-
-
-def _display(total: int, mode: Mode, title: str) -> Display:
-    stream = sys.stdout
-    if mode == "auto":
-        terminal = stream.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
-        mode = "live" if terminal else "lines"
-    if mode == "none":
-        return Display()
-    status = _Progress(total)
-    return LiveDisplay(status, stream, title) if mode == "live" else LineDisplay(status, stream)
-
-
-@contextmanager
-def _threads(number: int | None) -> Iterator[None]:
-    """So many threads of torch for a while."""
-    before = torch.get_num_threads()
-    if number is not None:
-        torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -67,13 +67,20 @@ class FeatureSource:
     Args:
         frames: All of them.
         member: Has the encoder; all members have the same.
+        rows: Which of them will be asked for, in order.
     """
 
     @torch.no_grad()
-    def __init__(self, frames: FrameSource, member: BinaryRewardClassifier) -> None:
-        number = len(next(iter(frames.images.values())))
-        parts = [member.encode(frames.take(rows)) for rows in _chunks(torch.arange(number))]
-        self.maps = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
+    def __init__(
+        self, frames: FrameSource, member: BinaryRewardClassifier, rows: np.ndarray
+    ) -> None:
+        self.rows = torch.from_numpy(rows)
+        self.maps: dict[str, Tensor] = {}
+        for number, chunk in enumerate(_chunks(self.rows)):
+            for key, part in member.encode(frames.take(chunk)).items():
+                if number == 0:  # all at once: maps are large, and joining them would double that
+                    self.maps[key] = part.new_empty((len(rows), *part.shape[1:]))
+                self.maps[key][number * _CHUNK :][: len(part)] = part
 
     def logits(
         self,
@@ -82,7 +89,7 @@ class FeatureSource:
         generator: torch.Generator | None = None,  # noqa: ARG002 - features cannot be augmented
     ) -> Tensor:
         """See `Source`."""
-        return member.decide(_taken(self.maps, rows))
+        return member.decide(_taken(self.maps, torch.searchsorted(self.rows, rows)))
 
 
 @torch.no_grad()

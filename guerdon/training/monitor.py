@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from guerdon.collect import Collected
+from guerdon.training.audit import Audit
 from guerdon.training.evaluation import evaluation_metrics
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ class Monitor:
         """Why the run has stopped."""
         self.best: float | None = None
         """The best mean return of an evaluation."""
+        self._best_learned = -np.inf  # the return that a learned reward gave it
         self._evaluate, self._log, self._save = evaluate, log, save
         self._every = {"eval": eval_every, "log": log_every, "save": save_every}
         self._due = dict(self._every)
@@ -201,9 +203,10 @@ class Monitor:
         self._evaluated_at = self.progress.env_steps
         metrics: dict[str, Any] = evaluation_metrics(self.evaluation)
         mean = metrics["eval/mean_reward"]
-        improved = self.best is None or mean > self.best
+        learned = metrics.get("reward/eval_return", -np.inf)  # all there is where nothing is paid
+        improved = self.best is None or (mean, learned) > (self.best, self._best_learned)
         if improved:
-            self.best = mean
+            self.best, self._best_learned = mean, learned
         return metrics | {"eval/best_mean_reward": self.best}, improved
 
     def _rollout_metrics(self) -> dict[str, Any]:
@@ -230,6 +233,7 @@ class Monitor:
         return {
             "progress": asdict(self.progress),
             "best": self.best,
+            "best_learned": float(self._best_learned),
             "evaluation": self.evaluation and _lists(self.evaluation),
             "evaluated_at": self._evaluated_at,
             "saved_at": self._saved_at,
@@ -243,9 +247,9 @@ class Monitor:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on where `state_dict` was taken."""
         self.progress = Progress(**state["progress"])
-        self.best = state["best"]
+        self.best, self._best_learned = state["best"], state["best_learned"]
         evaluation = state["evaluation"]
-        self.evaluation = evaluation and Collected(**evaluation)
+        self.evaluation = evaluation and _collected(**evaluation)
         self._evaluated_at = state["evaluated_at"]
         self._saved_at = state["saved_at"]
         self._returns = deque(state["returns"], _RECENT)
@@ -259,4 +263,10 @@ class Monitor:
 
 
 def _lists(collected: Collected) -> dict[str, Any]:
-    return {name: getattr(collected, name) for name in ("returns", "lengths", "successes")}
+    names = ("returns", "lengths", "successes", "learned")
+    lists = {name: getattr(collected, name) for name in names}
+    return lists | {"audit": asdict(collected.audit) if collected.audit else None}
+
+
+def _collected(audit: dict[str, Any] | None, **lists: Any) -> Collected:
+    return Collected(**lists, audit=audit and Audit(**audit))

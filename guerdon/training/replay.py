@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import torch
 
 from guerdon.reward import REWARDS
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint
@@ -19,6 +18,7 @@ from guerdon.training.parts import (
     prepare_reward,
 )
 from guerdon.training.run_folder import RunFolder
+from guerdon.training.threads import threads
 from guerdon.training.video import Film, make_filmed_env
 
 if TYPE_CHECKING:
@@ -88,8 +88,6 @@ def evaluate_run(
     if video and env_setting is not None:
         raise ValueError("environments of 'env_setting' cannot be filmed: leave out 'video'")
     policy, config, step = _load(run_dir, checkpoint, env_setting, model, policy_fn)
-    if config.run.threads is not None:
-        torch.set_num_threads(config.run.threads)
     n_films = min(_FILMS, episodes) if video else 0
     section = config.env.for_evaluation(min(max(config.eval.n_envs, n_films), episodes))
     folder, films = RunFolder(run_dir).videos, list[Film]()
@@ -99,7 +97,7 @@ def evaluate_run(
         env = make_env(section, (env_setting[0], env_setting[2][:episodes]))
     else:
         env = make_env(section)
-    with env:
+    with env, threads(config.run.threads):
         reward = _classifier(run_dir, config, policy, env)
         played = evaluate(
             policy, env, episodes, seed=seed, deterministic=config.eval.deterministic, reward=reward

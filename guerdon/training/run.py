@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from guerdon.config import GuerdonConfig, compose, to_yaml
 from guerdon.training.audit import Audit
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint, save_checkpoint
-from guerdon.training.display import Mode, make_display
+from guerdon.training.display import Mode, Status, make_display
 from guerdon.training.evaluation import evaluate
 from guerdon.training.monitor import Budget, Monitor
 from guerdon.training.parts import EnvSetting, Parts, compose_run, make_parts
 from guerdon.training.recorder import Recorder
 from guerdon.training.reward_files import load_reward, save_reward, with_reward_of
 from guerdon.training.run_folder import RunFolder, default_path
+from guerdon.training.threads import threads
 from guerdon.training.trainers import offpolicy_trainer, onpolicy_trainer
 
 if TYPE_CHECKING:
@@ -103,9 +103,8 @@ def train(
         moved = [change for change in changes if change.startswith("imports=")]
         config = compose_run(source, changes, policy_fn)
         _check_same(compose_run(source, moved), config)
-    if config.run.threads is not None:
-        torch.set_num_threads(config.run.threads)
     with ExitStack() as stack:
+        stack.enter_context(threads(config.run.threads))
         # Before the folder: a config that cannot be built leaves nothing behind.
         parts = make_parts(
             config, env_setting=env_setting, model=model, policy_fn=policy_fn, display=display
@@ -154,7 +153,7 @@ def _run(
     if resumed:
         folder.go_on(to_yaml(config))
     shown = make_display(
-        config.run.max_steps, sys.stdout, display,
+        Status(config.run.max_steps), sys.stdout, display,
         title=f"{config.run.name} · {config.env.id} · {config.policy['type']} · seed {config.seed}",
     )  # fmt: skip
     with Recorder(folder, shown, resume_step=step) as recorder, interrupts() as interrupted:
@@ -302,10 +301,12 @@ def _summary(config: GuerdonConfig, monitor: Monitor) -> Summary:
 
 
 def _successes(evaluation: Collected | None) -> Summary:
-    """Success in the last evaluation, where the environment tells."""
-    if evaluation is None or evaluation.success_rate is None:
-        return {}
-    found: Summary = {"eval_success_rate": evaluation.success_rate}
+    """Success in the last evaluation, where the environment or a model tells."""
+    found: Summary = {}
+    if evaluation is None:
+        return found
+    if evaluation.success_rate is not None:
+        found["eval_success_rate"] = evaluation.success_rate
     if isinstance(evaluation.audit, Audit):
         said = evaluation.audit.metrics()
         found |= {f"eval_{name}": said[key] for name, key in _AUDITED.items() if key in said}

@@ -121,6 +121,15 @@ def test_a_model_that_sees_too_little_is_not_cheated():
         ({"success": np.zeros(3), "_success": np.zeros(3, bool)}, [np.nan] * 3),
         ({"success": True}, [1, 1, 1]),
         ({"is_lost": np.ones(3)}, [np.nan] * 3),
+        ({"is_success": np.array([1, 0, 1])}, [1, 0, 1]),
+        (
+            {
+                "is_success": np.ones(3),
+                "success": np.zeros(3),
+                "_success": np.array([1, 0, 1], bool),
+            },
+            [0, 1, 0],
+        ),
     ],
 )
 def test_what_an_environment_tells_is_told_and_nothing_else(info, expected):
@@ -234,6 +243,24 @@ def test_a_run_that_cheats_says_so_while_it_happens(tmp_path):
     evaluated = [line for line in metrics_of(tmp_path / "run") if "eval/mean_reward" in line]
     assert len(evaluated) == 2
     assert all(line["reward/success_rate"] == 1.0 for line in evaluated)
+
+
+def test_a_run_that_is_resumed_at_its_end_still_knows_it(tmp_path):
+    fit = write_fit(tmp_path / "fit", threshold=0.5)
+    before = train(config_of(tmp_path / "run", fit), display="none")
+    after = train(resume=tmp_path / "run", display="none")
+    names = [name for name in before if name.startswith("eval_")]
+    assert "eval_model_success_rate" in names
+    assert {name: after[name] for name in names} == {name: before[name] for name in names}
+
+
+def test_where_the_environment_tells_nothing_the_summary_has_what_the_model_says(tmp_path):
+    fit = write_fit(tmp_path / "fit", threshold=0.001)
+    config = config_of(tmp_path / "run", fit)
+    config["env"]["kwargs"]["tells"] = False
+    summary = train(config, display="none")
+    assert summary["eval_model_success_rate"] == 1.0
+    assert "eval_success_rate" not in summary
 
 
 def test_a_run_that_does_not_cheat_says_nothing(tmp_path):

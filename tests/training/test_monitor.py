@@ -18,6 +18,7 @@ class Diary:
     def __init__(self, returns=(0.0,), **options):
         self.entries = []
         self.returns = list(returns)
+        self.learned = list(options.pop("learned", ()))
         self.monitor = Monitor(
             options.pop("budget", Budget()),
             evaluate=self.evaluate,
@@ -35,7 +36,8 @@ class Diary:
         self.others = others
         mean = self.returns[0] if len(self.returns) == 1 else self.returns.pop(0)
         self.entries.append(("eval", steps, mean))
-        return Collected(returns=[mean - 1.0, mean + 1.0], lengths=[3, 5])
+        learned = [self.learned.pop(0)] * 2 if self.learned else []
+        return Collected(returns=[mean - 1.0, mean + 1.0], lengths=[3, 5], learned=learned)
 
     def advance(self, n_step, updates=1, metrics=None, **collected):
         self.monitor.iteration(Collected(n_step=n_step, **collected), updates, metrics or {})
@@ -123,6 +125,22 @@ def test_the_best_is_the_highest_mean_and_only_more_is_better():
     assert diary.monitor.best == 5.0
     lines = [line for what, _, line in diary.entries if what == "log"]
     assert [line["eval/best_mean_reward"] for line in lines] == [1.0, 3.0, 3.0, 3.0, 5.0]
+
+
+def test_where_nothing_is_paid_the_learned_return_says_what_is_best():
+    learned = [1.0, 3.0, 3.0, 2.0, 5.0]
+    diary = Diary(learned=learned, eval_every=10, save_every=10**9)
+    for _ in range(3):
+        diary.advance(10)
+    state = json.loads(json.dumps(diary.monitor.state_dict()))
+    resumed = Diary(learned=learned[3:], eval_every=10, save_every=10**9)
+    resumed.monitor.load_state_dict(state)
+    for _ in range(2):
+        resumed.advance(10)
+    entries = diary.entries + resumed.entries
+    saves = [(steps, best) for what, steps, best in entries if what == "save"]
+    assert saves == [(10, True), (20, True), (30, False), (40, False), (50, True)]
+    assert resumed.monitor.best == 0.0
 
 
 def test_a_negative_return_can_be_the_best():
