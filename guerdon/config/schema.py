@@ -116,6 +116,11 @@ class DataCollectionConfig(Section):
     format: Literal["npz", "npy"] = "npz"
     """``npz``: compressed uint8; ``npy``: pickled dictionaries of float32, many times larger."""
 
+    @field_validator("max_positive_trajectories", "max_negative_trajectories", mode="before")
+    @classmethod
+    def _no_limit(cls, value: Any) -> Any:
+        return None if value == "None" else value  # as it is also written, for null
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         if normpath(self.positive_dir) == normpath(self.negative_dir):

@@ -32,6 +32,11 @@ def renamed(values: dict[str, Any], overrides: Iterable[str]) -> tuple[dict[str,
     use = _said(section, pairs)
     chosen = any(pair[1:] in _CHOICES for pair in pairs)
     chosen = chosen or "classifier" in (reward, section.get("type"))
+    if any(key == _OPTIONS[:-1] for _, key, _ in pairs):
+        raise ConfigError(
+            f"'reward.reward_model' cannot be given as a whole: give its options one by one, as "
+            f"'{_OPTIONS}checkpoint_path=FOLDER'"
+        )
     named = "reward_model" in section or any(key.startswith(_OPTIONS) for _, key, _ in pairs)
     if named and use is None and not chosen:
         raise ConfigError(
@@ -39,7 +44,7 @@ def renamed(values: dict[str, Any], overrides: Iterable[str]) -> tuple[dict[str,
             "true or false"
         )
     used = bool(use) or chosen
-    if {"use_reward_model", "reward_model"} & section.keys():
+    if {"use_reward_model", "reward_model", "group_name"} & section.keys():
         values = {**values, "reward": _section(section, used)}
     return values, _overrides(pairs, used, bool(use))
 

@@ -3,7 +3,7 @@
 import hashlib
 import os
 import pathlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -24,6 +24,8 @@ __all__ = [
     "read_trajectory",
     "write_trajectory",
 ]
+
+_DIGITS = 32  # of a digest: no two trajectories have the same
 
 
 @dataclass
@@ -50,14 +52,19 @@ class Frames:
         return len(self.labels)
 
     @cached_property
-    def hash(self) -> str:
-        """SHA-256 of images and labels, whatever the files are called and in which format."""
+    def digests(self) -> list[str]:
+        """By trajectory, what tells its images and labels from all others."""
         digests = []
         for episode in range(len(self.from_positive)):
             rows = slice(*np.searchsorted(self.episodes, [episode, episode + 1]))
             images = {key: array[rows] for key, array in self.images.items()}
             digests.append(_digest(self.labels[rows], images))
-        return _joint_digest(digests)
+        return digests
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of all of them, whatever the files are called and in which format."""
+        return hashlib.sha256("".join(sorted(self.digests)).encode()).hexdigest()
 
     def report(self) -> str:
         """Trajectories, frames and the balance of labels of each folder; and what is not there."""
@@ -106,17 +113,13 @@ class Frames:
         return np.flatnonzero(~mask), np.flatnonzero(mask)
 
 
-def _digest(labels: np.ndarray, images: Mapping[str, np.ndarray]) -> bytes:
+def _digest(labels: np.ndarray, images: Mapping[str, np.ndarray]) -> str:
     """What trajectories have in common if labels, cameras and images are equal."""
     digest = hashlib.sha256(labels.tobytes())
     for key in sorted(images):
         digest.update(f"{key} {images[key].shape}".encode())
         digest.update(np.ascontiguousarray(images[key]).data)
-    return digest.digest()
-
-
-def _joint_digest(digests: Iterable[bytes]) -> str:
-    return hashlib.sha256(b"".join(sorted(digests))).hexdigest()
+    return digest.hexdigest()[:_DIGITS]
 
 
 def _hold_out_one(held_out: np.ndarray, shows: np.ndarray, order: np.ndarray, label: int) -> None:
@@ -160,7 +163,7 @@ def load_frames(
     trajectories: list[Trajectory] = []
     from_positive: list[bool] = []
     skipped: list[tuple[pathlib.Path, str]] = []
-    digests: set[bytes] = set()
+    digests: dict[str, None] = {}  # in order
     copies = 0
     sizes = {key: tuple(image_size) for key in image_keys} if image_size else {}
     for done, (path, positive) in enumerate(files, 1):
@@ -176,13 +179,13 @@ def load_frames(
             if digest in digests:
                 copies += 1
             else:
-                digests.add(digest)
+                digests[digest] = None
                 trajectories.append(chosen)
                 from_positive.append(positive)
         if progress is not None:
             progress(done, len(files))
     frames = _joined(trajectories, image_keys, np.array(from_positive, bool), skipped)
-    frames.copies, frames.hash = copies, _joint_digest(digests)
+    frames.copies, frames.digests = copies, list(digests)
     _check_labels(frames, folders)
     return frames
 

@@ -14,15 +14,19 @@ _GOLDEN = (math.sqrt(5) - 1) / 2
 _LARGEST_LOG_TEMPERATURE = 4.0
 
 
-def ensemble_probability(logits: np.ndarray, temperature: float = 1.0) -> np.ndarray:
+def ensemble_probability(
+    logits: np.ndarray, temperature: float = 1.0, pessimism: float = 0.0
+) -> np.ndarray:
     """What the members of an ensemble say together: the mean of their probabilities [N].
 
     Args:
         logits: [members, N], or [N] of one classifier.
         temperature: Divides the logits.
+        pessimism: How many times the spread of the members is taken off; never below 0.
     """
     scaled = np.atleast_2d(np.asarray(logits, np.float64)) / temperature
-    joined: np.ndarray = np.exp(-np.logaddexp(0.0, -scaled)).mean(0)
+    said = np.exp(-np.logaddexp(0.0, -scaled))
+    joined: np.ndarray = (said.mean(0) - pessimism * said.std(0)).clip(0)
     return joined
 
 

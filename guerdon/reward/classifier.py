@@ -19,6 +19,7 @@ from guerdon.data.batch import Batch
 from guerdon.data.pictures import resized
 from guerdon.data.trajectory_files import to_uint8
 from guerdon.nn.classifier import BinaryRewardClassifier, ClassifierConfig
+from guerdon.ops.classification import ensemble_probability, precision, recall
 from guerdon.reward.base import Metrics, RewardConfig, RewardModel, Setting, register_reward_model
 from guerdon.reward.history import in_columns, over
 from guerdon.reward.refit import Refit, RefitConfig
@@ -32,6 +33,7 @@ PAID, PAST = 2.0, -1.0
 """What `scan` adds to the probability of a transition that is paid for, and says of those after."""
 _SPAN = 8  # steps that are scored together: what comes after a verdict need not be
 _FRAMES = 128  # pictures of one call of the network: what it computes of them fits the cache
+_GATES = (precision, recall)
 _WORTH = 0.1  # where every frame pays its probability, the least that is worth a second look
 
 
@@ -148,12 +150,12 @@ class ClassifierReward(RewardModel):
         return self._seen(obs).probability
 
     def _seen(self, obs: Any) -> Seen:
-        pictures = self._pictures(obs)
+        pictures = self._cameras(obs)
         lead = next(iter(pictures.values())).shape[:-3]
         flat = {key: frames.reshape(-1, *frames.shape[-3:]) for key, frames in pictures.items()}
         number = len(next(iter(flat.values())))
         found = [
-            self._joined({key: frames[i : i + _FRAMES] for key, frames in flat.items()})
+            self._joined(self._prepared({key: part[i : i + _FRAMES] for key, part in flat.items()}))
             for i in range(0, number, _FRAMES)
         ]
         return together([Seen.nothing((0,)), *found]).reshape(lead)
@@ -175,7 +177,8 @@ class ClassifierReward(RewardModel):
             joined[claimed] *= ~self._refit.doubts(shown)
         return Seen(joined.float().numpy(force=True), claimed.numpy(force=True))
 
-    def _pictures(self, obs: Any) -> dict[str, np.ndarray]:
+    def _cameras(self, obs: Any) -> dict[str, np.ndarray]:
+        """The pictures that it looks at, as they are."""
         if not self.members:
             raise ValueError(
                 "the reward 'classifier' has no classifier yet: fit one with `guerdon reward fit`, "
@@ -184,8 +187,12 @@ class ClassifierReward(RewardModel):
         keys = self.image_keys
         if not isinstance(obs, Batch | dict):
             obs = {keys[0]: obs}
+        return {key: np.asarray(obs[key]) for key in keys}
+
+    def _prepared(self, pictures: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Pictures as they were when the classifier was fitted."""
         size = self.meta["model"]["image_size"]
-        return {key: _of_size(to_uint8(np.asarray(obs[key]), key), size) for key in keys}
+        return {key: _of_size(to_uint8(part, key), size) for key, part in pictures.items()}
 
     def judge(self, data: Batch) -> Judged:
         """What it says of one whole episode [T, ...] that is in no buffer."""
@@ -227,7 +234,7 @@ class ClassifierReward(RewardModel):
         known: Seen | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """What `scan` says, and what was a success; what is known need not be looked at."""
-        pictures = self._pictures(obs_next) if known is None else {}
+        pictures = self._cameras(obs_next) if known is None else {}
         seen = Seen.nothing(mask.shape) if known is None else known
         said = np.zeros(mask.shape, np.float32)
         for start in range(0, len(mask), _SPAN):
@@ -268,7 +275,8 @@ class ClassifierReward(RewardModel):
         probability = np.where(paid, said - PAID, said).clip(0)
         if "scanned" in data and "obs_next" in self.fields and self._refit.second is not None:
             worth = paid | (probability >= self._bound)
-            probability[worth] = self.probability(data.obs_next[worth])  # it has learned since
+            # It has learned since. What was doubted then stays so: its episode went on.
+            probability[worth] = self.probability(data.obs_next[worth])
             paid = paid & (probability >= self.threshold)
         if self.config.reward_type == "binary":
             return paid
@@ -295,7 +303,8 @@ class ClassifierReward(RewardModel):
         """Remembers what the policy got success for in this rollout, which was scanned last."""
         mask = np.asarray(data.mask)
         claimed = mask & self._claimed
-        self._refit.remember(self._pictures(data.obs_next[claimed]), int(mask.sum()))
+        pictures = self._prepared(self._cameras(data.obs_next[claimed]))
+        self._refit.remember(pictures, int(mask.sum()))
 
     def train(self) -> Metrics | None:
         """Refits a copy of the classifier, if there is enough that is new."""
@@ -341,24 +350,25 @@ class ClassifierReward(RewardModel):
                 "'reward.pessimism' is set, but there is one classifier and so no spread: fit "
                 "several with reward.members=3, or leave it out"
             )
+        less = f" (pessimism {self.config.pessimism:g})" if self.config.pessimism else ""
         for name, found in self._held_out().items():
             least = getattr(self.config, f"min_{name}")
             if found < least:
                 raise ValueError(
                     f"the classifier has a {name} of {found:.2f} on held-out episodes at the "
-                    f"threshold {self.threshold:.3f}, which is below 'reward.min_{name}' "
+                    f"threshold {self.threshold:.3f}{less}, which is below 'reward.min_{name}' "
                     f"({least}): collect more trajectories of both kinds and fit it again, or "
                     f"lower reward.min_{name} if you know why"
                 )
 
     def _held_out(self) -> dict[str, float]:
-        """Precision and recall on held-out episodes at the threshold that is used."""
-        names = ("precision", "recall")
-        if self.config.threshold is None:
-            return {name: self.meta["validation"][name] or 0.0 for name in names}
-        thresholds, *curves = np.array(self.meta["curve"]).T
-        at = np.searchsorted(thresholds, self.threshold, "right") - 1  # the next one below
-        return {name: float(curve[max(at, 0)]) for name, curve in zip(names, curves, strict=True)}
+        """Precision and recall on held-out episodes, as it is used; 0 if nothing passes."""
+        said, pessimism = self.meta["held_out"], self.config.pessimism
+        scores = ensemble_probability(said["logits"], self.meta["temperature"], pessimism)
+        # In the dtype that networks score in, as the threshold was chosen.
+        passes, labels = scores.astype(np.float32), said["labels"]
+        found = {measure.__name__: measure(passes, labels, self.threshold) for measure in _GATES}
+        return {name: float(np.nan_to_num(value)) for name, value in found.items()}
 
     def _check_spaces(self) -> None:
         """Sees that the environment has the cameras that the classifier looks through."""

@@ -130,11 +130,6 @@ class Reward:
         return tuple(sorted({*ends, *(field for model in self.models for field in model.fields)}))
 
     @property
-    def reads_more(self) -> bool:
-        """Whether a learner is given more than what the policy did."""
-        return bool(self._wrappers)
-
-    @property
     def plain(self) -> bool:
         """Whether it is nothing but the environment's own, scaled or clipped at most."""
         return all(isinstance(model, EnvReward) for model in self.models)

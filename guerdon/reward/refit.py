@@ -133,14 +133,17 @@ class Refit:
         positive = self.config.positive_dir or data["positive_dir"]
         negative = self.config.negative_dir or data["negative_dir"]
         frames = load_frames(positive, negative, model["image_keys"], model["image_size"])
-        if frames.hash != data["hash"]:
+        fitted = np.isin(frames.digests, data["digests"])  # others may have come since
+        if missing := len(data["digests"]) - fitted.sum():
             raise ValueError(
-                f"the trajectories in {positive} and {negative} are not those that the classifier "
-                "was fitted with, so a success may be like none of them: fit it again to refit it, "
-                "or name the old ones in 'reward.positive_dir' and 'reward.negative_dir'"
+                f"{missing} of the {len(data['digests'])} trajectories that the classifier was "
+                f"fitted with are not in {positive} and {negative}, so a success may be like none "
+                "that is: name their folders in 'reward.positive_dir' and 'reward.negative_dir', "
+                "or fit it again to refit it"
             )
-        self._successes = {key: part[frames.labels] for key, part in frames.images.items()}
-        self._moments = np.flatnonzero(_first(frames, self._shown)[frames.labels])
+        rows = frames.labels & fitted[frames.episodes]
+        self._successes = {key: part[rows] for key, part in frames.images.items()}
+        self._moments = np.flatnonzero(_first(frames, self._shown)[rows])
 
     def fit(
         self, first: BinaryRewardClassifier, meta: Mapping[str, Any], device: str

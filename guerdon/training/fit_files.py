@@ -41,7 +41,8 @@ def load_classifier(path: str | Path) -> tuple[list[BinaryRewardClassifier], dic
 
     Returns:
         The members on the CPU, and the meta data: ``model``, ``threshold``, ``temperature``,
-        ``target_fpr``, ``validation``, ``data``, ``seed``, ``split``; and ``path``.
+        ``target_fpr``, ``validation``, ``held_out`` (what members said of held-out frames),
+        ``data``, ``seed``, ``split``; and ``path``.
     """
     path = Path(path)
     if not path.exists():

@@ -101,27 +101,6 @@ def validate(
     )
 
 
-def operating_points(
-    logits: np.ndarray, labels: np.ndarray, temperature: float
-) -> list[list[float]]:
-    """Threshold, precision and recall at a hundred thresholds; a precision of 0 if none passes.
-
-    Args:
-        logits: [members, N].
-        labels: bool [N].
-        temperature: Divides the logits.
-    """
-    scores = measure.ensemble_probability(logits, temperature).astype(np.float32)
-    return [
-        [
-            float(threshold),
-            float(np.nan_to_num(measure.precision(scores, labels, threshold))),
-            float(np.nan_to_num(measure.recall(scores, labels, threshold))),
-        ]
-        for threshold in np.linspace(0, 0.99, 100)
-    ]
-
-
 def warnings_of(found: Validation) -> list[str]:
     """What a user should know before using a classifier, a sentence each.
 

@@ -77,6 +77,8 @@ def load_reward(reward: Reward, config: RewardConfig) -> None:
         _load_run(reward, config, path)
     for model in reward.models:
         if isinstance(model, ClassifierReward):
+            asked = {name: getattr(model.config, name) for name in COMPARED}
+            check_fits({**model.meta, "path": path}, asked)
             model.check_good_enough()
 
 
@@ -107,7 +109,6 @@ def _load_classifier(reward: Reward, path: str) -> None:
         )
     model = found[0]
     members, meta = load_classifier(path)
-    check_fits(meta, {name: getattr(model.config, name) for name in COMPARED})
     model.load_state_dict({"members": [member.state_dict() for member in members], "meta": meta})
 
 

@@ -268,7 +268,7 @@ def _git_hash() -> str | None:
 
 def _gpu_names() -> list[str]:
     """The GPUs, if one is in use: to ask for the name of an idle one would start it up."""
-    number = torch.cuda.device_count() if torch.cuda.is_initialized() else 0
+    number = torch.cuda.device_count() if torch.cuda.is_initialized() else 0  # type: ignore[no-untyped-call]
     return [torch.cuda.get_device_name(i) for i in range(number)]
 
 

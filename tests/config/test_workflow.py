@@ -192,3 +192,21 @@ def test_a_composed_config_reads_back(file, tmp_path):
     config = compose(file(STAGE_3))
     (tmp_path / "again.yaml").write_text(to_yaml(config))
     assert compose(tmp_path / "again.yaml") == config
+
+
+def test_where_workers_are_put_means_nothing_anywhere(tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text("env: reach\npolicy: ppo\nreward:\n  type: env\n  group_name: RewardGroup\n")
+    assert list(compose(file).reward.terms) == ["env"]
+
+
+def test_the_model_is_not_given_as_a_whole():
+    with pytest.raises(ConfigError, match=r"one by one, as 'reward.reward_model.checkpoint_path="):
+        compose("reach_ppo", [USE, "reward.reward_model={checkpoint_path: X}"])
+
+
+def test_no_limit_can_be_written_in_two_ways():
+    for word in ("None", "null"):
+        limit = f"reward.data_collection.max_positive_trajectories={word}"
+        config = compose("reach_ppo", [limit])
+        assert config.reward.data_collection.max_positive_trajectories is None

@@ -21,7 +21,6 @@ SIZE = 16
 ID = "tests/Lamp-v0"
 RESETS_LATER = "tests/LampResetsLater-v0"
 BRIGHT = 150
-GOOD = {"precision": 1.0, "recall": 1.0}
 
 
 class Lamp(gymnasium.Env[Any, Any]):
@@ -34,6 +33,7 @@ class Lamp(gymnasium.Env[Any, Any]):
         parts: Whether the picture comes with the brightness as a number, or alone.
         lie: What it says of reward and success is drawn from this seed; the truth if None.
         length: Steps of an episode.
+        tells: Whether it says what is a success.
     """
 
     def __init__(
@@ -42,13 +42,14 @@ class Lamp(gymnasium.Env[Any, Any]):
         parts: bool = True,
         lie: int | None = None,
         length: int = 8,
+        tells: bool = True,
     ) -> None:
         picture = spaces.Box(0, 255, (SIZE, SIZE, 3), np.uint8)
         number = spaces.Box(0, 1, (1,), np.float32)
         both = spaces.Dict({"state": number, "base_camera": picture})
         self.observation_space = both if parts else picture
         self.action_space = spaces.Box(-1, 1, (1,)) if continuous else spaces.Discrete(2)
-        self._parts, self._length = parts, length
+        self._parts, self._length, self._tells = parts, length, tells
         self._lies = None if lie is None else np.random.default_rng(lie)
         self._level = self._steps = 0
 
@@ -64,7 +65,8 @@ class Lamp(gymnasium.Env[Any, Any]):
         success = self._level >= BRIGHT if self._lies is None else self._lies.random() < 0.5
         paid = float(success) if self._lies is None else self._lies.normal() * 100
         over = self._steps >= self._length
-        return self._seen(), paid, False, over, {"success": bool(success)}
+        info = {"success": bool(success)} if self._tells else {}
+        return self._seen(), paid, False, over, info
 
     @staticmethod
     def picture(level: int) -> np.ndarray:
@@ -111,14 +113,26 @@ def meta_of(**changes: Any) -> dict[str, Any]:
     """What a fit says of a classifier; changes of the model are those of its config."""
     model = {"image_size": [3, SIZE, SIZE], "width": 4, "hidden_dim": 8, "num_spatial_blocks": 2}
     known = {
-        "threshold": 0.5, "temperature": 1.0, "target_fpr": 0.01, "validation": GOOD,
+        "threshold": 0.5, "temperature": 1.0, "target_fpr": 0.01, "validation": {},
         "data": {"positive_dir": "nowhere", "negative_dir": "nowhere"}, "seed": 0, "split": 0.2,
-        "curve": [[0.0, 0.5, 1.0], [0.4, 0.9, 0.8], [0.6, 1.0, 0.3]],
+        "held_out": said_of((1.0, 1), (0.0, 1)),
     }  # fmt: skip
     said = {key: changes.pop(key) for key in known if key in changes}
     found = {"model": ClassifierConfig(**{**model, **changes}).model_dump(), **known, **said}
-    found["data"] = {"hash": hash_of(found["data"]), **found["data"]}
+    found["data"] = {"digests": digests_of(found["data"]), **found["data"]}
     return found
+
+
+def said_of(*frames: tuple[Any, int]) -> dict[str, Any]:
+    """What a fit keeps of held-out frames: probabilities by member, and how many frames have them.
+
+    Those of the first half of the arguments show a success.
+    """
+    said = np.repeat([np.ravel(probability) for probability, _ in frames],
+                     [number for _, number in frames], axis=0)  # fmt: skip
+    half = sum(number for _, number in frames[: len(frames) // 2])
+    logits = np.log(said.T.clip(1e-6, 1 - 1e-6) / (1 - said.T.clip(1e-6, 1 - 1e-6)))
+    return {"logits": logits.astype(np.float32), "labels": np.arange(len(said)) < half}
 
 
 def reader(*members: nn.Module, meta: dict[str, Any] | None = None, **options: Any) -> Any:
@@ -174,12 +188,12 @@ def write_data(root: Path, number: int = 12, seed: int = 0) -> dict[str, str]:
     return {name: str(folder) for name, folder in folders.items()}
 
 
-def hash_of(data: dict[str, str]) -> str:
+def digests_of(data: dict[str, str]) -> list[str]:
     """What a fit would say of the trajectories in these folders; nothing if there are none."""
     folders = [data["positive_dir"], data["negative_dir"]]
     if not all(Path(folder).is_dir() for folder in folders):
-        return ""
-    return load_frames(*folders, ["base_camera"]).hash
+        return []
+    return load_frames(*folders, ["base_camera"]).digests
 
 
 def pictures(levels: Any) -> np.ndarray:

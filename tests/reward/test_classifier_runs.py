@@ -27,6 +27,7 @@ from tests.reward.seeing import (
     config_of,
     pictures,
     reader,
+    said_of,
     weights,
     write_fit,
 )
@@ -218,10 +219,13 @@ def test_a_state_is_its_own_and_goes_back():
     assert held["members"][0]["head.4.weight"].any()
 
 
-@pytest.mark.parametrize(("name", "found"), [("precision", 0.79), ("recall", 0.4)])
-def test_a_classifier_that_is_not_good_enough_is_not_used(name, found):
-    numbers = {"precision": 1.0, "recall": 1.0, name: found}
-    saved = weights(validation=numbers, threshold=0.625)
+@pytest.mark.parametrize(
+    ("name", "found", "said"),
+    [("precision", 0.79, said_of((0.9, 79), (0.9, 21))),
+     ("recall", 0.4, said_of((0.9, 4), (0.5, 6), (0.1, 5), (0.1, 5)))],
+)  # fmt: skip
+def test_a_classifier_that_is_not_good_enough_is_not_used(name, found, said):
+    saved = weights(held_out=said, threshold=0.625)
     least = {"precision": 0.8, "recall": 0.5}[name]
     sentence = (
         f"the classifier has a {name} of {found:.2f} on held-out episodes at the threshold 0.625, "
@@ -240,12 +244,22 @@ def loaded(saved, **options):
 
 
 def test_it_has_to_be_good_enough_at_the_threshold_that_is_used():
-    saved = weights()  # with a precision and recall of 0.9 and 0.8 from 0.4 on, 1 and 0.3 from 0.6
-    loaded(saved, threshold=0.59).check_good_enough()
+    said = said_of((0.2, 2), (0.5, 5), (0.8, 3), (0.2, 9), (0.5, 1), (0.1, 0))
+    saved = weights(held_out=said, threshold=0.3)
+    loaded(saved, threshold=0.45).check_good_enough()  # of 9 frames, 8 of the 10
     with pytest.raises(ValueError, match=r"a recall of 0.30 on held-out episodes at the thr"):
         loaded(saved, threshold=0.6).check_good_enough()
     with pytest.raises(ValueError, match=r"a precision of 0.50 on held-out episodes at the thr"):
-        loaded(saved, threshold=0.39).check_good_enough()
+        loaded(saved, threshold=0.15).check_good_enough()
+
+
+def test_it_has_to_be_good_enough_with_its_pessimism():
+    said = said_of(([0.95, 0.95], 4), ([0.95, 0.45], 6), ([0.1, 0.1], 5), ([0.2, 0.2], 5))
+    saved = weights(2, held_out=said, threshold=0.6)  # means of 0.95 and 0.7, spreads of 0 and 0.25
+    loaded(saved, pessimism=0.3).check_good_enough()
+    sentence = r"a recall of 0.40 on held-out episodes at the threshold 0.600 \(pessimism 0.5\)"
+    with pytest.raises(ValueError, match=sentence):
+        loaded(saved, pessimism=0.5).check_good_enough()
 
 
 def test_one_classifier_cannot_be_pessimistic():
@@ -261,7 +275,7 @@ def test_options_that_nothing_would_read_are_refused(option):
 
 
 def test_a_classifier_that_takes_nothing_for_a_success_is_not_good_enough():
-    saved = weights(validation={"precision": None, "recall": 0.0})
+    saved = weights(held_out=said_of((0.1, 5), (0.1, 5)), threshold=0.5)
     with pytest.raises(ValueError, match=r"has a precision of 0.00 on held-out"):
         loaded(saved).check_good_enough()
     loaded(saved, min_precision=0, min_recall=0).check_good_enough()
@@ -293,6 +307,11 @@ def test_a_checkpoint_that_is_not_what_was_asked_for_names_the_field(
     sentence = f"has reward.model.{field} {has}, but {asked} was asked for"
     with pytest.raises(ValueError, match=re.escape(sentence)):
         load(fit, tmp_path, **{field: asked})
+
+
+def test_the_classifier_of_a_run_has_to_be_what_was_asked_for_too(ran, tmp_path):
+    with pytest.raises(ValueError, match=r"has reward.model.hidden_dim 8, but 99 was asked for"):
+        load(str(ran()), tmp_path, hidden_dim=99)
 
 
 def test_what_is_asked_for_may_be_what_there_is(fit, tmp_path):

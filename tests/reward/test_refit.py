@@ -17,11 +17,12 @@ from guerdon.training.fit import fit as fit_classifier
 from guerdon.training.fit_files import load_classifier
 from guerdon.training.run import train
 from tests.reward.seeing import (
+    SIZE,
     FirstPixel,
     Lamp,
     config_of,
+    digests_of,
     episode,
-    hash_of,
     pictures,
     reader,
     weights,
@@ -417,7 +418,7 @@ def test_another_learning_rate_counts_from_then_on(data):
 
 
 def test_folders_that_have_moved_can_be_named(data):
-    gone = {**dict.fromkeys(data, "nowhere"), "hash": hash_of(data)}
+    gone = {**dict.fromkeys(data, "nowhere"), "digests": digests_of(data)}
     model = made(gone, **data)
     model.prepare_training()
     with pytest.raises((FileNotFoundError, ValueError), match="nowhere"):
@@ -426,8 +427,27 @@ def test_folders_that_have_moved_can_be_named(data):
 
 def test_other_trajectories_than_those_of_the_fit_are_refused(data, tmp_path):
     others = write_data(tmp_path, seed=1)
-    with pytest.raises(ValueError, match="are not those that the classifier was fitted with"):
+    with pytest.raises(ValueError, match="12 of the 12 trajectories that the classifier was fit"):
         made(data, **others).prepare_training()
+
+
+def test_trajectories_that_came_later_are_left_out(data, tmp_path):
+    folders = {name: shutil.copytree(path, tmp_path / name) for name, path in data.items()}
+    model, later = made(data), made(data, **{name: str(path) for name, path in folders.items()})
+    shown = np.full((8, 3, SIZE, SIZE), 77, np.uint8)
+    write_trajectory(
+        folders["positive_dir"], Trajectory({"base_camera": shown}, np.ones(8, np.float32), True)
+    )
+    for each in (model, later):
+        each.prepare_training()
+    np.testing.assert_array_equal(
+        model._refit._successes["base_camera"], later._refit._successes["base_camera"]
+    )
+    np.testing.assert_array_equal(model._refit._moments, later._refit._moments)
+    next(folders["negative_dir"].iterdir()).unlink()
+    gone = made(data, **{name: str(path) for name, path in folders.items()})
+    with pytest.raises(ValueError, match="1 of the 12 trajectories that the classifier was fit"):
+        gone.prepare_training()
 
 
 # --- in a run
