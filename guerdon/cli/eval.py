@@ -60,7 +60,7 @@ def _in_words(result: dict[str, Any]) -> str:
     if result["audit"] is not None:
         values["the model says"] = f"{result['audit']['reward/success_rate']:.0%}"
         if "eval/success_at_verdict" in result["audit"]:
-            values["truly, where it does"] = f"{result['audit']['eval/success_at_verdict']:.0%}"
+            values["truly at that moment"] = f"{result['audit']['eval/success_at_verdict']:.0%}"
     title = (
         f"{result['env']} · {result['policy']} · step {result['step']:,} · "
         f"{result['episodes']} episode{'s' * (result['episodes'] != 1)} · seed {result['seed']}"

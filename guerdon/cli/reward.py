@@ -147,7 +147,10 @@ def _show_fit(result: "FitResult", source: str | None) -> None:
     Console().print(table)
     folder = shlex.quote(result.save_dir)
     if result.stop_reason == "interrupted":
-        typer.echo(f"interrupted after {result.steps:,} steps; what there is, is in {folder}")
+        typer.echo(
+            f"interrupted after {result.steps:,} steps; what there is, is in {folder}. To fit it "
+            "to the end, begin again with --overwrite"
+        )
         return
     preset = f"{(source or '').removesuffix('_classifier')}_ppo"
     known = preset in sources.options("preset")

@@ -111,6 +111,10 @@ def trajectories_in_words(
         )
     if not positive:
         return f"{said}{more}; a classifier has to be shown successes: collect until there are some"
+    if not negative:
+        more += (
+            " (without failures false positives go unseen: `guerdon reward collect --noise 0.5`)"
+        )
     known = sources.options("fit")
     presets = [fit for fit in known if name.startswith(fit.removesuffix("classifier"))]
     options = [f"reward.data.{kind}={folder}" for kind, folder in folders.items()]

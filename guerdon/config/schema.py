@@ -1,5 +1,6 @@
 """The sections of a configuration, with types and defaults."""
 
+from collections.abc import Sequence
 from os.path import normpath
 from typing import Any, Literal, Self
 
@@ -96,6 +97,19 @@ def _usual_wrappers(env_id: str) -> list[str]:
     return ["guerdon.envs.minigrid:minigrid_view"] if env_id.startswith("MiniGrid-") else []
 
 
+def check_image_size(size: Sequence[int] | None, key: str) -> None:
+    """Refuses height, width and channels in the order in which arrays of pictures have them.
+
+    Args:
+        size: Channels, height and width.
+        key: What to call it in an error.
+    """
+    if size is not None and size[0] > 4 >= size[2]:
+        raise ConfigError(
+            f"'{key}' is {list(size)}: channels come first, so write {[size[2], *size[:2]]}"
+        )
+
+
 class DataCollectionConfig(Section):
     """Which camera frames are kept for a reward model, and where."""
 
@@ -130,6 +144,7 @@ class DataCollectionConfig(Section):
             )
         if len(set(self.image_keys)) < len(self.image_keys):
             raise ConfigError(f"'image_keys' is {self.image_keys}: name each camera once")
+        check_image_size(self.image_size, "image_size")
         return self
 
 

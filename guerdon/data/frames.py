@@ -168,13 +168,12 @@ def load_frames(
     sizes = {key: tuple(image_size) for key in image_keys} if image_size else {}
     for done, (path, positive) in enumerate(files, 1):
         try:
-            trajectory = read_trajectory(path)
+            chosen = _chosen(read_trajectory(path), image_keys, sizes)
         except ValueError as error:
             skipped.append((path, str(error).removeprefix(f"{path} ")))
         except OSError as error:
             skipped.append((path, f"cannot be read: {error.strerror or error}"))
         else:
-            chosen = _chosen(trajectory, path, image_keys, sizes, asked=image_size is not None)
             digest = _digest(chosen.labels >= 0.5, chosen.images)
             if digest in digests:
                 copies += 1
@@ -201,27 +200,18 @@ def _files(folder: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _chosen(
-    trajectory: Trajectory,
-    path: pathlib.Path,
-    image_keys: Sequence[str],
-    sizes: dict[str, tuple[int, ...]],
-    *,
-    asked: bool,
+    trajectory: Trajectory, image_keys: Sequence[str], sizes: dict[str, tuple[int, ...]]
 ) -> Trajectory:
     """The cameras asked for; `sizes` learns those of the first frames, if none are asked for."""
     for key in image_keys:
         if key not in trajectory.images:
             there = ", ".join(map(repr, sorted(trajectory.images)))
-            raise ValueError(f"{path} has no images of {key!r}: there are {there} ('image_keys')")
+            raise ValueError(f"has no images of {key!r}, but of {there}")
+    for key in image_keys:
         size = trajectory.images[key].shape[1:]
-        if size != sizes.setdefault(key, size):
-            why = "as those before: collect all with one 'image_size'"
-            if asked:
-                numbers = ",".join(map(str, size))
-                why = f"as asked for: fit with 'reward.model.image_size=[{numbers}]'"
-            raise ValueError(
-                f"images of {key!r} in {path} are {list(size)}, not {list(sizes[key])} {why}"
-            )
+        if size != sizes.get(key, size):
+            raise ValueError(f"has images of {key!r} of {list(size)}, not {list(sizes[key])}")
+    sizes |= {key: trajectory.images[key].shape[1:] for key in image_keys}
     images = {key: trajectory.images[key] for key in image_keys}
     return Trajectory(images, trajectory.labels, trajectory.success_once)
 
@@ -255,8 +245,16 @@ def _joined(
 
 
 def _check_labels(frames: Frames, folders: list[pathlib.Path]) -> None:
-    """Raises unless there are frames of both labels."""
+    """Raises unless there are frames of both labels, in folders of the right names."""
     both = " and ".join(map(str, folders))
+    in_positive = frames.from_positive[frames.episodes]
+    if not len(frames) and frames.skipped:
+        path, reason = frames.skipped[0]
+        raise ValueError(
+            f"all files in {both} ({len(frames.skipped)}) were skipped: {path} {reason}; fit with "
+            "the cameras and the size that there are ('reward.model.image_keys' and "
+            "'reward.model.image_size'), or collect anew, with one 'image_size' for all cameras"
+        )
     if not len(frames):
         problem = f"there is no trajectory in {both}"
         repair = "collect some first ('reward.collect_data=true')"
@@ -266,6 +264,9 @@ def _check_labels(frames: Frames, folders: list[pathlib.Path]) -> None:
     elif frames.labels.all():
         problem = f"no frame in {both} has label 0"
         repair = "collect failures, too"
+    elif not frames.labels[in_positive].any():
+        problem = f"no frame in {folders[0]} has label 1, but some in {folders[1]} have"
+        repair = "the folders are the wrong way round; give positive_dir first"
     else:
         return
     skipped = f" ({len(frames.skipped)} files were skipped)" if frames.skipped else ""

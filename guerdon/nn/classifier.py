@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from guerdon.config.errors import ConfigError
-from guerdon.config.schema import Section
+from guerdon.config.schema import Section, check_image_size
 from guerdon.nn.convolution import resnet10
 
 MEAN = (0.485, 0.456, 0.406)
@@ -63,6 +63,7 @@ class ClassifierConfig(Section):
             )
         if len(set(self.image_keys)) < len(self.image_keys):
             raise ConfigError(f"'reward.model.image_keys' names a camera twice: {self.image_keys}")
+        check_image_size(self.image_size, "reward.model.image_size")
         return self
 
 
@@ -246,7 +247,7 @@ def _in_range(key: str, pixels: Tensor) -> Tensor:
 def _read_weights(path: Path) -> dict[str, Tensor]:
     where = f"reward.model.pretrained_encoder_path names {path}, which"
     if not path.is_file():
-        raise FileNotFoundError(f"{where} is not there")
+        raise FileNotFoundError(f"{where} is {'a folder' if path.is_dir() else 'not there'}")
     if path.suffix != ".safetensors":
         raise ValueError(
             f"{where} is no safetensors file (others can run code when they are read): convert it "

@@ -120,6 +120,11 @@ class ClassifierReward(RewardModel):
 
     def setup(self, setting: Setting) -> None:
         """See `RewardModel`."""
+        if setting.horizon is not None and self.config.hold > setting.horizon:
+            raise ValueError(
+                f"'reward.hold' is {self.config.hold}, but an episode has {setting.horizon} steps "
+                "at most, so that nothing would ever be paid: set it to 1 to 5"
+            )
         self._setting = setting
         self._standing, self._online = (Standing.fresh(setting.n_envs) for _ in range(2))
         self._n_claims = np.zeros(setting.n_envs, np.int64)
@@ -378,13 +383,14 @@ class ClassifierReward(RewardModel):
         keys = self.meta["model"]["image_keys"]
         parts = getattr(space, "spaces", None)
         if parts is None:
-            parts = {keys[0]: space} if len(keys) == 1 else {}
+            parts = {keys[0]: space} if len(keys) == 1 and len(space.shape or ()) == 3 else {}
         channels = self.meta["model"]["image_size"][0]
         for key in keys:
             if key not in parts:
                 raise ValueError(
                     f"the classifier looks through the camera {key!r} (reward.model.image_keys), "
-                    f"but observations have {', '.join(parts) or 'no parts'}"
+                    f"but observations have {', '.join(parts) or 'no camera at all'}: choose "
+                    "others (of many environments, env.kwargs.obs=both)"
                 )
             shape = parts[key].shape
             if len(shape) != 3 or channels not in (shape[0], shape[-1]):

@@ -97,6 +97,12 @@ class Audit:
                 f"{np.mean(self.checked):.0%} of episodes, but {np.mean(self.confirmed):.0%} are; "
                 f"{remedy}, or collect such frames as failures and fit it again"
             )
+        if self.checked and not any(self.checked) and np.mean(self.once) >= CHEATED:
+            said.append(
+                f"the model sees no success, but {np.mean(self.once):.0%} of episodes have one: "
+                "collect more of these and fit it again, or lower 'reward.threshold' or "
+                "'reward.hold'"
+            )
         if self.given_away:
             said.append(
                 "the environment ends episodes at success, which tells the learner what the model "

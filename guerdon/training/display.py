@@ -107,6 +107,8 @@ class Status:
             "eval": _result(mean)
             + (f"±{_result(std, like=mean)}" if mean is not None and std is not None else ""),
             "best": _result(self.best),
+            "success": _share(self.metrics.get("eval/success_rate")),
+            "the model says": _share(self.metrics.get("reward/success_rate")),
         }
         return {name: text for name, text in shown.items() if text}
 
@@ -261,6 +263,10 @@ def _duration(seconds: float | None) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None or math.isnan(value) else f"{value:.0%}"
 
 
 def _can_encode(text: str, encoding: str) -> bool:

@@ -348,3 +348,7 @@ class _Progress(Status):
         return {
             name: f"{self.metrics[key]:.4f}" for name, key in shown.items() if key in self.metrics
         }
+
+    def speed(self) -> dict[str, str]:
+        """Gradient steps a second, and the time left."""
+        return {name.replace("fps", "steps/s"): text for name, text in super().speed().items()}

@@ -98,7 +98,7 @@ def begin_folder(config: FitConfig, overwrite: bool) -> RunFolder:
     is_fit = (root / CONFIG).is_file()
     if not is_fit and (checkpoint_steps(root) or folder.holds_run()):
         raise FileExistsError(f"{root} holds something else than a fit: name another save_dir")
-    if is_fit and not overwrite:
+    if is_fit and not overwrite and checkpoint_steps(root):  # else it was killed before the first
         raise FileExistsError(
             f"{root} already holds a fit: name another reward.save_dir, or add --overwrite"
         )

@@ -266,6 +266,11 @@ def _monitor(
         steps = monitor.progress.env_steps
         save_checkpoint(folder.checkpoints, steps, state, keep=config.run.keep, is_best=is_best)
         save_reward(folder.reward, steps, parts.reward, folder.config)
+        if not monitor.progress.episodes and monitor.reason is None:
+            recorder.text(
+                f"step {steps}: no episode has ended yet, and each checkpoint breaks them off: let "
+                "more steps be between these ('run.checkpoint_every', 'eval.every')"
+            )
 
     run = config.run
     monitor = Monitor(

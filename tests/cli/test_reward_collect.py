@@ -266,7 +266,11 @@ def test_a_run_in_which_no_episode_ended_says_why(tmp_path):
         ("cartpole_ppo", (), "observations of 'CartPole-v1' are one array"),
         ("reach_ppo", ("image_keys=[base_camra]",), "did you mean 'base_camera'?"),
         ("reach_ppo", ("image_keys=[state]",), "no picture: choose from base_camera"),
-        ("reach_ppo", ("image_size=[1,64,64]",), "uint8), no picture: there is none"),
+        (
+            "reach_ppo",
+            ("image_size=[1,64,64]",),
+            "pictures of 1 channels, but those of 'base_camera'",
+        ),
     ],
 )
 def test_cameras_that_are_not_there_are_refused_before_anything_is_made(

@@ -71,8 +71,11 @@ def test_mistakes_are_sentences(data, tmp_path):
     assert "did you mean 'reach_classifier'" in refused("reach_clasifier")
     assert "there is no folder" in refused(*given, f"reward.data.negative_dir={tmp_path}/none")
     other = refused(*given, "reward.model.image_size=[3,64,64]")
-    assert "are [3, 32, 32], not [3, 64, 64] as asked for" in other
-    assert other.endswith("fit with 'reward.model.image_size=[3,32,32]'")
+    assert "npz has images of 'base_camera' of [3, 32, 32], not [3, 64, 64]; fit with" in other
+    swapped = refused(*given, "reward.model.image_size=[64,64,3]")
+    assert (
+        "'reward.model.image_size' is [64, 64, 3]: channels come first, so write [3, 64" in swapped
+    )
     frozen = refused(*given, "reward.model.freeze_encoder=true")
     assert "set reward.model.freeze_encoder=false or name" in frozen
     assert not (tmp_path / "fit").exists()

@@ -17,6 +17,8 @@ SPACE = spaces.Dict(
     {
         "hand": picture(8, 8, 3),
         "head": picture(1, 8, 8),
+        "last": picture(3, 8, 8),
+        "wide": picture(8, 9, 3),
         "heat": picture(8, 8, 2),
         "state": spaces.Box(-1, 1, (3,)),
     }
@@ -45,7 +47,14 @@ def test_channels_are_the_axis_that_may_be(shape, size, axis):
         ({"image_keys": ["hand", "haed"]}, "'haed', .* is not there: .* 'hand' or 'head'"),
         ({"image_keys": ["state"]}, r"'state', .* is Box\(.*float32\), no picture: choose from ha"),
         ({"image_keys": ["heat"]}, "'heat', .* no picture: did you mean 'head'"),
-        ({"image_keys": ["hand"], "image_size": [1, 8, 8]}, "no picture: choose from head"),
+        (
+            {"image_keys": ["hand"], "image_size": [1, 8, 8]},
+            r"asks for pictures of 1 channels, but those of 'hand' .* are \[8, 8, 3\]",
+        ),
+        (
+            {"image_keys": ["hand", "wide"]},
+            r"several sizes \('hand' \[3, 8, 8\], 'wide' \[3, 8, 9\]\), .*: set image_size",
+        ),
     ],
 )
 def test_what_is_no_camera_is_named_with_those_there_are(options, sentence, tmp_path):
@@ -54,7 +63,9 @@ def test_what_is_no_camera_is_named_with_those_there_are(options, sentence, tmp_
 
 
 def test_cameras_that_are_there_pass(tmp_path):
-    check_cameras(SPACE, configured(tmp_path, image_keys=["hand", "head"]), "Mine-v0")
+    check_cameras(SPACE, configured(tmp_path, image_keys=["hand", "last"]), "Mine-v0")
+    wide = {"image_keys": ["hand", "wide"], "image_size": [3, 4, 4]}
+    check_cameras(SPACE, configured(tmp_path, **wide), "Mine-v0")
     two = {"image_keys": ["heat"], "image_size": [2, 4, 4]}
     check_cameras(SPACE, configured(tmp_path, **two), "Mine-v0")
 

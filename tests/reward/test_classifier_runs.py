@@ -325,6 +325,23 @@ def test_cameras_that_are_not_there_are_named(tmp_path):
         load(other, tmp_path)
 
 
+def test_observations_without_a_camera_are_said_to_have_none(fit, tmp_path):
+    config = config_of(tmp_path / "run", fit)
+    config["env"] = {"id": "guerdon/Target-v0", "n_envs": 2}
+    config["policy"]["model"].pop("keys")
+    with pytest.raises(
+        ValueError, match=r"'base_camera' .*, but observations have no camera at al"
+    ):
+        train(config, display="none")
+
+
+def test_a_success_that_cannot_be_held_is_refused(fit, tmp_path):
+    load(fit, tmp_path, hold=8)
+    config = config_of(tmp_path / "other", fit, hold=9)
+    with pytest.raises(ValueError, match=r"'reward.hold' is 9, but an episode has 8 steps at most"):
+        train(config, "env.max_episode_steps=8", display="none")
+
+
 def test_pictures_of_another_size_are_resized_as_in_collecting(tmp_path):
     saved = weights(image_size=[3, 8, 8], threshold=0.5)
     seen = []

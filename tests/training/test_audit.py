@@ -109,8 +109,11 @@ def test_a_policy_that_cheats_is_said_to():
     )
 
 
-def test_a_model_that_sees_too_little_is_not_cheated():
-    assert audited(*[([0, 0], [0, 1])] * 4).warnings() == []
+def test_a_model_that_sees_nothing_is_not_cheated_but_said_to():
+    (said,) = audited(*[([0, 0], [0, 1])] * 4).warnings()
+    assert said.startswith("the model sees no success, but 100% of episodes have one: collect ")
+    assert audited(([1, 0], [1, 0]), *[([0, 0], [0, 1])] * 3).warnings() == []
+    assert audited(*[([0, 0], [0, 0])] * 4).warnings() == []
 
 
 @pytest.mark.parametrize(
@@ -176,7 +179,7 @@ def test_a_classifier_that_is_never_pleased_misses_everything():
     result, metrics = played(reader(FirstPixel(lambda value: 0 * value)))
     assert metrics["reward/success_rate"] == metrics["reward/eval_return"] == 0.0
     assert metrics["reward/false_negative_rate"] == 1.0
-    assert result.audit.warnings() == []
+    assert [warning[:26] for warning in result.audit.warnings()] == ["the model sees no success,"]
 
 
 def test_frames_are_scored_once():

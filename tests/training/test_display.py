@@ -45,6 +45,11 @@ def test_a_pipe_gets_one_line_for_each_call():
     ]
 
 
+def test_success_is_shown_beside_what_a_model_says_of_it():
+    metrics = {"eval/success_rate": 0.25, "reward/success_rate": 1.0}
+    assert written(None, (5, metrics)) == ["steps 5  success 25%  the model says 100%"]
+
+
 def test_what_is_not_known_is_left_out():
     assert written(None, (5, {})) == ["steps 5"]
     assert written(None, (5, {"time/fps": 10})) == ["steps 5  fps 10"]

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import signal
 
 import numpy as np
@@ -245,6 +246,15 @@ def test_a_folder_with_another_fit_is_not_mixed_with(tmp_path):
     result = fitted(folder, num_epochs=1, overwrite=True)
     assert checkpoint_steps(folder) == [result.steps]
     assert (folder / "notes.txt").read_text() == "mine"
+
+
+def test_a_fit_that_was_killed_before_its_first_checkpoint_is_not_in_the_way(tmp_path):
+    folder = tmp_path / "fit"
+    fitted(folder, num_epochs=1)
+    for path in (*folder.glob("step_*"), folder / "best", folder / "latest"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    result = fitted(folder, num_epochs=1)
+    assert checkpoint_steps(folder) == [result.steps]
 
 
 def test_what_is_no_fit_is_never_overwritten(tmp_path):

@@ -89,6 +89,14 @@ def test_checkpoints_lie_where_the_schedule_says(tmp_path):
     assert [line["step"] for line in lines if "train/n_updates" in line] == [90, 150, 210]
 
 
+@pytest.mark.parametrize(("every", "told"), [(27, 2), (54, 0)])
+def test_checkpoints_between_which_no_episode_ends_are_told(every, told, tmp_path):
+    pace = {"max_steps": 54, "checkpoint_every": every}
+    run("ppo", tmp_path / "run", run=pace, collect={"n_step": 27}, eval={"every": 100})
+    log = (tmp_path / "run" / "log.txt").read_text()  # of episodes of 10 steps, in 3 environments
+    assert log.count("no episode has ended yet, and each checkpoint breaks them off") == told
+
+
 def test_a_folder_that_holds_a_run_is_not_written_to(tmp_path):
     run("ppo", tmp_path / "run", run={"max_steps": 32})
     before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
