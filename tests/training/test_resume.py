@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -244,6 +245,7 @@ class Nursery:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},  # with a GPU, torch learns in threads
         )
         assert self.run(config_of("ppo", directory / "warm-up", run={"max_steps": 32})) == 0
 
