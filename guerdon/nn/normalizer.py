@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from guerdon.nn.spaces import CompositeSpace, get_part, is_image, part_spaces, shape_of
 
 EPSILON = 1e-8
+_CONSTANT = 1e-6  # the spread of numbers that are the same, of their size
 _NUMBERS = 1 << 22  # that become doubles at a time: a rollout of images would fill the memory
 
 
@@ -57,6 +58,15 @@ class ObservationNormalizer(nn.Module):
             self._merge(part.double())
         self.offset.copy_(self.mean)
         self.scale.copy_(torch.rsqrt(self.variance + EPSILON))
+
+    @torch.no_grad()
+    def spare_constants(self) -> None:
+        """Leaves numbers that were always the same on their own scale, of which nothing is known.
+
+        Else the least of a difference would be as large as can be.
+        """
+        constant = self.variance.sqrt() <= _CONSTANT * self.mean.abs().clamp(min=1)
+        self.scale.masked_fill_(constant, 1.0)
 
     def _merge(self, rows: Tensor) -> None:
         variance, mean = torch.var_mean(rows, 0, correction=0)

@@ -91,6 +91,26 @@ def gaussian_log_prob(mu: torch.Tensor, log_std: torch.Tensor, act: torch.Tensor
     return _log_density((act - mu) * torch.exp(-log_std), log_std)
 
 
+def clipped_gaussian_log_prob(
+    mu: torch.Tensor,
+    log_std: torch.Tensor,
+    act: torch.Tensor,
+    low: torch.Tensor,
+    high: torch.Tensor,
+) -> torch.Tensor:
+    """Log-likelihood of actions [..., D] that were drawn and then clipped to bounds [D]: [...].
+
+    In a dimension at a bound it is the probability of all that is clipped to it, else a density.
+    """
+    _check_gaussian(mu, log_std)
+    same_shape(mu=mu, act=act)
+    inverse = torch.exp(-log_std)
+    inside = -0.5 * ((act - mu) * inverse).square() - log_std - 0.5 * _LOG_2PI
+    below = torch.special.log_ndtr((low - mu) * inverse)
+    above = torch.special.log_ndtr((mu - high) * inverse)
+    return torch.where(act <= low, below, torch.where(act >= high, above, inside)).sum(-1)
+
+
 def gaussian_entropy(log_std: torch.Tensor) -> torch.Tensor:
     """Entropy in nats: [...], and 0-dim when all rows share log_std."""
     return log_std.sum(-1) + 0.5 * (1 + _LOG_2PI) * log_std.shape[-1]
@@ -110,17 +130,29 @@ def squashed_gaussian_sample(
 
 
 def squashed_gaussian_log_prob(
-    mu: torch.Tensor, log_std: torch.Tensor, act: torch.Tensor
+    mu: torch.Tensor, log_std: torch.Tensor, act: torch.Tensor, edge: float = 0.0
 ) -> torch.Tensor:
     """Log-density of given actions [..., D] in [-1, 1]: [...].
 
     An action at the bound, where rounding can put it, counts as the nearest one inside.
+
+    Args:
+        mu: Means before the squashing.
+        log_std: Log of their standard deviations.
+        act: The actions.
+        edge: Actions this near to a bound all have their mean density. Without that, those of
+            somebody else who acts at the bounds are next to impossible.
     """
     _check_gaussian(mu, log_std)
     same_shape(mu=mu, act=act)
-    bound = 1 - torch.finfo(act.dtype).eps
-    raw = torch.atanh(act.clamp(-bound, bound))
-    return _log_density((raw - mu) * torch.exp(-log_std), log_std) - _log_slope(raw).sum(-1)
+    bound = 1 - max(edge, torch.finfo(act.dtype).eps)
+    raw, inverse = torch.atanh(act.clamp(-bound, bound)), torch.exp(-log_std)
+    if not edge:
+        return _log_density((raw - mu) * inverse, log_std) - _log_slope(raw).sum(-1)
+    inside = -0.5 * ((raw - mu) * inverse).square() - log_std - 0.5 * _LOG_2PI - _log_slope(raw)
+    outward = torch.where(act < 0, -mu, mu) - math.atanh(bound)
+    beyond = torch.special.log_ndtr(outward * inverse) - math.log(edge)
+    return torch.where(act.abs() > bound, beyond, inside).sum(-1)
 
 
 def _log_density(standard: torch.Tensor, log_std: torch.Tensor) -> torch.Tensor:

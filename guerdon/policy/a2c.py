@@ -70,7 +70,7 @@ class A2C(Policy):
     def log_prob(self, obs: Any, act: Tensor) -> Tensor:
         """See `Policy`."""
         output = half(self.model, "actor")(self.observation(obs))
-        return self.actions.log_prob_entropy(output, self.actions.taken_of(act))[0]
+        return self.actions.log_prob(output, act)
 
     def process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> Batch:
         """The real rows, with advantages and returns."""

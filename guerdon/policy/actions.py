@@ -27,8 +27,8 @@ class Actions(Protocol):
     def taken(self, batch: Batch) -> Any:
         """The actions of stored transitions, as `log_prob_entropy` takes them."""
 
-    def taken_of(self, act: Any) -> Any:
-        """Actions as the environment took them, as `log_prob_entropy` takes them."""
+    def log_prob(self, output: Output, act: Tensor) -> Tensor:
+        """Log-probabilities of actions as the environment took them."""
 
     def log_prob_entropy(self, output: Output, act: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probabilities of actions, and the distributions' entropies."""
@@ -54,11 +54,14 @@ class CategoricalActions:
 
     def taken(self, batch: Batch) -> Any:
         """The actions counted from zero."""
-        return self.taken_of(batch.act)
+        return self._from_zero(batch.act)
 
-    def taken_of(self, act: Any) -> Any:
-        """Actions of the environment, counted from zero."""
+    def _from_zero(self, act: Any) -> Any:
         return act - self.start if self.start else act
+
+    def log_prob(self, output: Output, act: Tensor) -> Tensor:
+        """Log-probabilities of actions of the environment."""
+        return self.log_prob_entropy(output, self._from_zero(act))[0]
 
     def log_prob_entropy(self, output: Output, act: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probabilities and entropies."""
@@ -92,14 +95,20 @@ class GaussianActions:
         """The actions as they were drawn."""
         return batch.policy.raw
 
-    def taken_of(self, act: Any) -> Any:
-        """Actions of the environment, for all that is known as they were drawn."""
-        return act.float()
+    def log_prob(self, output: Output, act: Tensor) -> Tensor:
+        """Log-likelihoods of actions of the environment, many of which may be clipped to one."""
+        mu, log_std, act = self._flat(output["mu"], output["log_std"], act.float())
+        low, high = (torch.as_tensor(bound, device=mu.device) for bound in (self.low, self.high))
+        bounds = (bound.to(mu.dtype).flatten() for bound in (low, high))
+        return ops.clipped_gaussian_log_prob(mu, log_std, act, *bounds)
 
     def log_prob_entropy(self, output: Output, act: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probabilities and entropies."""
-        mu, log_std, act = (x.flatten(-self.n_dims) for x in (output["mu"], output["log_std"], act))
+        mu, log_std, act = self._flat(output["mu"], output["log_std"], act)
         return ops.gaussian_log_prob(mu, log_std, act), ops.gaussian_entropy(log_std)
+
+    def _flat(self, *parts: Tensor) -> list[Tensor]:
+        return [part.flatten(-self.n_dims) for part in parts]
 
 
 def make_actions(space: Space[Any], policy: str) -> Actions:

@@ -20,6 +20,8 @@ from guerdon.policy.base import Metrics, Policy, PolicyConfig, register_policy
 from guerdon.policy.bounds import Bounds
 from guerdon.policy.targets import with_returns
 
+_EDGE = 0.01  # of all actions on either side of zero; see `squashed_gaussian_log_prob`
+
 
 class SACConfig(PolicyConfig):
     """Options of `sac`."""
@@ -91,7 +93,7 @@ class SAC(Policy):
         if self.bounds is None:
             return ops.categorical_log_prob(output["logit"], act - int(self.action_space.start))
         unit = self.bounds.to_unit(act)
-        return ops.squashed_gaussian_log_prob(output["mu"], output["log_std"], unit)
+        return ops.squashed_gaussian_log_prob(output["mu"], output["log_std"], unit, _EDGE)
 
     def forward(self, batch: Batch, state: Any = None) -> Batch:  # noqa: ARG002 - no memory
         """Draws actions while collecting, and takes the most likely ones while testing."""

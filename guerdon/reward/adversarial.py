@@ -143,7 +143,7 @@ class Adversarial(ImitationReward):
 
     def take_experts(self, rows: Batch) -> None:  # noqa: ARG002 - it has them as tensors
         """Normalises with the experts' statistics: they stay, whatever the policy does."""
-        self.network.input.update(self.expert)
+        self.network.input.settle(self.expert)
 
     @torch.no_grad()
     def score(self, data: Batch) -> Tensor:
@@ -240,8 +240,9 @@ class AIRLConfig(AdversarialConfig):
     """Options of `airl`."""
 
     log_prob: bool = True
-    """Whether the discriminator is told how likely the policy was to act so, as in the paper; the
-    network then is the reward alone. Switched off, any policy will do."""
+    """Whether the discriminator is told how likely the policy was to act so, as in the paper (of
+    whose two networks this has the one without shaping); the network then is the reward alone.
+    It learns from what is new alone then, off-policy too. Switched off, any policy will do."""
 
 
 @register_reward_model("airl")
@@ -257,6 +258,11 @@ class AIRL(Adversarial):
     def __init__(self, config: Any, device: str = "cpu", tb_logger: Any = None) -> None:
         super().__init__(config, device, tb_logger)
         self.needs_log_prob = self.config.log_prob
+
+    @property
+    def forgets(self) -> bool:
+        """Of a policy as it was, nobody knows any longer how likely its actions were."""
+        return self.config.log_prob or super().forgets
 
     def reward(self, logit: Tensor) -> Tensor:
         """The logit itself."""

@@ -20,6 +20,8 @@ from guerdon.reward.history import alone
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from guerdon.data.demonstrations import Demonstrations
+
 Metrics = dict[str, Any]
 """Numbers, or tensors of one number."""
 
@@ -58,9 +60,18 @@ class Setting:
     """Gives one of the environments, to be asked what it knows, and not to be stepped."""
 
     @classmethod
-    def of(cls, data: Batch) -> Setting:
-        """What transitions say of their environment, for a model that is used on its own."""
-        return cls(_space_of(data.obs, data.rew), _space_of(data.act, data.rew, actions=True))
+    def of(cls, data: Batch, demonstrations: Demonstrations | None = None) -> Setting:
+        """What transitions say of their environment, for a model that is used on its own.
+
+        Args:
+            data: The transitions.
+            demonstrations: Where they are from, which may know the spaces.
+        """
+        obs = demonstrations and demonstrations.observation_space
+        act = demonstrations and demonstrations.action_space
+        return cls(
+            obs or _space_of(data.obs, data.rew), act or _space_of(data.act, data.rew, actions=True)
+        )
 
 
 class RewardModel:

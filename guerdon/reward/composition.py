@@ -146,7 +146,7 @@ class Reward:
         seeds = np.random.SeedSequence(setting.seed).generate_state(len(self.terms))
         for (name, term), seed in zip(self.terms.items(), seeds, strict=True):
             model = term.model
-            if model.needs_log_prob and setting.log_prob is None:
+            if self.cotrain and model.needs_log_prob and setting.log_prob is None:
                 raise ValueError(
                     f"the reward {name!r} needs to know how likely actions are, which this policy "
                     "cannot say: use ppo, a2c or sac"
@@ -244,6 +244,8 @@ class Reward:
             data: Beside `fields` it has to have ``rew``, ``terminated`` and ``truncated``.
             rows: Where the buffer holds them [T, B]; episodic terms need to know.
         """
+        if not isinstance(data.mask, np.ndarray):  # the buffer is on a device
+            data = data.to_numpy()
         mask = np.asarray(data.mask)
         for name, past in self._pasts.items():
             past.follow(data, self.terms[name].model)

@@ -139,7 +139,7 @@ class GCL(ImitationReward):
 
     def take_experts(self, rows: Batch) -> None:  # noqa: ARG002 - it has them as tensors
         """Normalises with the experts' statistics: they stay, whatever the policy does."""
-        self.network.input.update(self.expert)
+        self.network.input.settle(self.expert)
 
     @torch.no_grad()
     def score(self, data: Batch) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from guerdon.data.batch import Batch
 from guerdon.nn.config import ModelConfig
 from guerdon.nn.encoders import make_joint
-from guerdon.nn.normalizer import make_normalizer
+from guerdon.nn.normalizer import ObservationNormalizer, make_normalizer
 from guerdon.nn.spaces import is_image, part_spaces
 
 if TYPE_CHECKING:
@@ -110,6 +110,13 @@ class TransitionInput(nn.Module):
         """Lets the statistics see transitions [N, ...]; of both observations, the first alone."""
         for kind, normalizer in self.normalizers.items():
             normalizer.update(data[kind if kind in data else "obs_next"])  # type: ignore[operator]
+
+    def settle(self, data: Any) -> None:
+        """Lets them see demonstrations; numbers that never change there keep their scale."""
+        self.update(data)
+        for module in self.normalizers.modules():
+            if isinstance(module, ObservationNormalizer):
+                module.spare_constants()
 
 
 def _kind(part: str) -> str:

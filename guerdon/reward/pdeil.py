@@ -216,7 +216,7 @@ class PDEIL(ImitationReward):
     def take_experts(self, rows: Batch) -> None:  # noqa: ARG002 - it has them as tensors
         """Estimates the experts' densities."""
         network, expert = self.network, self.expert
-        network.input.update(expert)
+        network.input.settle(expert)
         state = network.state(expert["obs"])
         network.expert.fit(state)
         network.policy.fit(state)

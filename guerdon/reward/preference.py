@@ -234,7 +234,7 @@ class PreferenceReward(RankingReward):
         n_kept = number - n_away
         by_disagreement = self.config.queries == "disagreement" and self.trained > 0
         pairs = self._draw(kept, n_kept * self.config.candidates if by_disagreement else n_kept)
-        if by_disagreement:
+        if by_disagreement and n_kept:
             pairs = pairs[:, np.argsort(-self._disagreement(*pairs), kind="stable")[:n_kept]]
         first, second = np.concatenate([pairs, self._draw(away, n_away)], 1)
         return first, second
@@ -291,8 +291,9 @@ class PreferenceReward(RankingReward):
         if not state:
             return
         self.comparisons.load_state_dict(state["comparisons"])
-        self._cutter.load_state_dict(state["cutter"])
-        self.asked, self.round, self._skipped, self._unlearned = state["counts"]
+        if "counts" in state:  # not of another run
+            self._cutter.load_state_dict(state["cutter"])
+            self.asked, self.round, self._skipped, self._unlearned = state["counts"]
 
 
 def query_schedule(comparisons: int, initial_share: float, rounds: int, schedule: str) -> list[int]:

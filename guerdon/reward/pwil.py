@@ -93,7 +93,7 @@ class PWIL(RewardModel):
         self.demonstrations = read_experts(self, data)
         rows = self.demonstrations.transitions()
         if self.setting is None:
-            self.setup(Setting.of(rows))
+            self.setup(Setting.of(rows, self.demonstrations))
         assert self.setting is not None
         rows = check_experts(self.setting, rows)
         vectors = self._vectors(rows)

@@ -129,7 +129,7 @@ class RankingNetwork(nn.Module):
 
     def update(self, data: Any) -> None:
         """Lets the statistics of the input see transitions [N, ...]."""
-        self.input.update(self._read(data))
+        self.input.settle(self._read(data))
 
     def _read(self, data: Any) -> Any:
         if not self.config.symlog:

@@ -128,7 +128,7 @@ class RED(ImitationReward):
     def take_experts(self, rows: Batch) -> None:
         """Keeps a sample to fit to, and one to measure with; inputs are normalised with all."""
         for embedding in (self.network.target, self.network.predictor):
-            embedding.input.update(self.expert)
+            embedding.input.settle(self.expert)
         assert self.demonstrations is not None
         fitted, held_out = _split(self.demonstrations.lengths, self.generator)
         size = self.config.sample_size

@@ -144,9 +144,13 @@ class TrainedReward(RewardModel):
         if self._new:  # `train` waits for more
             return
         every = self.config.clear_buffer_per_iters
-        on_policy = self.setting is not None and self.setting.on_policy
-        if on_policy if every is None else iter % every == 0:
+        if self.forgets if every is None else iter % every == 0:
             self.memory.clear()
+
+    @property
+    def forgets(self) -> bool:
+        """Whether it learns from what is new alone, where the config does not say."""
+        return self.setting is not None and self.setting.on_policy
 
     def sample(self, number: int) -> dict[str, Any]:
         """Tensors of remembered transitions, drawn at random."""
@@ -209,6 +213,8 @@ class ImitationReward(TrainedReward):
         """
         self.demonstrations = read_experts(self, data)
         rows = self.demonstrations.transitions()
+        if self.setting is None:
+            self.setup(Setting.of(rows, self.demonstrations))
         rows = check_experts(self.prepare(rows), rows)
         self.expert = self.tensors(rows)
         self.take_experts(rows)

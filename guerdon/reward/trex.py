@@ -247,7 +247,7 @@ def choose_held_out(ranks: np.ndarray, share: float, generator: np.random.Genera
     None are, where that would leave fewer than two ranks on either side.
     """
     held_out = np.zeros(len(ranks), bool)
-    number = round(share * len(ranks))
+    number = max(round(share * len(ranks)), 2) if share else 0  # one alone cannot be ranked
     for group in np.array_split(np.argsort(ranks, kind="stable"), max(number, 1)):
         held_out[generator.choice(group)] = number > 0
     enough = min(len(np.unique(ranks[held_out])), len(np.unique(ranks[~held_out]))) >= 2
@@ -258,7 +258,8 @@ def check_noise(noise: np.ndarray, returns: np.ndarray) -> None:
     """Raises where more noise did no harm: the only use that is made of true rewards.
 
     From the least noise to the most, the mean return has to fall, and must not rise between, by
-    more than two standard errors. Where all returns are the same, nothing is known and all is well.
+    more than two standard errors; of a single episode these are not known, and it may. Where all
+    returns are the same, nothing is known and all is well.
 
     Args:
         noise: Of each episode.
@@ -268,7 +269,8 @@ def check_noise(noise: np.ndarray, returns: np.ndarray) -> None:
     if len(levels) < 2 or not np.ptp(returns):
         return
     groups = [returns[noise == level] for level in levels]
-    rises = any(_gain(before, after) > 0 for before, after in pairwise(groups))
+    several = [pair for pair in pairwise(groups) if min(map(len, pair)) > 1]
+    rises = any(_gain(before, after) > 0 for before, after in several)
     if rises or _gain(groups[-1], groups[0]) <= 0:
         means = ", ".join(
             f"{group.mean():.4g} with {level:g}"

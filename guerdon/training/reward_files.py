@@ -9,6 +9,7 @@ from guerdon.config import GuerdonConfig, compose, registry_of, sources
 from guerdon.reward.classifier import ClassifierReward
 from guerdon.reward.ensemble import EnsembleReward
 from guerdon.reward.memory import Memory
+from guerdon.reward.preference import PreferenceReward
 from guerdon.reward.trained import TrainedReward
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint, save_checkpoint
 from guerdon.training.fit_files import COMPARED, check_fits, is_fit, load_classifier
@@ -51,6 +52,8 @@ def _portable(model: RewardModel, state: dict[str, Any]) -> dict[str, Any]:
         parts = zip(model.members, state["members"], strict=True)
         return {"members": [_portable(member, part) for member, part in parts]}
     nothing = {"memory": Memory(1).state_dict()}
+    if isinstance(model, PreferenceReward):  # who asks anew, and keeps the answers
+        state = {name: part for name, part in state.items() if name not in ("counts", "cutter")}
     if isinstance(model, TrainedReward) and state:
         return state | nothing
     if isinstance(model, ClassifierReward) and state:

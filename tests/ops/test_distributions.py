@@ -13,6 +13,7 @@ from guerdon.ops.distributions import (
     categorical_mask,
     categorical_mode,
     categorical_sample,
+    clipped_gaussian_log_prob,
     gaussian_entropy,
     gaussian_log_prob,
     gaussian_sample,
@@ -133,7 +134,44 @@ def test_gaussian_draws_have_the_mean_and_the_spread():
     assert draws.std(0).tolist() == pytest.approx([0.5, 2], rel=0.02)
 
 
+def test_what_is_clipped_to_a_bound_has_the_probability_of_all_of_it():
+    mu, log_std = T([0.0, 1.0]).double(), T([0.0, math.log(2.0)]).double()
+    low, high = T([-1.0, -1.0]).double(), T([1.0, 1.0]).double()
+    reference = Normal(mu, log_std.exp())
+    act = T([[1.0, 0.5], [-1.0, 1.0]]).double()
+    found = clipped_gaussian_log_prob(mu.expand(2, 2), log_std, act, low, high)
+    density, below, above = reference.log_prob(act), reference.cdf(low), 1 - reference.cdf(high)
+    assert found[0].item() == pytest.approx(above[0].log().item() + density[0, 1].item())
+    assert found[1].item() == pytest.approx(below[0].log().item() + above[1].log().item())
+
+
+def test_a_clipped_gaussian_is_a_distribution():
+    edges = torch.linspace(-1, 1, 20_001, dtype=torch.float64)
+    act = torch.cat([(edges[1:] + edges[:-1]) / 2, T([-1.0, 1.0]).double()])[:, None]
+    mu, bound = torch.full_like(act, 0.5), T([1.0]).double()
+    mass = clipped_gaussian_log_prob(mu, T([-0.5]).double(), act, -bound, bound).exp()
+    assert mass[:-2].sum().item() * 1e-4 + mass[-2:].sum().item() == pytest.approx(1, abs=1e-6)
+
+
 # --- squashed Gaussian
+
+
+@pytest.mark.parametrize("edge", [0.0, 0.01, 0.2])
+def test_the_edge_keeps_the_squashed_density_a_density(edge):
+    edges = torch.linspace(-1, 1, 20_001, dtype=torch.float64)
+    act = ((edges[1:] + edges[:-1]) / 2)[:, None]
+    mu, log_std = torch.full_like(act, -0.7), T([-0.2]).double()
+    density = squashed_gaussian_log_prob(mu, log_std, act, edge).exp()
+    assert density.sum().item() * 1e-4 == pytest.approx(1, abs=1e-4)
+    plain = squashed_gaussian_log_prob(mu, log_std, act)
+    inside = act[:, 0].abs() < 1 - edge
+    torch.testing.assert_close(density[inside].log(), plain[inside])
+
+
+def test_at_the_edge_the_action_of_somebody_else_is_not_impossible():
+    mu, log_std, bound = torch.zeros(1, 1), torch.full((1, 1), -1.0), torch.ones(1, 1)
+    assert squashed_gaussian_log_prob(mu, log_std, bound) < -200
+    assert squashed_gaussian_log_prob(mu, log_std, bound, 0.01) > -30
 
 
 def test_the_density_of_a_draw_is_that_of_the_action():

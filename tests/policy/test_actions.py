@@ -102,6 +102,18 @@ def test_density_and_entropy_are_those_of_all_dimensions(shape):
     torch.testing.assert_close(entropy, normal.entropy().flatten(1).sum(1))
 
 
+def test_an_action_at_a_bound_is_as_likely_as_all_that_is_clipped_to_it():
+    space = spaces.Box(np.float32([-1, -np.inf]), np.float32([1, np.inf]))
+    actions, _ = gaussian(space)
+    output = {"mu": torch.tensor([[4.0, 0.0]] * 2), "log_std": torch.zeros(2, 2)}
+    found = actions.log_prob(output, torch.tensor([[1.0, 0.3], [0.5, 0.3]], dtype=torch.float64))
+    normal = torch.distributions.Normal(output["mu"], 1.0)
+    other = normal.log_prob(torch.tensor(0.3))[:, 1]
+    inside = normal.log_prob(torch.tensor(0.5))[1, 0]
+    torch.testing.assert_close(found - other, torch.stack([torch.tensor(-0.00135), inside]),
+                               atol=1e-4, rtol=0)  # fmt: skip
+
+
 def test_a_space_without_bounds_clips_nothing():
     actions, _ = gaussian(spaces.Box(-np.inf, np.inf, (1,), np.float32))
     output = {"mu": torch.tensor([[1e6]]), "log_std": torch.zeros(1, 1)}

@@ -179,6 +179,42 @@ def test_a_policy_without_a_density_is_refused_by_name():
     reward = make_reward({"type": "airl"})
     with pytest.raises(ValueError, match="'airl' needs to know how likely actions are"):
         reward.setup(Setting(VECTOR, TWO))
+    make_reward({"type": "airl", "cotrain": False}).setup(Setting(VECTOR, TWO))
+
+
+@pytest.mark.parametrize("log_prob", [True, False])
+def test_airl_learns_from_the_policy_as_it_is(log_prob):
+    model = create_reward_model({"type": "airl", "log_prob": log_prob, "hidden_size": [4]})
+    likely = Setting(VECTOR, TWO, on_policy=False, log_prob=lambda _, act: torch.zeros(len(act)))
+    model.setup(likely)
+    model.load_expert_data(experts())
+    model.collect_data(transitions((100, 4)))
+    model.train()
+    model.clear_data(1)
+    assert len(model.memory) == (0 if log_prob else 400)
+
+
+@pytest.mark.parametrize("name", ["gail", "red", "pdeil", "gcl", "pwil"])
+def test_a_number_that_demonstrations_never_change_is_not_blown_up(name):
+    shown = experts()
+    for part in ("obs", "obs_next"):
+        shown.episodes[0][part][:, 1] = 0.5
+    model = create_reward_model({"type": name} | ({"horizon": 60} if name == "pwil" else {}))
+    model.setup(Setting(VECTOR, TWO, horizon=60, log_prob=lambda _, act: torch.zeros(len(act))))
+    model.load_expert_data(shown)
+    rows = shown.transitions()
+    near = rows.replace(obs=rows.obs + np.float32([0, 1e-3, 0]))
+    if name == "red":
+        model.pretrain()
+    same, other = (np.asarray(model.estimate(each).rew) for each in (rows, near))
+    np.testing.assert_allclose(same, other, atol=0.02)
+
+
+def test_a_model_on_its_own_knows_the_spaces_of_its_demonstrations():
+    episode = experts().episodes[0]
+    model = create_reward_model({"type": "gail", "hidden_size": [4]})
+    model.load_expert_data(Demonstrations([episode], None, VECTOR, spaces.Discrete(5)))
+    model.estimate(episode.replace(act=np.full(len(episode), 4)))
 
 
 def test_it_goes_on_exactly_from_its_state():

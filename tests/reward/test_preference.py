@@ -138,6 +138,15 @@ def test_first_questions_are_about_any_pairs_and_later_ones_about_those_in_doubt
     assert chosen.mean() == pytest.approx(usual.mean(), rel=0.5)
 
 
+def test_a_round_may_be_held_out_as_a_whole():
+    model, _ = taught(1)
+    model.comparisons.still_to_hold_out = lambda number, _: number
+    first, second = model._choose(2)
+    held_out = model.memory.rows().held_out
+    assert held_out[first].all()
+    assert held_out[second].all()
+
+
 def test_a_segment_is_never_compared_with_itself():
     model = make()
     model.collect_data(rollout((10, 1)))  # two segments

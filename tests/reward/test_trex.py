@@ -115,10 +115,15 @@ def test_held_out_ones_are_spread_over_the_ranks():
 
 @pytest.mark.parametrize(
     ("ranks", "share"),
-    [([1, 2, 3], 0.2), ([1, 2], 0.5), ([1, 1, 1, 1, 2, 2], 0.17), ([0, 1, 2, 3, 4], 0.0)],
+    [([1, 2, 3], 0.2), ([1, 2], 0.5), ([1, 1, 1, 2], 0.25), ([0, 1, 2, 3, 4], 0.0)],
 )
 def test_none_are_held_out_where_too_little_would_be_left(ranks, share):
     assert not choose_held_out(np.array(ranks, float), share, generator()).any()
+
+
+@pytest.mark.parametrize("number", [4, 6, 7])
+def test_of_a_few_two_are_held_out(number):
+    assert choose_held_out(np.arange(float(number)), 0.1, generator()).sum() == 2
 
 
 # --- what ranks
@@ -339,6 +344,13 @@ def test_mean_returns_have_to_fall_with_noise(returns, fine):
     else:
         with pytest.raises(ValueError, match=r"with 0\.5, .* with 1; collect with other levels"):
             check_noise(noise, returns)
+
+
+def test_of_a_single_episode_nobody_knows_how_far_it_is_off():
+    noise = np.array([0, 0.1, 0.2, 0.5, 1])
+    check_noise(noise, np.array([100.0, 90, 92, 50, 10]))
+    with pytest.raises(ValueError, match="noise does not rank these demonstrations"):
+        check_noise(noise, np.array([10.0, 50, 92, 90, 100]))
 
 
 def test_noise_that_cannot_be_seen_is_refused_after_the_fit():
