@@ -27,8 +27,14 @@ class LocalVectorEnv(VectorEnv):
     can_begin = True
 
     def __init__(self, recipe: Recipe, n_envs: int) -> None:
-        self.envs = [recipe.build(i) for i in range(n_envs)]
-        check_spaces([(env.observation_space, env.action_space) for env in self.envs])
+        self.envs = []
+        try:
+            for i in range(n_envs):
+                self.envs.append(recipe.build(i))
+            check_spaces([(env.observation_space, env.action_space) for env in self.envs])
+        except BaseException:
+            self.close()
+            raise
         self.n_envs = n_envs
         self.observation_space = self.envs[0].observation_space
         self.action_space = self.envs[0].action_space

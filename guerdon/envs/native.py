@@ -40,7 +40,8 @@ def why_not_native(recipe: Recipe) -> str | None:
         return "it stacks no frames"
     if "jax" in str(entry).lower():
         return "it needs jax"
-    return _unknown_arguments(entry, recipe.kwargs)
+    limit = {} if spec.max_episode_steps is None else {"max_episode_steps": 0}  # Gymnasium's own
+    return _unknown_arguments(entry, {**limit, **_arguments(recipe), **recipe.kwargs})
 
 
 def _unknown_arguments(entry: Any, kwargs: dict[str, Any]) -> str | None:
@@ -69,7 +70,9 @@ def make_native(recipe: Recipe, n_envs: int) -> VectorEnv:
 
 def _arguments(recipe: Recipe) -> dict[str, Any]:
     limit = recipe.max_episode_steps
-    if not recipe.atari:
+    if not recipe.atari:  # which has a limit in any case
+        if limit is None and getattr(recipe.source, "max_episode_steps", None) is None:
+            limit = recipe.default_limit
         return {} if limit is None else {"max_episode_steps": limit}
     arguments: dict[str, Any] = {
         "autoreset_mode": AutoresetMode.SAME_STEP,

@@ -332,3 +332,20 @@ def test_envpool_refuses_what_it_cannot_do():
         make_vec("CartPole-v1", 1, backend="envpool", kwargs={"num_threds": 1})
     with make_vec("CartPole-v1", 1, backend="envpool") as env:
         assert type(env) is EnvPoolVectorEnv
+
+
+def test_environments_that_do_not_belong_together_are_closed_again():
+    closed = []
+
+    class Odd(gymnasium.Env):
+        action_space = gymnasium.spaces.Discrete(2)
+
+        def __init__(self, setting):
+            self.observation_space = gymnasium.spaces.Box(-1, 1, (setting["size"],))
+
+        def close(self):
+            closed.append(self.observation_space.shape)
+
+    with pytest.raises(ValueError, match="need the same spaces"):
+        make_vec(Odd, 2, backend="base", settings=[{"size": 1}, {"size": 2}])
+    assert closed == [(1,), (2,)]

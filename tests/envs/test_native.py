@@ -1,7 +1,9 @@
 """Vector environments of other packages, as they are installed."""
 
+import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from guerdon.data import ReplayBuffer
@@ -244,3 +246,72 @@ def test_wrappers_are_named_by_their_class():
     for backend in ("base", "subprocess"):
         with make_vec("MiniGrid-Empty-5x5-v0", 2, backend=backend, wrappers=wrappers) as env:
             assert env.reset(0).shape == (2, 7, 7, 3)
+
+
+# --- limits
+
+
+class Endless(gymnasium.vector.VectorEnv):
+    """Never ends by itself; like those of others, with few arguments."""
+
+    metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012 - Gymnasium's
+
+    def __init__(self, num_envs, limit=None):
+        self.num_envs, self.limit, self.steps = num_envs, limit, 0
+        self.single_observation_space = spaces.Box(-1, 1, (1,))
+        self.single_action_space = spaces.Discrete(2)
+        self.observation_space = spaces.Box(-1, 1, (num_envs, 1))
+        self.action_space = spaces.MultiDiscrete([2] * num_envs)
+
+    def reset(self, *, seed=None, options=None):  # noqa: ARG002
+        self.steps = 0
+        return np.zeros((self.num_envs, 1), np.float32), {}
+
+    def step(self, actions):  # noqa: ARG002
+        self.steps += 1
+        over = np.full(self.num_envs, self.limit is not None and self.steps % self.limit == 0)
+        none = np.zeros(self.num_envs, bool)
+        return np.zeros((self.num_envs, 1), np.float32), np.zeros(self.num_envs), none, over, {}
+
+
+class EndlessWithLimit(Endless):
+    def __init__(self, num_envs, max_episode_steps=None):
+        super().__init__(num_envs, max_episode_steps)
+
+
+class Alone(gymnasium.Env):
+    """What the vectors are many of."""
+
+    observation_space, action_space = spaces.Box(-1, 1, (1,)), spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed, options=options)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):  # noqa: ARG002
+        return np.zeros(1, np.float32), 0.0, False, False, {}
+
+
+gymnasium.register("tests/Endless-v0", Alone, vector_entry_point=Endless)
+gymnasium.register("tests/Endless-v1", Alone, vector_entry_point=EndlessWithLimit)
+gymnasium.register("tests/Endless-v2", Alone, vector_entry_point=Endless, max_episode_steps=5)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "options", "at", "native"),
+    [
+        ("tests/Endless-v0", {}, None, True),
+        ("tests/Endless-v0", {"max_episode_steps": 5}, 5, False),  # it would not know what to do
+        ("tests/Endless-v0", {"default_limit": 5}, 5, False),
+        ("tests/Endless-v1", {"max_episode_steps": 5}, 5, True),
+        ("tests/Endless-v1", {"default_limit": 5}, 5, True),
+        ("tests/Endless-v1", {"default_limit": 5, "max_episode_steps": 3}, 3, True),
+        ("tests/Endless-v2", {}, 5, False),
+    ],
+)
+def test_a_limit_counts_whoever_steps(env_id, options, at, native):
+    with make_vec(env_id, 2, **options) as env:
+        assert (type(env) is VectorEnv) == native
+        env.reset(seed=0)
+        ends = [env.step(np.zeros(2, int)).truncated.all() for _ in range(8)]
+    assert ends.index(True) + 1 == at if at else not any(ends)

@@ -220,6 +220,11 @@ def test_an_interrupt_is_not_for_the_environments():
         assert env.restarts == 0
 
 
+def test_a_signal_to_the_whole_group_is_not_for_the_environments():
+    with made("subprocess", LONG, 2) as env:
+        assert all(os.getpgid(pid) == pid != os.getpgrp() for pid in pids(env))
+
+
 def test_reset_forgets_steps_that_are_under_way():
     with made("async_subprocess", Pattern(), 3) as env:
         walk(env, Pattern(), 7)
