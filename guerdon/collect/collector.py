@@ -90,6 +90,11 @@ class Collector:
         watch: Watch | None = None,
         verdicts: Verdicts | None = None,
     ) -> None:
+        if not hasattr(env, "n_envs"):
+            raise TypeError(
+                f"a collector acts in vectors of environments, not in one {type(env).__name__}: "
+                "make them with guerdon.envs.make_vec"
+            )
         if buffer is not None and buffer.n_envs != env.n_envs:
             raise ValueError(
                 f"the buffer is for {buffer.n_envs} environments, but there are {env.n_envs}: "
@@ -142,6 +147,9 @@ class Collector:
         """
         if (n_step is None) == (n_episode is None):
             raise ValueError("collect() takes either n_step or n_episode")
+        for name, amount in (("n_step", n_step), ("n_episode", n_episode)):
+            if amount is not None and amount < 1:
+                raise ValueError(f"{name} is {amount}, but has to be 1 or more")
         start = time.perf_counter()
         if self._obs is None or n_episode is not None:
             self.reset()

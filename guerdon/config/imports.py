@@ -50,12 +50,14 @@ def is_path(name: str) -> bool:
 
 
 def resolved(names: Any, folder: Path) -> Any:
-    """Names with whole paths; what is no list of names is left for validation.
+    """Names with whole paths; one name is a list of one, and anything else left for validation.
 
     Args:
         names: Modules, and paths of files.
         folder: What a path that is not whole starts from.
     """
+    if isinstance(names, str):
+        names = [names]
     if not is_names(names):
         return names
     return [str((folder / name).resolve()) if is_path(name) else name for name in names]

@@ -91,11 +91,10 @@ class Optimizer:
             "mean": self._mean.clone(),
             "square": self._square.clone(),
             "steps": self._steps.clone(),
-            "learning_rate": self.learning_rate,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on where `state_dict` was taken."""
+        """Goes on where `state_dict` was taken, with the learning rate that it has itself."""
         if state["mean"].shape != self._mean.shape:
             raise ValueError(
                 f"the optimizer's state is for {state['mean'].numel():,} parameters, "
@@ -104,7 +103,6 @@ class Optimizer:
         self._mean.copy_(state["mean"])
         self._square.copy_(state["square"])
         self._steps.copy_(state["steps"])
-        self.learning_rate = state["learning_rate"]
 
 
 def _flatten(parameters: list[nn.Parameter]) -> tuple[Tensor, Tensor]:

@@ -60,7 +60,7 @@ class Adder:
             return_num: How many more to look at: they are in the trajectory, for the n-step returns
                 of those before them, and are returned to the cache as the start of the next one.
         """
-        n_taken = int(min(len(cache), traj_len))
+        n_taken = int(min(len(cache), float(traj_len)))  # as text, too: "inf"
         n_ahead = min(len(cache) - n_taken, return_num)
         traj = [cache.popleft() for _ in range(n_taken + n_ahead)]
         cache.extendleft(reversed(traj[n_taken:]))

@@ -227,6 +227,11 @@ class Policy(nn.Module):
             reward: Says what transitions are worth; the environment's word by default.
             **options: For `learn`.
         """
+        if reward is not None and not hasattr(reward, "resolve"):
+            raise TypeError(
+                f"the reward of an update is not a {type(reward).__name__}: make it one by "
+                "guerdon.reward.make_reward(model)"
+            )
         self.updating = True
         try:
             batch, indices = self.read(batch_size, buffer, self._reads(reward))

@@ -92,8 +92,9 @@ class SAC(Policy):
         output = self.actor(self.observation(obs))
         if self.bounds is None:
             return ops.categorical_log_prob(output["logit"], act - int(self.action_space.start))
-        unit = self.bounds.to_unit(act)
-        return ops.squashed_gaussian_log_prob(output["mu"], output["log_std"], unit, _EDGE)
+        parts = (output["mu"], output["log_std"], self.bounds.to_unit(act))
+        mu, log_std, unit = (part.flatten(1) for part in parts)
+        return ops.squashed_gaussian_log_prob(mu, log_std, unit, _EDGE)
 
     def forward(self, batch: Batch, state: Any = None) -> Batch:  # noqa: ARG002 - no memory
         """Draws actions while collecting, and takes the most likely ones while testing."""

@@ -344,9 +344,18 @@ class Reward:
 
 
 def make_reward(
-    section: Mapping[str, Any], *, gamma: float = 0.99, device: str = "cpu", tb_logger: Any = None
+    section: Mapping[str, Any] | RewardModel,
+    *,
+    gamma: float = 0.99,
+    device: str = "cpu",
+    tb_logger: Any = None,
 ) -> Reward:
-    """The reward of a config section: ``{type: NAME, …}``, or ``{terms: {NAME: {weight: …}}}``."""
+    """The reward of a config section: ``{type: NAME, …}``, or ``{terms: {NAME: {weight: …}}}``.
+
+    A model that was made already is the only term.
+    """
+    if isinstance(section, RewardModel):
+        return Reward({section.config.type or "model": Term(section, 1.0)}, gamma=gamma)
     section = dict(section)
     stages = {name: section.pop(name) for name in STAGES if name in section}
     terms = section.pop("terms", None)

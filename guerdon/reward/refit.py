@@ -172,7 +172,7 @@ class Refit:
         )
         if saved is not None:
             second.load_state_dict(saved["second"])
-            optimizer.load_state_dict({**saved["optimizer"], "learning_rate": rate})
+            optimizer.load_state_dict(saved["optimizer"])
         self.second, self._optimizer = second, optimizer
         return second
 

@@ -111,7 +111,9 @@ class TrainedReward(RewardModel):
 
     def collect_data(self, data: Any) -> None:
         """Remembers the real transitions of a rollout, or a list of them."""
-        rows = data[np.asarray(data.mask)] if isinstance(data, Batch) else items.to_batch(data)
+        rows = data if isinstance(data, Batch) else items.to_batch(data)
+        if "mask" in rows:
+            rows = rows[np.asarray(rows.mask)]
         self.prepare(rows)
         if len(rows.rew):
             self.memory.add(self.remembered(rows))

@@ -158,6 +158,7 @@ class Monitor:
 
     def _do(self, due: list[str]) -> None:
         steps = self.progress.env_steps
+        self._check_finite()
         for name in due:
             self._due[name] = (steps // self._every[name] + 1) * self._every[name]
         lines = {}
@@ -172,6 +173,25 @@ class Monitor:
         if "save" in due or ("eval" in due and self._evaluate):
             self._saved(improved)
         self._since = time.perf_counter()
+
+    def _check_finite(self) -> None:
+        """Raises before a policy that has become nonsense takes the place of a good one."""
+        broken = [
+            name
+            for name, value in self._newest.items()
+            if (name == "reward/mean" or (name.startswith("train/") and "loss" in name))
+            and not np.isfinite(float(value))
+        ]
+        if broken:
+            why = (
+                "the reward pays something that is no finite number"
+                if "reward/mean" in broken
+                else "a smaller 'policy.learning_rate' or 'policy.max_grad_norm' may help"
+            )
+            raise FloatingPointError(
+                f"{' and '.join(broken)} is not finite at step {self.progress.env_steps:,}: {why}; "
+                "what was saved before is untouched"
+            )
 
     def finish(self) -> None:
         """Evaluates and saves the final policy, if that was not just done.
@@ -204,7 +224,7 @@ class Monitor:
         metrics: dict[str, Any] = evaluation_metrics(self.evaluation)
         mean = metrics["eval/mean_reward"]
         learned = metrics.get("reward/eval_return", -np.inf)  # all there is where nothing is paid
-        improved = self.best is None or (mean, learned) > (self.best, self._best_learned)
+        improved = _rank(mean, learned) > _rank(self.best, self._best_learned)
         if improved:
             self.best, self._best_learned = mean, learned
         return metrics | {"eval/best_mean_reward": self.best}, improved
@@ -259,7 +279,16 @@ class Monitor:
         self._newest = dict(state["newest"])
         steps = self.progress.env_steps
         self._due = {name: (steps // every + 1) * every for name, every in self._every.items()}
+        every = self._every["eval"]
+        if steps // every > max(self._evaluated_at, 0) // every:  # who was interrupted missed one
+            self._due["eval"] = steps
         self._since = time.perf_counter()
+
+
+def _rank(mean: float | None, learned: float) -> tuple[float, float]:
+    """The larger, the better; what is none, or not a number, is worse than anything."""
+    first, second = (-np.inf if x is None or np.isnan(x) else x for x in (mean, learned))
+    return float(first), float(second)
 
 
 def _lists(collected: Collected) -> dict[str, Any]:

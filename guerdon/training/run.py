@@ -188,6 +188,11 @@ def _run(
             positive, negative = parts.pictures.counts
             summary["trajectories"] = {"positive": positive, "negative": negative}
         folder.write_summary(summary)
+        if not summary["updates"] and summary["stop_reason"] != "interrupted":
+            recorder.text(
+                "nothing was learned: the run ended before its first update (of an off-policy "
+                "policy that comes after 'collect.warmup_steps')"
+            )
         recorder.text(f"stopped: {summary['stop_reason']}")
     return {**summary, "run_dir": str(folder.path)}
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from itertools import count, islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -186,7 +187,9 @@ class RunFolder:
 def default_path(name: str, seed: int, root: str | Path = "runs") -> Path:
     """Where a run goes that names no folder: ``runs/<name>/<time>-<seed>``."""
     safe = re.sub(r"[^\w.-]+", "_", name).strip(".") or "run"
-    return Path(root) / safe / f"{datetime.now():%Y%m%d-%H%M%S}-{seed}"
+    path = Path(root) / safe / f"{datetime.now():%Y%m%d-%H%M%S}-{seed}"
+    others = (path.with_name(f"{path.name}-{number}") for number in count(2))
+    return next(each for each in (path, *islice(others, 1000)) if not each.exists())
 
 
 def finite(value: Any) -> Any:

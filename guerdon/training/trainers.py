@@ -43,8 +43,9 @@ def onpolicy_trainer(
     Returns:
         The monitor, which knows how far the run has come.
     """
-    monitor = monitor or Monitor(Budget(max_steps=max_steps))
+    monitor = monitor or _until(max_steps)
     buffer = _buffer_of(collector)
+    _check_kind(policy, on_policy=True)
     while monitor.stop_reason() is None:
         policy.advance(monitor.progress.env_steps, monitor.fraction)
         collected = collector.collect(n_step=n_step, n_episode=n_episode)
@@ -88,8 +89,9 @@ def offpolicy_trainer(
     Returns:
         The monitor, which knows how far the run has come.
     """
-    monitor = monitor or Monitor(Budget(max_steps=max_steps))
+    monitor = monitor or _until(max_steps)
     buffer = _buffer_of(collector)
+    _check_kind(policy, on_policy=False)
     while monitor.stop_reason() is None:
         warming_up = monitor.progress.env_steps < warmup_steps
         policy.advance(monitor.progress.env_steps, monitor.fraction)
@@ -103,6 +105,18 @@ def offpolicy_trainer(
         monitor.iteration(collected, updates, metrics)
     monitor.finish()
     return monitor
+
+
+def _until(max_steps: int | None) -> Monitor:
+    if max_steps is None:
+        raise ValueError("this would never end: give 'max_steps', or a 'monitor' with a budget")
+    return Monitor(Budget(max_steps=max_steps))
+
+
+def _check_kind(policy: Policy, *, on_policy: bool) -> None:
+    if policy.on_policy != on_policy:
+        right = "onpolicy_trainer" if policy.on_policy else "offpolicy_trainer"
+        raise ValueError(f"{type(policy).__name__} is not for this trainer: use {right}")
 
 
 def _buffer_of(collector: Collector) -> Any:

@@ -3,6 +3,7 @@
 import logging
 from functools import partial
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -585,3 +586,16 @@ def test_speed_is_steps_by_seconds():
     assert Collected().speed == 0
     env = backend_vector("base", MIXED)
     assert make_collector(env).collect(n_step=30).seconds > 0
+
+
+@pytest.mark.parametrize("amount", [{"n_step": 0}, {"n_step": -5}, {"n_episode": -1}])
+def test_less_than_one_is_refused(amount):
+    with make_vec("CartPole-v1", 2) as env, pytest.raises(ValueError, match="has to be 1 or more"):
+        Collector(None, env).collect(**amount, random=True)
+
+
+def test_a_single_environment_is_refused_in_a_sentence():
+    with pytest.raises(
+        TypeError, match="acts in vectors of environments, not in one TimeLimit: make"
+    ):
+        Collector(None, gymnasium.make("CartPole-v1"))

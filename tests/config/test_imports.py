@@ -158,6 +158,12 @@ def test_imports_can_be_written_by_hand(file, place, monkeypatch, tmp_path):
     assert config.policy["type"] == "mine"
 
 
+def test_a_single_import_needs_no_brackets(file, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    config = compose(None, ["policy=mine", "env=cartpole", f"imports={file.name}"])
+    assert config.imports == [str(file)]
+
+
 def test_an_override_takes_the_place_of_imports_that_are_gone(file, tmp_path):
     source = {"imports": [str(tmp_path / "gone.py")], "env": "cartpole", "policy": "mine"}
     assert compose(source, [f"imports=[{file}]"]).imports == [str(file)]

@@ -101,3 +101,9 @@ def test_nothing_to_train_is_an_error():
 def test_mixed_dtypes_are_an_error():
     with pytest.raises(ValueError, match="one dtype"):
         Optimizer([nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1).double())], 0.1)
+
+
+def test_a_state_does_not_bring_its_learning_rate():
+    one, other = (Optimizer([nn.Parameter(torch.ones(2))], rate) for rate in (0.1, 0.01))
+    other.load_state_dict(one.state_dict())
+    assert other.learning_rate == 0.01

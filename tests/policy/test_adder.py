@@ -46,6 +46,7 @@ class TestGetTraj:
         cache = deque(trajectory(4))
         assert numbers(adder.get_traj(cache, math.inf, return_num=2)) == [0, 1, 2, 3]
         assert not cache
+        assert numbers(adder.get_traj(deque(trajectory(4)), "inf")) == [0, 1, 2, 3]
 
 
 class TestNstepReturns:

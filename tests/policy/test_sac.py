@@ -140,3 +140,12 @@ def test_it_acts_in_bounded_boxes_and_discrete_spaces_only():
         make((BOX[0], spaces.Box(-np.inf, np.inf, (1,), np.float32)))
     with pytest.raises(ValueError, match="sac acts in"):
         make((BOX[0], spaces.MultiDiscrete([2, 2])))
+
+
+def test_the_likelihood_is_that_of_all_axes_of_an_action():
+    space = spaces.Box(-2.0, 2.0, (2, 3), np.float32)
+    policy = create_policy(
+        {"type": "sac", "model": {"hidden": [8]}}, spaces.Box(-1, 1, (4,)), space
+    )
+    obs, act = torch.zeros(5, 4), torch.zeros(5, 2, 3)
+    assert policy.log_prob(obs, act).shape == (5,)

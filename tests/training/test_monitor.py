@@ -143,6 +143,39 @@ def test_where_nothing_is_paid_the_learned_return_says_what_is_best():
     assert resumed.monitor.best == 0.0
 
 
+def test_what_is_not_a_number_is_never_the_best():
+    diary = Diary([float("nan"), 5.0, float("nan"), 7.0], eval_every=10, save_every=10**9)
+    for _ in range(4):
+        diary.advance(10)
+    assert [best for what, _, best in diary.entries if what == "save"] == [False, True, False, True]
+    assert diary.monitor.best == 7.0
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("train/loss", "learning_rate"), ("reward/mean", "the reward pays something")]
+)
+def test_a_policy_that_has_become_nonsense_is_not_saved(name, why):
+    diary = Diary(eval_every=10**9, log_every=10**9, save_every=10)
+    diary.advance(10, metrics={name: 1.0})
+    with pytest.raises(FloatingPointError, match=rf"{name} is not finite at step 20: .*{why}"):
+        diary.advance(10, metrics={name: float("nan")})
+    assert diary.when("save") == [10]
+
+
+def test_an_evaluation_that_an_interrupt_left_out_is_made_up_for():
+    interrupted = []
+    first = Diary(eval_every=1000, interrupted=lambda: bool(interrupted))
+    first.advance(900)
+    interrupted.append(True)
+    first.advance(200)
+    assert first.when("eval") == []
+    second = Diary(eval_every=1000)
+    second.monitor.load_state_dict(first.monitor.state_dict())
+    second.advance(100)
+    second.advance(100)
+    assert second.when("eval") == [1200]
+
+
 def test_a_negative_return_can_be_the_best():
     diary = Diary([-7.0], eval_every=1)
     diary.advance(1)

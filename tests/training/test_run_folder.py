@@ -149,6 +149,12 @@ def test_a_run_is_locked_while_its_process_lives_and_free_when_it_was_killed(tmp
             os.kill(child, signal.SIGKILL)
 
 
+def test_runs_of_one_second_get_folders_of_their_own(tmp_path):
+    for _ in range(3):
+        default_path("same", 0, tmp_path).mkdir(parents=True)
+    assert len(list((tmp_path / "same").iterdir())) == 3
+
+
 def test_the_default_path_names_preset_time_and_seed():
     path = default_path("cartpole_ppo", 3)
     assert path.parent == Path("runs/cartpole_ppo")

@@ -7,7 +7,7 @@ from guerdon.collect import Collector
 from guerdon.data import Batch
 from guerdon.envs import make_vec
 from guerdon.policy import create_policy
-from guerdon.reward import make_reward
+from guerdon.reward import create_reward_model, make_reward
 from guerdon.training.evaluation import evaluate
 from guerdon.training.monitor import Budget, Monitor
 from guerdon.training.trainers import offpolicy_trainer, onpolicy_trainer, train_reward
@@ -223,3 +223,38 @@ def test_a_collector_without_a_buffer_is_refused(trainer):
     policy, collector = made("ppo", "guerdon/Identity-v0")
     with pytest.raises(ValueError, match="no buffer"):
         trainer(policy, Collector(policy, collector.env), n_step=8, max_steps=8)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "name", "right"),
+    [
+        (onpolicy_trainer, "dqn", "offpolicy_trainer"),
+        (offpolicy_trainer, "ppo", "onpolicy_trainer"),
+    ],
+)
+def test_a_policy_of_the_other_kind_is_refused(trainer, name, right):
+    policy, collector = made(name, "guerdon/Identity-v0")
+    with pytest.raises(ValueError, match=f"is not for this trainer: use {right}"):
+        trainer(policy, collector, n_step=16, max_steps=16)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "name"), [(onpolicy_trainer, "ppo"), (offpolicy_trainer, "dqn")]
+)
+def test_a_training_without_an_end_is_refused(trainer, name):
+    policy, collector = made(name, "guerdon/Identity-v0")
+    with pytest.raises(ValueError, match="this would never end: give 'max_steps'"):
+        trainer(policy, collector, n_step=16)
+
+
+def test_a_model_that_was_made_by_hand_is_a_reward():
+    policy, collector = made("dqn", "guerdon/Identity-v0")
+    model = create_reward_model({"type": "constant"})
+    collector.collect(n_step=64, random=True)
+    with pytest.raises(
+        TypeError, match=r"not a ConstantReward: make it one by guerdon.reward.make_"
+    ):
+        policy.update(16, collector.buffer, model)
+    reward = make_reward(model)
+    assert list(reward.terms) == ["constant"]
+    policy.update(16, collector.buffer, reward)
