@@ -118,7 +118,11 @@ class Reader:
         groups = self.groups()
         names = self._names if fields is None else tuple(fields)
         batch = Batch()
-        if ring.aligned and len(rows) and rows[0, 0] == 0 and rows[-1, -1] == flat.size - 1:
+        if (
+            ring.aligned
+            and np.array_equal(rows[:1], ring.envs[None])
+            and rows[-1, -1] == rows.size - 1
+        ):
             plain = [n for n in names if n in groups and (n != "obs" or self._stack_num == 1)]
             for name in plain:
                 leaves = [(c, c.rows[: flat.size]) for c in groups[name]]

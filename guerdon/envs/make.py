@@ -8,7 +8,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from guerdon.envs.ids import find_wrapper, resolve
 from guerdon.envs.local import LocalVectorEnv
-from guerdon.envs.native import EnvPoolVectorEnv, make_native, why_not_native
+from guerdon.envs.native import EnvPoolVectorEnv, make_native, may_never_end, why_not_native
 from guerdon.envs.recipe import Recipe
 from guerdon.envs.subprocess import SubprocessVectorEnv
 from guerdon.envs.wrappers import ATARI_FRAME_STACK
@@ -88,7 +88,8 @@ def make_vec(
         atari=atari,
     )
     if backend == "auto":
-        backend = "base" if render_mode or why_not_native(recipe) else "native"
+        native = not (render_mode or why_not_native(recipe) or may_never_end(recipe))
+        backend = "native" if native else "base"
     if backend in ("subprocess", "async_subprocess"):
         return SubprocessVectorEnv(
             recipe,

@@ -18,6 +18,8 @@ from guerdon.envs.wrappers import ATARI_FRAME_SKIP
 from guerdon.extras import require
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from guerdon.envs.recipe import Recipe
 
 _ATARI_VECTOR = "ale_py.vector_env:AtariVectorEnv"
@@ -44,9 +46,23 @@ def why_not_native(recipe: Recipe) -> str | None:
     return _unknown_arguments(entry, {**limit, **_arguments(recipe), **recipe.kwargs})
 
 
-def _unknown_arguments(entry: Any, kwargs: dict[str, Any]) -> str | None:
+def may_never_end(recipe: Recipe) -> bool:
+    """Whether a native vector environment would go on where others are truncated."""
+    spec = recipe.source
+    assert isinstance(spec, EnvSpec)
+    limits = (recipe.max_episode_steps, spec.max_episode_steps)
+    if recipe.atari or recipe.default_limit is None or any(limit is not None for limit in limits):
+        return False
+    return "max_episode_steps" not in _parameters(spec.vector_entry_point)
+
+
+def _parameters(entry: Any) -> Mapping[str, inspect.Parameter]:
     creator = entry if callable(entry) else load_env_creator(entry)
-    parameters = inspect.signature(creator).parameters
+    return inspect.signature(creator).parameters
+
+
+def _unknown_arguments(entry: Any, kwargs: dict[str, Any]) -> str | None:
+    parameters = _parameters(entry)
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return None
     unknown = [name for name in kwargs if name not in parameters]
@@ -71,7 +87,10 @@ def make_native(recipe: Recipe, n_envs: int) -> VectorEnv:
 def _arguments(recipe: Recipe) -> dict[str, Any]:
     limit = recipe.max_episode_steps
     if not recipe.atari:  # which has a limit in any case
-        if limit is None and getattr(recipe.source, "max_episode_steps", None) is None:
+        spec = recipe.source
+        assert isinstance(spec, EnvSpec)
+        named = "max_episode_steps" in _parameters(spec.vector_entry_point)
+        if limit is None and spec.max_episode_steps is None and named:
             limit = recipe.default_limit
         return {} if limit is None else {"max_episode_steps": limit}
     arguments: dict[str, Any] = {

@@ -146,6 +146,14 @@ def live(model, history):
                 model.check(since)
 
 
+def test_what_is_new_may_begin_at_another_slot_of_each_environment():
+    go = ["go"] * 3
+    live(
+        Model(ReplayBuffer(6, 3, seed=0), 3, 2),
+        [("add", [1], go), ("mark", None, None), ("add", [0, 2], go), ("add", [0, 1, 2], go)],
+    )
+
+
 @settings(max_examples=150)
 @given(histories())
 def test_a_rollout_is_all_there_is_in_time_order(history):
