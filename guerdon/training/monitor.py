@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import deque
 from dataclasses import asdict, dataclass
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 _RECENT = 100  # episodes that the mean return is over
+_NO_REWARD = "the reward pays something that is no finite number"
+_TOO_FAST = "a smaller 'policy.learning_rate' or 'policy.max_grad_norm' may help"
 
 
 @dataclass
@@ -176,22 +179,14 @@ class Monitor:
 
     def _check_finite(self) -> None:
         """Raises before a policy that has become nonsense takes the place of a good one."""
-        broken = [
-            name
-            for name, value in self._newest.items()
-            if (name == "reward/mean" or (name.startswith("train/") and "loss" in name))
-            and not np.isfinite(float(value))
-        ]
-        if broken:
-            why = (
-                "the reward pays something that is no finite number"
-                if "reward/mean" in broken
-                else "a smaller 'policy.learning_rate' or 'policy.max_grad_norm' may help"
-            )
-            raise FloatingPointError(
-                f"{' and '.join(broken)} is not finite at step {self.progress.env_steps:,}: {why}; "
-                "what was saved before is untouched"
-            )
+        causes = {name: _NO_REWARD for name in self._newest if name == "reward/mean"}
+        causes |= {name: _TOO_FAST for name in self._newest if re.match(r"train/.*loss", name)}
+        for name, cause in causes.items():
+            if not np.isfinite(float(self._newest[name])):
+                raise RuntimeError(
+                    f"{name} is not finite at step {self.progress.env_steps:,}: {cause}; what was "
+                    "saved before is untouched"
+                )
 
     def finish(self) -> None:
         """Evaluates and saves the final policy, if that was not just done.
