@@ -37,9 +37,8 @@ def run(pipe: Connection) -> None:
     ``error``, or with ``refused`` if the environment cannot be made in this way, and ends it.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that is in charge
-    if hasattr(os, "setsid"):
-        with contextlib.suppress(PermissionError):  # it leads a group already
-            os.setsid()  # and so is whatever else a scheduler sends to all of a group
+    if hasattr(os, "setpgrp"):
+        os.setpgrp()  # and so is whatever else a scheduler sends to all of a group
     os.environ.update(ONE_THREAD)  # for what the environment imports
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     try:

@@ -384,7 +384,10 @@ def test_asynchronous_actions_go_to_the_environment_they_are_for(vectors):
 
     env.step = spying
     try:
-        collector.collect(n_step=200)
+        for _ in range(20):  # on a busy machine all may be ready every time
+            collector.collect(n_step=200)
+            if any(len(subset) < 3 for subset in subsets):
+                break
     finally:
         del env.step
     assert any(len(subset) < 3 for subset in subsets)
