@@ -246,6 +246,14 @@ def test_every_term_is_given_data_trained_and_cleared():
         assert model.calls[1:] == ["train", ("clear_data", 7)]
 
 
+def test_a_rollout_on_a_device_comes_to_models_as_arrays():
+    reward = make_reward({"type": "test_learner"})
+    reward.collect_data(rollout([[1.0]]).to_torch())
+    ((_, data),) = reward.terms["test_learner"].model.calls
+    assert isinstance(data.mask, np.ndarray)
+    assert isinstance(data.rew, np.ndarray)
+
+
 def test_it_goes_on_where_its_state_was_taken():
     section = {"terms": {"test_learner": {}, "env": {}}, "normalize": True}
     one, other = make_reward(section), make_reward(section)

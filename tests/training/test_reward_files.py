@@ -86,6 +86,27 @@ def test_what_only_the_run_can_use_is_left_out(gail, tmp_path):
     assert not any("memory/columns/" in path for path in reward_of(tmp_path / "run"))
 
 
+def test_who_begins_with_answers_of_another_run_asks_questions_of_its_own(tmp_path):
+    reward = {"type": "preference", "comparisons": 12, "rounds": 1, "segment_length": 5,
+              "train_every": 32, "hidden_size": 4, "update_per_collect": 1}  # fmt: skip
+    run("ppo", tmp_path / "one", reward=reward, run={"max_steps": 256})
+    reward |= {"checkpoint_path": str(tmp_path / "one"), "cotrain": True}
+    run("ppo", tmp_path / "next", reward=reward, run={"max_steps": 256})
+    asked = [
+        load_checkpoint(tmp_path / name / "checkpoints", parts=("reward",))[0]["reward"]
+        for name in ("one", "next")
+    ]
+    counts = [state["terms"]["preference"]["counts"][:2] for state in asked]
+    assert [tuple(each) for each in counts] == [(12, 2), (12, 2)]
+    known = [
+        line["reward/preference/comparisons"]
+        for name in ("one", "next")
+        for line in metrics_of(tmp_path / name)
+        if "reward/preference/comparisons" in line
+    ]
+    assert max(known) == 24  # its own, and those of the other
+
+
 def test_what_members_of_an_ensemble_remember_is_left_out_too(gail, tmp_path):
     of = gail | {"clear_buffer_per_iters": 1_000, "train_every": 1}
     reward = {"type": "ensemble", "of": of, "members": 2}
