@@ -48,12 +48,21 @@ def why_not_native(recipe: Recipe) -> str | None:
 
 def may_never_end(recipe: Recipe) -> bool:
     """Whether a native vector environment would go on where others are truncated."""
-    spec = recipe.source
-    assert isinstance(spec, EnvSpec)
-    limits = (recipe.max_episode_steps, spec.max_episode_steps)
-    if recipe.atari or recipe.default_limit is None or any(limit is not None for limit in limits):
+    if recipe.atari:  # which has a limit in any case
         return False
-    return "max_episode_steps" not in _parameters(spec.vector_entry_point)
+    return _default_limit(recipe) is not None and not _takes_limit(recipe)
+
+
+def _default_limit(recipe: Recipe) -> int | None:
+    """The limit of an environment that has no other."""
+    assert isinstance(recipe.source, EnvSpec)
+    others = (recipe.max_episode_steps, recipe.source.max_episode_steps)
+    return recipe.default_limit if others == (None, None) else None
+
+
+def _takes_limit(recipe: Recipe) -> bool:
+    assert isinstance(recipe.source, EnvSpec)
+    return "max_episode_steps" in _parameters(recipe.source.vector_entry_point)
 
 
 def _parameters(entry: Any) -> Mapping[str, inspect.Parameter]:
@@ -86,12 +95,9 @@ def make_native(recipe: Recipe, n_envs: int) -> VectorEnv:
 
 def _arguments(recipe: Recipe) -> dict[str, Any]:
     limit = recipe.max_episode_steps
-    if not recipe.atari:  # which has a limit in any case
-        spec = recipe.source
-        assert isinstance(spec, EnvSpec)
-        named = "max_episode_steps" in _parameters(spec.vector_entry_point)
-        if limit is None and spec.max_episode_steps is None and named:
-            limit = recipe.default_limit
+    if not recipe.atari:
+        if limit is None and _takes_limit(recipe):
+            limit = _default_limit(recipe)
         return {} if limit is None else {"max_episode_steps": limit}
     arguments: dict[str, Any] = {
         "autoreset_mode": AutoresetMode.SAME_STEP,

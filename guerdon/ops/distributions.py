@@ -105,7 +105,7 @@ def clipped_gaussian_log_prob(
     _check_gaussian(mu, log_std)
     same_shape(mu=mu, act=act)
     inverse = torch.exp(-log_std)
-    inside = -0.5 * ((act - mu) * inverse).square() - log_std - 0.5 * _LOG_2PI
+    inside = _log_densities((act - mu) * inverse, log_std)
     below = torch.special.log_ndtr((low - mu) * inverse)
     above = torch.special.log_ndtr((mu - high) * inverse)
     return torch.where(act <= low, below, torch.where(act >= high, above, inside)).sum(-1)
@@ -149,10 +149,15 @@ def squashed_gaussian_log_prob(
     raw, inverse = torch.atanh(act.clamp(-bound, bound)), torch.exp(-log_std)
     if not edge:
         return _log_density((raw - mu) * inverse, log_std) - _log_slope(raw).sum(-1)
-    inside = -0.5 * ((raw - mu) * inverse).square() - log_std - 0.5 * _LOG_2PI - _log_slope(raw)
+    inside = _log_densities((raw - mu) * inverse, log_std) - _log_slope(raw)
     outward = torch.where(act < 0, -mu, mu) - math.atanh(bound)
     beyond = torch.special.log_ndtr(outward * inverse) - math.log(edge)
     return torch.where(act.abs() > bound, beyond, inside).sum(-1)
+
+
+def _log_densities(standard: torch.Tensor, log_std: torch.Tensor) -> torch.Tensor:
+    """What `_log_density` is the sum of, by dimension."""
+    return -0.5 * standard.square() - log_std - 0.5 * _LOG_2PI
 
 
 def _log_density(standard: torch.Tensor, log_std: torch.Tensor) -> torch.Tensor:

@@ -98,9 +98,8 @@ class GaussianActions:
     def log_prob(self, output: Output, act: Tensor) -> Tensor:
         """Log-likelihoods of actions of the environment, many of which may be clipped to one."""
         mu, log_std, act = self._flat(output["mu"], output["log_std"], act.float())
-        low, high = (torch.as_tensor(bound, device=mu.device) for bound in (self.low, self.high))
-        bounds = (bound.to(mu.dtype).flatten() for bound in (low, high))
-        return ops.clipped_gaussian_log_prob(mu, log_std, act, *bounds)
+        low, high = (torch.as_tensor(bound).to(mu).flatten() for bound in (self.low, self.high))
+        return ops.clipped_gaussian_log_prob(mu, log_std, act, low, high)
 
     def log_prob_entropy(self, output: Output, act: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probabilities and entropies."""

@@ -67,8 +67,8 @@ class Setting:
             data: The transitions.
             demonstrations: Where they are from, which may know the spaces.
         """
-        obs = demonstrations and demonstrations.observation_space
-        act = demonstrations and demonstrations.action_space
+        obs = getattr(demonstrations, "observation_space", None)
+        act = getattr(demonstrations, "action_space", None)
         return cls(
             obs or _space_of(data.obs, data.rew), act or _space_of(data.act, data.rew, actions=True)
         )
@@ -229,6 +229,10 @@ class RewardModel:
     def state_dict(self) -> dict[str, Any]:
         """Everything that is needed to go on."""
         return {}
+
+    def portable(self, state: dict[str, Any]) -> dict[str, Any]:
+        """What of its state another run can begin with: not what belongs to this run alone."""
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on where `state_dict` was taken."""

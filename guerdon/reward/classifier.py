@@ -333,6 +333,10 @@ class ClassifierReward(RewardModel):
         ]
         return {"members": members, "meta": {**self.meta}, "refit": self._refit.state_dict()}
 
+    def portable(self, state: dict[str, Any]) -> dict[str, Any]:
+        """See `RewardModel`."""
+        return state and state | {"refit": self._refit.portable(state["refit"])}
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """See `RewardModel`; ``members`` and ``meta`` are those of a fit's checkpoint."""
         if not state:

@@ -177,6 +177,11 @@ class EnsembleReward(RewardModel):
         """The states of the members."""
         return {"members": [member.state_dict() for member in self.members]}
 
+    def portable(self, state: dict[str, Any]) -> dict[str, Any]:
+        """See `RewardModel`."""
+        parts = zip(self.members, state["members"], strict=True)
+        return {"members": [member.portable(part) for member, part in parts]}
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """See `RewardModel`."""
         if len(state["members"]) != len(self.members):

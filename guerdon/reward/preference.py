@@ -285,6 +285,11 @@ class PreferenceReward(RankingReward):
             "counts": [self.asked, self.round, self._skipped, self._unlearned],
         }
 
+    def portable(self, state: dict[str, Any]) -> dict[str, Any]:
+        """See `RewardModel`: who begins with it asks anew, and keeps the answers."""
+        own = ("counts", "cutter")
+        return {key: part for key, part in super().portable(state).items() if key not in own}
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """See `RewardModel`."""
         super().load_state_dict(state)

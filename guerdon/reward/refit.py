@@ -215,6 +215,11 @@ class Refit:
         weights = {name: value.clone() for name, value in self.second.state_dict().items()}
         return {**state, "second": weights, "optimizer": self._optimizer.state_dict()}
 
+    def portable(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """The second opinion of a state, without where its run was and what it remembered."""
+        kept = {key: part for key, part in state.items() if key not in ("generator", "new")}
+        return kept | {"memory": Memory(1).state_dict()}
+
     def load_state_dict(self, state: Mapping[str, Any], first: BinaryRewardClassifier) -> None:
         """Goes on where `state_dict` was taken.
 

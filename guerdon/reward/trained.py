@@ -102,10 +102,10 @@ class TrainedReward(RewardModel):
             self.build(setting)
         self.network.to(self.device).eval()
 
-    def prepare(self, data: Batch) -> Setting:
+    def prepare(self, data: Batch, demonstrations: Demonstrations | None = None) -> Setting:
         """Sees that the networks are there, made for these transitions if for nothing else."""
         if self.setting is None:
-            self.setup(Setting.of(data))
+            self.setup(Setting.of(data, demonstrations))
         assert self.setting is not None
         return self.setting
 
@@ -178,6 +178,10 @@ class TrainedReward(RewardModel):
             "new": self._new,
         }
 
+    def portable(self, state: dict[str, Any]) -> dict[str, Any]:
+        """See `RewardModel`: all but what it remembers of what the policy did."""
+        return state and state | {"memory": Memory(1).state_dict()}
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """See `RewardModel`."""
         if not state:
@@ -215,9 +219,7 @@ class ImitationReward(TrainedReward):
         """
         self.demonstrations = read_experts(self, data)
         rows = self.demonstrations.transitions()
-        if self.setting is None:
-            self.setup(Setting.of(rows, self.demonstrations))
-        rows = check_experts(self.prepare(rows), rows)
+        rows = check_experts(self.prepare(rows, self.demonstrations), rows)
         self.expert = self.tensors(rows)
         self.take_experts(rows)
 

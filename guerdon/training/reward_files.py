@@ -7,10 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from guerdon.config import GuerdonConfig, compose, registry_of, sources
 from guerdon.reward.classifier import ClassifierReward
-from guerdon.reward.ensemble import EnsembleReward
-from guerdon.reward.memory import Memory
-from guerdon.reward.preference import PreferenceReward
-from guerdon.reward.trained import TrainedReward
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint, save_checkpoint
 from guerdon.training.fit_files import COMPARED, check_fits, is_fit, load_classifier
 
@@ -18,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from guerdon.config.schema import RewardConfig
-    from guerdon.reward import Reward, RewardModel
+    from guerdon.reward import Reward
 
 _KEYS = ("reward", "imports")
 
@@ -39,28 +35,11 @@ def save_reward(root: Path, step: int, reward: Reward, config: Path) -> None:
         return
     state = reward.state_dict() | {"columns": {}}
     state["terms"] = {
-        name: _portable(term.model, state["terms"][name]) for name, term in reward.terms.items()
+        name: term.model.portable(state["terms"][name]) for name, term in reward.terms.items()
     }
     values = sources.read(config)
     options = {key: values[key] for key in _KEYS if key in values}
     save_checkpoint(root, step, {"state": state, "options": options}, keep=1)
-
-
-def _portable(model: RewardModel, state: dict[str, Any]) -> dict[str, Any]:
-    """A model's state without what it remembers of what the policy did."""
-    if isinstance(model, EnsembleReward):
-        parts = zip(model.members, state["members"], strict=True)
-        return {"members": [_portable(member, part) for member, part in parts]}
-    nothing = {"memory": Memory(1).state_dict()}
-    if isinstance(model, PreferenceReward):  # who asks anew, and keeps the answers
-        state = {name: part for name, part in state.items() if name not in ("counts", "cutter")}
-    if isinstance(model, TrainedReward) and state:
-        return state | nothing
-    if isinstance(model, ClassifierReward) and state:
-        own = ("generator", "new")  # where that run was
-        refit = {name: part for name, part in state["refit"].items() if name not in own}
-        return state | {"refit": refit | nothing}
-    return state
 
 
 def load_reward(reward: Reward, config: RewardConfig) -> None:

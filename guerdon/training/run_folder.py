@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from itertools import count, islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -187,9 +186,12 @@ class RunFolder:
 def default_path(name: str, seed: int, root: str | Path = "runs") -> Path:
     """Where a run goes that names no folder: ``runs/<name>/<time>-<seed>``."""
     safe = re.sub(r"[^\w.-]+", "_", name).strip(".") or "run"
-    path = Path(root) / safe / f"{datetime.now():%Y%m%d-%H%M%S}-{seed}"
-    others = (path.with_name(f"{path.name}-{number}") for number in count(2))
-    return next(each for each in (path, *islice(others, 1000)) if not each.exists())
+    first = path = Path(root) / safe / f"{datetime.now():%Y%m%d-%H%M%S}-{seed}"
+    number = 1
+    while path.exists():  # another run of this very second
+        number += 1
+        path = first.with_name(f"{first.name}-{number}")
+    return path
 
 
 def finite(value: Any) -> Any:
