@@ -222,7 +222,9 @@ class Monitor:
         improved = _rank(mean, learned) > _rank(self.best, self._best_learned)
         if improved:
             self.best, self._best_learned = mean, learned
-        return metrics | {"eval/best_mean_reward": self.best}, improved
+        if self.best is not None:
+            metrics["eval/best_mean_reward"] = self.best
+        return metrics, improved
 
     def _rollout_metrics(self) -> dict[str, Any]:
         progress = self.progress

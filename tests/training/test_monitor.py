@@ -148,6 +148,8 @@ def test_what_is_not_a_number_is_never_the_best():
     for _ in range(4):
         diary.advance(10)
     assert [best for what, _, best in diary.entries if what == "save"] == [False, True, False, True]
+    lines = [line for what, _, line in diary.entries if what == "log"]
+    assert [line.get("eval/best_mean_reward") for line in lines] == [None, 5.0, 5.0, 7.0]
     assert diary.monitor.best == 7.0
 
 
