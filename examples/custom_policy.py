@@ -42,7 +42,7 @@ class Reinforce(Policy):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.actions = make_actions(self.action_space, "reinforce")
-        self.fields = ("obs", *self.actions.fields, "rew", "terminated")  # all it reads
+        self.fields = ("obs", *self.actions.fields, "rew", "terminated", "obs_next")
         self.model = self.create_model(ActorCritic)
         self.optimizers["model"] = Optimizer(self.model.parameters(), self.config.learning_rate)
 
@@ -52,16 +52,16 @@ class Reinforce(Policy):
         return self.actions.act(output, self.generator if self.explores else None)
 
     @torch.no_grad()
-    def process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> Batch:
+    def process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> Batch:  # noqa: ARG002
         """The rollout [T, n_envs] as rows with ``returns``. Its reward is already resolved."""
-        gamma, rew = self.config.gamma, batch.rew.astype(np.float32)
-        broken_off = batch.cut & batch.mask & ~batch.terminated  # by a time limit, say
-        if broken_off.any():
-            after = self.observation(buffer.get(indices[broken_off], "obs_next"))
-            rew[broken_off] += gamma * self.model.critic(after)["value"].numpy(force=True)
-        returns = ops.discounted_sum(rew, np.where(batch.cut, np.float32(0), np.float32(gamma)))
+        gamma, rew = self.config.gamma, batch.rew.clone()
+        truncated = batch.cut & batch.mask & ~batch.terminated  # bootstrap from what comes next
+        if truncated.any():
+            obs_next = self.observation(batch.obs_next[truncated])
+            rew[truncated] += gamma * self.model.critic(obs_next)["value"]
+        returns = ops.discounted_sum(rew, gamma * (~batch.cut).float())
         rows = {"obs": batch.obs, "act": self.actions.taken(batch), "returns": returns}
-        return Batch({key: self.tensor(value[batch.mask]) for key, value in rows.items()})
+        return Batch({key: value[batch.mask] for key, value in rows.items()})
 
     def learn(self, batch: Batch, **_: Any) -> dict[str, Any]:
         """One step with all that was collected."""

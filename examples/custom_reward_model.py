@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from guerdon.compat.di_engine import BaseRewardModel
 from guerdon.entry import serial_pipeline_reward_model_offpolicy
-from guerdon.reward import BaseRewardModel, register_reward_model
+from guerdon.reward import register_reward_model
 
 
 class SafetyNetwork(nn.Module):

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import guerdon.entry
+from guerdon.compat.di_engine import BaseRewardModel
 from guerdon.config import compose
 from guerdon.entry import (
     eval_pipeline,
@@ -19,7 +20,7 @@ from guerdon.entry import (
 )
 from guerdon.nn import FCDiscreteNet
 from guerdon.policy import DQN, POLICIES, CommonPolicy, register_policy
-from guerdon.reward import BaseRewardModel, register_reward_model
+from guerdon.reward import register_reward_model
 
 SHORT = {
     "env": {"id": "CartPole-v1", "n_envs": 2},

@@ -1,17 +1,25 @@
-"""The examples, as somebody runs them who tries them out."""
+"""Runs the examples as scripts."""
 
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from gymnasium import spaces
+
+from guerdon.data import Batch
+from guerdon.reward import REWARDS, Setting
+from tests.reward.ranked import same_states
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 def run(name, folder, *arguments):
-    command = [sys.executable, "-W", "error", EXAMPLES / name, "--dir", folder, *arguments]
+    where = f"run.dir={folder}" if name.startswith("reward_") else f"--dir={folder}"
+    command = [sys.executable, "-W", "error", EXAMPLES / name, where, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads((folder / "summary.json").read_text()), done.stdout
@@ -23,6 +31,8 @@ def run(name, folder, *arguments):
         ("tutorial_dqn.py", ("--steps", "400", "--nstep", "3"), 0),
         ("custom_policy.py", ("--steps", "6000", "--seed", "0"), 60),
         ("custom_reward_model.py", ("--steps", "3000", "--seed", "0"), 25),
+        ("reward_score_only.py", ("run.max_steps=6000", "seed=0"), 100),
+        ("reward_with_network.py", ("run.max_steps=6000", "seed=0"), 100),
     ],
 )
 def test_an_example_runs(name, arguments, better_than, tmp_path):
@@ -43,5 +53,26 @@ def test_an_example_learns_cartpole(name, target, tmp_path):
     assert summary["eval_return_mean"] >= 0.7 * target  # on other episodes than those it stopped at
 
 
-def test_an_example_can_be_read_in_one_go():
-    assert len((EXAMPLES / "custom_policy.py").read_text().splitlines()) <= 100
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [("custom_policy.py", 80), ("reward_score_only.py", 30), ("reward_with_network.py", 60)],
+)
+def test_an_example_is_short(name, lines):
+    assert sum(map(bool, (EXAMPLES / name).read_text().splitlines())) <= lines
+
+
+def test_a_reward_model_with_a_network_resumes_exactly():
+    kind = runpy.run_path(str(EXAMPLES / "reward_with_network.py"))["Survival"]
+    del REWARDS._classes["survival"]
+    setting = Setting(spaces.Box(-1, 1, (4,)), spaces.Discrete(2), seed=3)
+    models = [kind({}, setting), kind({}, setting)]
+    obs = np.random.default_rng(0).normal(size=(20, 2, 4)).astype(np.float32)
+    rollout = Batch(obs_next=obs, terminated=obs[..., 0] > 1, mask=np.ones((20, 2), bool))
+    for _ in range(2):
+        models[0].collect_data(rollout)
+        models[0].train()
+    models[1].load_training_state(models[0].training_state())
+    for model in models:
+        model.collect_data(rollout)
+    assert models[0].train() == models[1].train()
+    assert same_states(models[0].training_state(), models[1].training_state())

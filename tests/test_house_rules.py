@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
 UNPICKLE = "data/unpickle.py"
-DRAWING = "reward/drawing.py"
+DRAWING = "compat/di_engine/draws.py"
 SHARED = {
     "random",
     "random.Random",

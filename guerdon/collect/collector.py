@@ -1,4 +1,4 @@
-"""`Collector`: a policy acts in environments, and a buffer keeps what happened."""
+"""`Collector`: a policy acts in environments, and a buffer stores the transitions."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from guerdon.data.batch import Batch, from_leaves
+from guerdon.data.rollout import Rollout
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,13 +19,13 @@ if TYPE_CHECKING:
     from guerdon.data import ReplayBuffer
     from guerdon.envs import Step, VectorEnv
     from guerdon.policy import Policy
+    from guerdon.reward import Reward
 
     Watch = Callable[[dict[str, Any], Step, np.ndarray | None], None]
-    Verdicts = Callable[[Any, np.ndarray, np.ndarray], np.ndarray]
 
 SUCCESS = ("success", "is_success")
-"""What environments call it in their info, the first where both are there."""
-_NOBODY = np.zeros(0, np.int64)
+"""Names of success in ``info``; the first where both are there."""
+_NONE = np.zeros(0, np.int64)
 
 
 @dataclass
@@ -42,9 +43,7 @@ class Collected:
     learned: list[float] = field(default_factory=list)
     """Returns of the same episodes in the learned reward, where `evaluate` was given one."""
     audit: Any = None
-    """What a model of success said of them beside what is true, where `evaluate` was given one."""
-    broken: list[int] = field(default_factory=list)
-    """Environments that were restarted in the middle of an episode begun in an earlier call."""
+    """Predicted beside true success of them, where `evaluate` was given a success model."""
     seconds: float = 0.0
 
     @property
@@ -66,29 +65,30 @@ class Collected:
 class Collector:
     """Lets a policy act, and stores the transitions.
 
+    It alone knows about episodes: their boundaries, autoreset, broken environments and returns.
+
     Args:
-        policy: Who acts; None is good for random actions alone.
-        env: Where.
-        buffer: Where transitions go; None keeps only returns and lengths, as for an evaluation.
-        seed: Of one generator, from which every reset of the environments draws.
+        policy: Policy that acts; None for random actions.
+        env: The environments.
+        buffer: A `Rollout` or `ReplayBuffer` for the transitions; None keeps only returns and
+            lengths, as for an evaluation.
+        reward: Annotates fresh transitions, and may end episodes at a predicted success.
+        seed: Random seed of the resets.
         store_info: Whether ``info`` is stored with transitions.
-        watch: Called after every step with its rows (``obs``, ``act``), what came of them, and
-            which of them count for nothing; None is none of them.
-        verdicts: Says after every step which episodes are to be ended beside those that the
-            environments end. It is given the next observations, which episodes have ended, and
-            which environments are looked at.
+        watch: Called after every step with its rows (``obs``, ``act``), the step, and which rows
+            are no transitions (None: all are).
     """
 
     def __init__(
         self,
         policy: Policy | None,
         env: VectorEnv,
-        buffer: ReplayBuffer | None = None,
+        buffer: ReplayBuffer | Rollout | None = None,
         *,
+        reward: Reward | None = None,
         seed: int | np.random.SeedSequence = 0,
         store_info: bool = False,
         watch: Watch | None = None,
-        verdicts: Verdicts | None = None,
     ) -> None:
         if not hasattr(env, "n_envs"):
             raise TypeError(
@@ -103,9 +103,11 @@ class Collector:
         self.policy: Any = policy
         self.env = env
         self.buffer = buffer
+        self.reward = reward
         self.store_info = store_info
         self.watch = watch
-        self.verdicts = verdicts
+        self.annotations: dict[str, Any] = {}
+        """Columns of the newest transitions, by term of the reward."""
         self._generator = np.random.default_rng(seed)
         self._everyone = np.arange(env.n_envs)
         self._returns = np.zeros(env.n_envs)
@@ -114,15 +116,16 @@ class Collector:
         self._env_ids: np.ndarray | None = None
         self._state: Any = None
         self._sent = Batch()
-        self._before: np.ndarray | None = None
+        self._since: np.ndarray | None = None  # rows of the buffer before the last `collect`
+        self._memory = reward.new_memory(env.n_envs) if reward is not None else {}
 
     def reset(self) -> None:
-        """Starts every environment anew, from a seed of the generator; open episodes are cut."""
+        """Reset every environment with a seed of the generator; open episodes are cut."""
         self.break_off()
         self._obs = self.env.reset(int(self._generator.integers(2**31)))
 
     def break_off(self) -> None:
-        """Cuts open episodes; the next `collect` starts with a reset."""
+        """Cut open episodes; the next `collect` starts with a reset."""
         self._obs = None
         self._env_ids = None
         self._state = None
@@ -130,6 +133,8 @@ class Collector:
         self._lengths[:] = 0
         if self.buffer is not None:
             self.buffer.cut()
+        if self.reward is not None:
+            self._memory = self.reward.new_memory(self.env.n_envs)
 
     def collect(
         self, n_step: int | None = None, n_episode: int | None = None, random: bool = False
@@ -153,26 +158,46 @@ class Collector:
         start = time.perf_counter()
         if self._obs is None or n_episode is not None:
             self.reset()
-        self._before = self.buffer.written if self.buffer is not None else None
+        if self.buffer is not None and not isinstance(self.buffer, Rollout):
+            self._since = self.buffer.written
         quota = self._shares(n_episode) if n_episode is not None else None
         collected = Collected()
         with torch.inference_mode():
             while quota.any() if quota is not None else collected.n_step < n_step:  # type: ignore[operator]
                 self._step(collected, quota, random)
+        self._annotate()
         collected.seconds = time.perf_counter() - start
         if n_episode is not None:
             self._obs = None
         return collected
 
+    def _annotate(self) -> None:
+        """Store the annotations of fresh transitions; those after a success are dropped."""
+        if self.reward is None or self.buffer is None or not self._memory:
+            return
+        batch, rows = self.fresh(self.reward.collects)
+        self.annotations, self._memory = self.reward.annotate(batch, self._memory)
+        mask = batch.mask.copy()
+        stored = Batch(self.reward.stored(self.annotations))[mask]
+        self.buffer.annotate(rows[mask], stored.to_dict())
+        after = self.reward.after_success(self.annotations)
+        if after is not None and (after & mask).any():
+            self.buffer.discard(rows[after & mask])
+
     def fresh(self, fields: tuple[str, ...]) -> tuple[Batch, np.ndarray]:
-        """What the last `collect` stored: a rollout [T, n_envs, ...] with ``mask`` and ``cut``.
+        """What the last `collect` stored: NumPy arrays [T, n_envs, ...] in time order.
+
+        Args:
+            fields: Fields to read, beside ``rew`` and the ends.
 
         Returns:
-            The rollout, and its row numbers.
+            The batch, with ``mask`` and ``first``, and the indices [T, n_envs].
         """
         if self.buffer is None:
             raise ValueError("this collector has no buffer, so there is nothing to read")
-        return self.buffer.rollout(fields, since=self._before)
+        names = tuple(dict.fromkeys(("rew", "terminated", "truncated", *fields)))
+        batch, rows = self.buffer.rollout(names, since=self._since)
+        return (batch if isinstance(batch.mask, np.ndarray) else batch.to_numpy()), rows
 
     def _shares(self, n_episode: int) -> np.ndarray:
         return n_episode // self.env.n_envs + (self._everyone < n_episode % self.env.n_envs)
@@ -197,16 +222,16 @@ class Collector:
         step = self.env.step(output.act, self._env_ids)
         if not self.env.synchronous:
             rows = self._recall(step.env_ids)
-        decided = self._decided(step, quota)
-        if len(decided):
+        ended = self._predicted_ends(step, quota)
+        if len(ended):
             truncated = step.truncated.copy()
-            truncated[decided] = True
+            truncated[ended] = True
             step = step._replace(truncated=truncated)
         self._record(step, rows, collected, quota)
         self._keep_state(output.get("state"), step)
         self._obs, self._env_ids = step.obs, step.env_ids
-        if len(decided):
-            self._obs = self.env.begin(decided, step.obs)
+        if len(ended):
+            self._obs = self.env.begin(ended, step.obs)
 
     def _random_actions(self) -> np.ndarray:
         number = self.env.n_envs if self._env_ids is None else len(self._env_ids)
@@ -221,7 +246,7 @@ class Collector:
         dummy, n_rows, rew = step.dummy, len(ids), step.rew
         done = step.terminated | step.truncated
         if step.broken is not None:
-            collected.broken += self._drop_episodes(step.broken)
+            self._drop_episodes(step.broken)
         if quota is not None:
             idle = quota[ids] <= 0
             dummy = idle if dummy is None else dummy | idle
@@ -240,27 +265,44 @@ class Collector:
         if self.buffer is not None and n_rows:
             if self.store_info:
                 rows["info"] = step.info
-            self.buffer.add(
-                env_ids=None if step.env_ids is None and len(ids) > 1 else ids,
-                dummy=dummy,
-                rew=step.rew,
-                terminated=step.terminated,
-                truncated=step.truncated,
-                obs_next=step.obs_next,
-                **rows,
-            )
+            rows |= {
+                "rew": step.rew,
+                "terminated": step.terminated,
+                "truncated": step.truncated,
+                "obs_next": step.obs_next,
+            }
+            self._store(rows, step.env_ids, dummy)
         if done.any():
             self._finish(ids[done], done, step.info, collected)
             if quota is not None:
                 quota[ids[done]] -= 1
 
-    def _decided(self, step: Step, quota: np.ndarray | None) -> np.ndarray:
-        """The environments whose episodes go on, but are to be ended."""
-        if self.verdicts is None:
-            return _NOBODY
+    def _store(
+        self, rows: dict[str, Any], env_ids: np.ndarray | None, dummy: np.ndarray | None
+    ) -> None:
+        """Add rows to the buffer; those that are no transitions are masked or left out."""
+        if isinstance(self.buffer, Rollout):
+            self.buffer.add(rows, env_ids, None if dummy is None else ~dummy)
+            return
+        assert self.buffer is not None
+        if env_ids is None and (dummy is not None or self.env.n_envs == 1):
+            env_ids = self._everyone
+        if dummy is None:
+            self.buffer.add(rows, env_ids)
+        else:
+            assert env_ids is not None
+            self.buffer.add(Batch(rows)[~dummy], env_ids[~dummy])
+
+    def _predicted_ends(self, step: Step, quota: np.ndarray | None) -> np.ndarray:
+        """The environments whose episodes continue, but end at a predicted success."""
+        if self.reward is None or not self.reward.ends_online:
+            return _NONE
         done = step.terminated | step.truncated
         real = np.ones(self.env.n_envs, bool) if quota is None else quota > 0
-        return np.flatnonzero(self.verdicts(step.obs_next, done, real) & real & ~done)
+        if step.dummy is not None:
+            real = real & ~step.dummy
+        ended = self.reward.ends(step.obs_next, done, real, self._memory)
+        return np.flatnonzero(ended & real & ~done)
 
     def _finish(
         self, ended: np.ndarray, done: np.ndarray, info: dict[str, Any], collected: Collected
@@ -275,26 +317,17 @@ class Collector:
                 done = done & ~told
                 collected.successes.extend(np.asarray(info[key])[told].astype(bool).tolist())
 
-    def _drop_episodes(self, env_ids: np.ndarray) -> list[int]:
-        """Forgets the open episodes of environments that were restarted.
-
-        Returns:
-            Those whose episode began before this `collect`.
-        """
+    def _drop_episodes(self, env_ids: np.ndarray) -> None:
+        """Drop the open episodes of environments that were restarted."""
         lengths = self._lengths[env_ids]
-        begun = env_ids[lengths > 0]
         self._returns[env_ids] = 0.0
         self._lengths[env_ids] = 0
         if self.buffer is None:
-            return []
-        earlier = env_ids[lengths > (self.buffer.written - self._before)[env_ids]]
-        for row in self.buffer.newest(begun):
-            episode = [row]
-            while (before := self.buffer.prev(episode[-1])) != episode[-1]:
-                episode.append(before)
-            self.buffer.discard(np.array(episode))
+            return
+        for env, length in zip(env_ids, lengths, strict=True):
+            if length:
+                self.buffer.discard(self.buffer.newest_rows(int(env), int(length)))
         self.buffer.cut(env_ids)
-        return [int(env) for env in earlier]
 
     # --- asynchronous environments: what was sent is needed again when the answer comes
 
@@ -321,18 +354,18 @@ class Collector:
         if self._state is None:
             return
         answered = self._everyone if step.env_ids is None else step.env_ids
-        over = step.terminated | step.truncated
+        ends = step.terminated | step.truncated
         if step.dummy is not None:
-            over |= step.dummy
-        self._state[answered[over]] = 0
+            ends |= step.dummy
+        self._state[answered[ends]] = 0
 
     # --- files
 
-    def state_dict(self) -> dict[str, Any]:
-        """What is needed to go on after `break_off`."""
+    def training_state(self) -> dict[str, Any]:
+        """What is needed to resume after `break_off`."""
         return {"generator": self._generator.bit_generator.state}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on where `state_dict` was taken."""
+    def load_training_state(self, state: dict[str, Any]) -> None:
+        """Restore `training_state`."""
         self._generator.bit_generator.state = state["generator"]
         self.break_off()

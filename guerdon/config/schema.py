@@ -240,9 +240,10 @@ def as_terms(reward: dict[str, Any]) -> dict[str, Any]:
     shared = {key: reward[key] for key in _SHARED if key in reward}
     options = {key: value for key, value in reward.items() if key not in shared}
     terms = {options["type"]: options}
-    model = registry_of("reward").get(options["type"])
-    if hasattr(model, "with_env_for") and model.with_env_for(options):
-        terms["env"] = {}
+    config = registry_of("reward").get(options["type"]).Config
+    weight = config.env_weight(options) if hasattr(config, "env_weight") else 0.0
+    if weight:
+        terms["env"] = {"weight": weight}
     return {"terms": terms, **shared}
 
 

@@ -2,29 +2,27 @@
 
 from guerdon.data.batch import Batch
 from guerdon.data.demonstrations import Demonstrations, save_demonstrations
-from guerdon.data.limits import Limits
-from guerdon.data.list_buffer import ListReplayBuffer
 from guerdon.data.loading import load_demonstrations
-from guerdon.data.manager import BufferManager
 from guerdon.data.minari import from_minari, to_minari
+from guerdon.data.mixed import MixedReplay
 from guerdon.data.preferences import Preference, load_preferences, save_label, save_preferences
 from guerdon.data.prioritized import PrioritizedReplayBuffer
-from guerdon.data.replay_buffer import Finished, ReplayBuffer
+from guerdon.data.replay_buffer import ListReplayBuffer, ReplayBuffer
+from guerdon.data.rollout import Rollout
 from guerdon.data.storage import DiskStorage, MemoryStorage, TorchStorage
 from guerdon.data.unpickle import UnsafePickleError, safe_unpickle
 
 __all__ = [
     "Batch",
-    "BufferManager",
     "Demonstrations",
     "DiskStorage",
-    "Finished",
-    "Limits",
     "ListReplayBuffer",
     "MemoryStorage",
+    "MixedReplay",
     "Preference",
     "PrioritizedReplayBuffer",
     "ReplayBuffer",
+    "Rollout",
     "TorchStorage",
     "UnsafePickleError",
     "from_minari",

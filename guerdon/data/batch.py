@@ -259,6 +259,17 @@ class Batch:
         """
         return self.apply(lambda leaf: leaves.to_torch(leaf, dtype, device))
 
+    def to_device(self, device: torch.device) -> Batch:
+        """Every numeric leaf as a tensor on a device, in single precision."""
+        return from_leaves(
+            {
+                key: value.to_device(device)
+                if type(value) is Batch
+                else leaves.to_device(value, device)
+                for key, value in self._data.items()
+            }
+        )
+
     def to_numpy(self) -> Batch:
         """Every tensor as an array; memory is shared where possible."""
         return self.apply(leaves.to_numpy)

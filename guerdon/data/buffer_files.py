@@ -1,4 +1,4 @@
-"""Buffers as files: saved in one piece, or living in a folder of memory-mapped arrays."""
+"""Buffers as files: saved in one piece, or kept in a folder of memory-mapped arrays."""
 
 from __future__ import annotations
 
@@ -7,76 +7,94 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from guerdon.data.columns import Column, make_column, rows_name
 from guerdon.data.files import atomic_file, read_arrays, write_arrays
+from guerdon.data.kernels import VALID
+from guerdon.data.schema import Leaf, make_layout
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import torch
 
+    from guerdon.data import tree
     from guerdon.data.replay_buffer import ReplayBuffer
     from guerdon.data.storage import DiskStorage, Storage
 
-BOOKKEEPING = ("book", "flags", "link", "returns")
+BOOKKEEPING = ("final", "written", "flags")  # the flags last: they make rows valid
 
 
-def state_dict(buffer: ReplayBuffer) -> dict[str, Any]:
-    """What it takes to make the same buffer again, its generator included; rows are not copied."""
-    ring = buffer._ring
-    ring.recover()  # as whoever loads it does, so that both go on in the same places
-    rows = ring.limit()
+def column_name(path: tree.Path) -> str:
+    """A name for a column that no other path has, nor the bookkeeping."""
+    return ".".join(["rows", *(key.replace("%", "%25").replace(".", "%2E") for key in path)])
+
+
+def training_state(buffer: ReplayBuffer) -> dict[str, Any]:
+    """What it takes to make the same buffer again, generator included; columns are not copied."""
+    buffer._refresh()  # as loading does, so that both continue with the same places
     arrays: dict[tuple[str, ...], Any] = {
-        ("ring", name): getattr(ring, name).copy() for name in BOOKKEEPING
+        ("book", name): getattr(buffer, f"_{name}").copy() for name in BOOKKEEPING
     }
-    for column in ring.columns:
-        arrays["columns", *column.path] = column.rows[:rows]
-    for column in ring.table:
-        arrays["table", *column.path] = column.rows
+    filled = int(min(buffer._written.max(initial=0), buffer.capacity))
+    for path, column in buffer._columns.items():
+        by_env = column.reshape(buffer.n_envs, buffer.capacity, *column.shape[1:])
+        arrays["columns", *path] = by_env[:, :filled]
+    for path, table in buffer._finals.items():
+        arrays["finals", *path] = table
     meta = {
         **_description(buffer),
-        "only_done": buffer._intake.only_done,
+        "only_done": buffer.schema.layout.only_done,
         "generator": buffer._generator.bit_generator.state,
     }
     return {"meta": meta, "arrays": arrays}
 
 
-def load_state_dict(buffer: ReplayBuffer, state: dict[str, Any]) -> None:
-    """Fills a buffer of the same kind and options with what `state_dict` gave."""
+def load_training_state(buffer: ReplayBuffer, state: dict[str, Any]) -> None:
+    """Fill a buffer of the same kind and options with what `training_state` gave."""
     meta, arrays = state["meta"], state["arrays"]
     _check_same(meta, _description(buffer), "the saved buffer")
-    ring, storage = buffer._ring, buffer._storage
-    if buffer._disk:  # its files are written anew, and must not be taken for whole before they are
-        ring.clear()
-    n_saved = len(arrays["ring", "flags"])
-    if n_saved > ring.n_rows:  # a buffer that grows has grown
-        ring.grow(n_saved // ring.n_envs)
-    columns, table = [], []
+    buffer._columns, buffer._finals = {}, {}
+    if buffer._disk:  # its files are written anew, and must not look complete before they are
+        buffer.reset()
+        describe(buffer, buffer._disk, {}, only_done=False)
+    saved = len(arrays["book", "flags"]) // buffer.n_envs
+    if saved != buffer.capacity:  # buffers that grow
+        buffer._make_bookkeeping(saved)
+    leaves: dict[tree.Path, Leaf] = {}
     for path, array in arrays.items():
+        if path[0] == "book":
+            continue
+        values = buffer._storage.convert(array)
+        lead = 2 if path[0] == "columns" else 1
+        leaf = Leaf(tuple(values.shape[lead:]), values.dtype)
+        rows = buffer.size if path[0] == "columns" else len(values)
+        column = buffer._new_column(path[1:], leaf, rows)
         if path[0] == "columns":
-            columns.append(_filled(path[1:], array, ring.n_rows, storage))
-        elif path[0] == "table":
-            table.append(_filled(path[1:], array, len(array), storage))
-    if columns:
-        buffer._intake.adopt(columns, table, meta["only_done"])
-        if buffer._disk:
-            describe_changes(buffer, buffer._disk)
+            column.reshape(buffer.n_envs, buffer.capacity, *leaf.shape)[:, : values.shape[1]] = (
+                values
+            )
+            buffer._columns[path[1:]] = column
+        else:
+            column[...] = values
+            buffer._finals[path[1:]] = column
+        if path[1] != "annotations":
+            leaves[path[1:]] = leaf
+    buffer.schema.layout = make_layout(leaves, meta["only_done"])
+    if buffer._disk:
+        describe(buffer, buffer._disk, {**buffer._columns, **buffer._finals}, meta["only_done"])
     for name in BOOKKEEPING:
-        held, saved = getattr(ring, name), arrays["ring", name]
-        held[...] = 0
-        held[: len(saved)] = saved
-    ring.recover()
+        getattr(buffer, f"_{name}")[...] = arrays["book", name]
+    buffer._refresh()
     buffer._generator.bit_generator.state = meta["generator"]
 
 
 def save(buffer: ReplayBuffer, path: str | Path) -> None:
-    """Writes `state_dict` to a file."""
-    state = buffer.state_dict()
+    """Write `training_state` to a file."""
+    state = buffer.training_state()
     write_arrays(path, state["arrays"], state["meta"])
 
 
 def load(kind: type[Any], path: str | Path, storage: str | torch.device | Storage) -> Any:
-    """Makes the buffer that a file holds."""
+    """Make the buffer that a file holds."""
     arrays, meta = read_arrays(path)
     if meta.get("kind") != kind.__name__:
         raise ValueError(f"{path} holds a {meta.get('kind')}, not a {kind.__name__}")
@@ -86,9 +104,9 @@ def load(kind: type[Any], path: str | Path, storage: str | torch.device | Storag
 def restore(
     kind: type[Any], state: dict[str, Any], storage: str | torch.device | Storage = "memory"
 ) -> Any:
-    """Makes the buffer that a state describes."""
+    """Make the buffer that a state describes."""
     buffer = kind(**state["meta"]["options"], storage=storage)
-    buffer.load_state_dict(state)
+    buffer.load_training_state(state)
     return buffer
 
 
@@ -96,74 +114,53 @@ def restore(
 
 
 def check_folder(buffer: ReplayBuffer, storage: DiskStorage) -> None:
-    """Sees that a folder is new, or holds a buffer like this one."""
+    """Check that a folder is new, or holds a buffer like this one."""
     meta = storage.read_meta()
     if meta is not None:
         _check_same(meta, _description(buffer), f"the buffer in {storage.folder}")
     elif any(not path.name.startswith(".meta.json.") for path in storage.folder.iterdir()):
         raise ValueError(f"{storage.folder} is not empty and holds no buffer: name a new folder")
     else:
-        _describe(storage, _description(buffer), [], [], only_done=False)
+        describe(buffer, storage, {}, only_done=False)
 
 
 def reopen(buffer: ReplayBuffer, storage: DiskStorage) -> None:
-    """Takes over what a folder holds, and cuts episodes that were under way: nobody goes on."""
-    meta = storage.read_meta() or {"columns": [], "table": []}
-    names = [rows_name(entry["path"]) for entry in (*meta["columns"], *meta["table"])]
-    if not names or not all(map(storage.holds, names)):  # without files, the first add failed
-        return
-    # Arrays grow one after the other, so whoever was killed there left some longer than others.
-    ring = buffer._ring
-    columns = [_reopened(entry, ring.n_rows, storage) for entry in meta["columns"]]
-    for column in columns:
-        column.rows = column.rows[: ring.n_rows]
-    table = [_reopened(entry, 2 * ring.n_envs, storage) for entry in meta["table"]]
-    longest = max((len(column.rows) for column in table), default=0)
-    for column in table:
-        column.rows = storage.grow(column.name, column.rows, longest)
-    buffer._intake.adopt(columns, table, meta["only_done"])
-    ring.repair()
-    ring.cut(ring.envs)
-
-
-def describe_changes(buffer: ReplayBuffer, storage: DiskStorage) -> None:
-    """Writes what `reopen` has to know, if it changed; before rows of new columns are written."""
-    columns, table = buffer._ring.columns, buffer._ring.table
-    stamp = (len(columns), buffer._intake.only_done)
-    if stamp != storage.stamp:
-        _describe(storage, _description(buffer), columns, table, buffer._intake.only_done)
-        storage.stamp = stamp
-
-
-def _describe(
-    storage: DiskStorage,
-    description: dict[str, Any],
-    columns: list[Column],
-    table: list[Column],
-    only_done: bool,
-) -> None:
-    meta = {
-        **description,
-        "only_done": only_done,
-        "columns": [_entry(column) for column in columns],
-        "table": [_entry(column) for column in table],
+    """Take over what a folder holds, and cut the episodes that were running."""
+    meta = storage.read_meta() or {"leaves": []}
+    leaves = {
+        tuple(entry["path"]): Leaf(tuple(entry["shape"]), np.dtype(entry["dtype"]))
+        for entry in meta["leaves"]
     }
+    # Without their files, the first add failed.
+    if not leaves or not all(storage.holds(column_name(path)) for path in leaves):
+        return
+    for path, leaf in leaves.items():
+        final = path[0] == "obs_next"
+        rows = 2 * buffer.n_envs if final else buffer.size
+        column = storage.array(column_name(path), (rows, *leaf.shape), leaf.dtype)
+        (buffer._finals if final else buffer._columns)[path] = column
+    stored = {path: leaf for path, leaf in leaves.items() if path[0] != "annotations"}
+    buffer.schema.layout = make_layout(stored, meta["only_done"])
+    # Whoever was killed in the middle of a write left a newest row that is not valid.
+    envs = buffer._envs[buffer._written > 0]
+    heads = buffer._heads(envs)
+    buffer._written[envs[buffer._flags[heads] & VALID == 0]] -= 1
+    buffer._final[(buffer._flags & VALID == 0) & (buffer._final > 2 * buffer.n_envs)] = 0
+    buffer._refresh()
+    buffer.cut()
+
+
+def describe(
+    buffer: ReplayBuffer, storage: DiskStorage, arrays: dict[tree.Path, Any], only_done: bool
+) -> None:
+    """Write what `reopen` has to know, before rows of new columns are written."""
+    leaves = [
+        {"path": list(path), "dtype": array.dtype.str, "shape": list(array.shape[1:])}
+        for path, array in arrays.items()
+    ]
+    meta = {**_description(buffer), "only_done": only_done, "leaves": leaves}
     with atomic_file(storage.folder / "meta.json") as file:
         file.write(json.dumps(meta, indent=1).encode())
-
-
-def _reopened(entry: dict[str, Any], rows: int, storage: DiskStorage) -> Column:
-    path = tuple(entry["path"])
-    shape = (rows, *entry["shape"])
-    return Column(path, storage.array(rows_name(path), shape, np.dtype(entry["dtype"])), storage)
-
-
-def _entry(column: Column) -> dict[str, Any]:
-    return {
-        "path": list(column.path),
-        "dtype": column.dtype.str,
-        "shape": list(column.row_shape),
-    }
 
 
 def _description(buffer: ReplayBuffer) -> dict[str, Any]:
@@ -178,10 +175,3 @@ def _check_same(theirs: dict[str, Any], ours: dict[str, Any], what: str) -> None
             raise ValueError(
                 f"{what} was made with {name}={theirs['options'].get(name)!r}, not {value!r}"
             )
-
-
-def _filled(path: tuple[str, ...], array: Any, rows: int, storage: Storage) -> Column:
-    values = storage.convert(array)
-    column = make_column(path, (rows, *values.shape[1:]), values.dtype, storage)
-    column.rows[: len(values)] = values
-    return column

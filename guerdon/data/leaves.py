@@ -198,6 +198,25 @@ def to_torch(leaf: Any, dtype: torch.dtype | None, device: str | torch.device | 
     return leaf if dtype is None and device is None else leaf.to(device=device, dtype=dtype)
 
 
+def to_device(leaf: Any, device: torch.device) -> Any:
+    """Return a numeric leaf as a tensor on a device, in single precision; others stay as they are.
+
+    This is the one place where data of environments becomes data of learners. Nothing waits for the
+    device.
+    """
+    if isinstance(leaf, np.ndarray):
+        if leaf.dtype.kind not in "fiub":
+            return leaf
+        usable = leaf.flags.writeable and _regular(leaf)  # torch has no negative strides
+        leaf = torch.from_numpy(leaf if usable else leaf.copy())
+    elif not isinstance(leaf, torch.Tensor):
+        return leaf
+    dtype = torch.float32 if leaf.dtype == torch.float64 else leaf.dtype
+    if dtype == leaf.dtype and leaf.device == device:
+        return leaf  # even an idle `to` takes its time
+    return leaf.to(device, dtype, non_blocking=device.type == "cuda")
+
+
 def _regular(array: np.ndarray) -> bool:
     return all(stride >= 0 and stride % array.itemsize == 0 for stride in array.strides)
 

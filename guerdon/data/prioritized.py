@@ -9,25 +9,26 @@ import numpy as np
 from guerdon.data import sum_tree
 from guerdon.data.kernels import VALID
 from guerdon.data.leaves import to_numpy
-from guerdon.data.replay_buffer import Finished, ReplayBuffer
+from guerdon.data.replay_buffer import ReplayBuffer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from guerdon.data.batch import Batch
-    from guerdon.data.intake import Checked
+
+EPSILON = 1e-8  # so that no error is so small that its row is never sampled again
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
     """Prioritized experience replay (https://arxiv.org/abs/1511.05952) on a sum tree.
 
     A sampled batch has ``weight``, the importance weights, scaled so that the largest is 1. New
-    rows have the largest priority seen so far. A segment has one priority: that of its first row.
+    rows have the largest priority seen so far. A segment has the priority of its first row.
 
     Args:
         size: As for `ReplayBuffer`, and so are the other options.
-        alpha: How much priorities count: 0 is uniform sampling, 1 in full proportion.
-        beta: How much of the bias the weights undo: 1 is all of it. Can be set at any time.
+        alpha: Exponent of priorities: 0 is uniform sampling, 1 in full proportion.
+        beta: Exponent of the importance weights: 1 corrects the bias fully. Can be set later.
         **options: See `ReplayBuffer`.
     """
 
@@ -40,7 +41,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         leaves = 1 << (self.size - 1).bit_length()
         self._tree = self._storage.bookkeeping("tree", (2 * leaves,), np.float64)
         self._largest = max(1.0, float(self._tree[leaves:].max()))
-        self._mend()  # what files held
+        held = self.priorities  # of a buffer that was reopened
+        self._set_priorities(np.where(held > 0, held, self._largest))
 
     def options(self) -> dict[str, Any]:
         """See `ReplayBuffer`; beta is not among them, since it changes."""
@@ -48,7 +50,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     @property
     def beta(self) -> float:
-        """How much of the bias the weights undo."""
+        """Exponent of the importance weights."""
         return self._beta
 
     @beta.setter
@@ -61,26 +63,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """The same as setting the attribute ``beta``."""
         self.beta = beta
 
-    def _write(self, envs: np.ndarray, checked: Checked) -> Finished:
-        finished = super()._write(envs, checked)
-        ring = self._ring
-        sum_tree.set_newest(self._tree, envs, ring.written, ring.flags, self._largest)
-        return finished
-
-    def _settle(self) -> int:
-        steps = super()._settle()
-        if steps:
-            ring = self._settled_ring
-            count = int(ring.written[0])
-            slots = np.arange(count - steps, count) % ring.slots
-            rows = (slots[:, None] * ring.n_envs + ring.envs).reshape(-1)
-            sum_tree.set_leaves(self._tree, rows, np.full(len(rows), self._largest))
-        return steps
-
-    def _mend(self) -> None:
-        held = self.priorities
-        new = np.where(held > 0, held, self._largest)
-        self._set_priorities(np.where(self._ring.flags & VALID, new, 0.0))
+    def _before_publishing(self, rows: np.ndarray) -> None:
+        sum_tree.set_leaves(self._tree, rows, np.full(len(rows), self._largest))
 
     def discard(self, index: Any) -> None:
         """See `ReplayBuffer`."""
@@ -95,31 +79,22 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self.reset_priorities()
 
     def reset_priorities(self) -> None:
-        """Puts every row back to the largest priority, as when errors of old no longer count."""
-        self._set_priorities(np.where(self._ring.flags & VALID, self._largest, 0.0))
+        """Give every row the largest priority, as when old errors no longer count."""
+        self._set_priorities(np.full(self.size, self._largest))
 
     @property
     def priorities(self) -> np.ndarray:
         """The priority of every row (to the power alpha); 0 where there is no transition."""
         start = len(self._tree) // 2
-        return self._tree[start : start + self._ring.n_rows].copy()
+        return self._tree[start : start + self.size].copy()
 
     def _set_priorities(self, priorities: np.ndarray) -> None:
-        width = len(self._tree) // 2
-        self._tree[width:] = 0.0
-        self._tree[width : width + len(priorities)] = priorities
-        while width > 1:
-            level = self._tree[width : 2 * width]
-            width //= 2
-            self._tree[width : 2 * width] = level[::2] + level[1::2]
+        sum_tree.set_all(self._tree, np.where(self._flags & VALID, priorities, 0.0))
 
-    def _propose(self, number: int) -> np.ndarray:
+    def _draw(self, number: int) -> np.ndarray:
         # One draw from each of `number` equal shares of the mass, as in the paper: less variance.
         shares = (np.arange(number) + self._generator.random(number)) / number
         return sum_tree.find(self._tree, shares * self._tree[1])
-
-    def _draw_valid(self, number: int) -> np.ndarray:
-        return self._propose(number)  # all else has no priority
 
     def _pick(self, rows: np.ndarray, number: int) -> np.ndarray:
         masses = np.cumsum(self._tree[len(self._tree) // 2 + rows])
@@ -128,29 +103,29 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         picked: np.ndarray = rows.take(places, mode="clip")
         return picked
 
-    def _sampled(
-        self, rows: np.ndarray, length: int, fields: Sequence[str] | None
+    def sample(
+        self, batch_size: int, length: int = 1, fields: Sequence[str] | None = None
     ) -> tuple[Batch, np.ndarray]:
-        batch, indices = super()._sampled(rows, length, fields)
-        batch.weight = self._storage.convert(self._weights(rows))
-        return batch, indices
+        """See `ReplayBuffer`; with ``weight``."""
+        batch, rows = super().sample(batch_size, length, fields)
+        batch.weight = self._storage.convert(self.weights(rows[0] if rows.ndim == 2 else rows))
+        return batch, rows
 
-    def weights(self, index: Any) -> np.ndarray:
-        """The importance weights of rows, the largest of them 1."""
-        return self._weights(self.rows(index))
-
-    def _weights(self, rows: np.ndarray) -> np.ndarray:
-        priorities: np.ndarray = self._tree[len(self._tree) // 2 + rows]
+    def weights(self, rows: np.ndarray) -> np.ndarray:
+        """Importance weights of rows; the largest is 1."""
+        priorities = self._tree[len(self._tree) // 2 + rows]
+        if not priorities.all():
+            self.rows(rows)  # raises an error that names the row
         # (N p / total) ** -beta over its largest; N and total cancel.
         weights: np.ndarray = (priorities.min(initial=np.inf) / priorities) ** self.beta
         return weights.astype(np.float32)
 
     def update_weight(self, index: Any, new_weight: Any) -> None:
-        """Sets priorities from new errors, by their size.
+        """Set priorities from new errors, by their absolute value.
 
         Args:
-            index: Row numbers as `sample` gave them; of segments, the first rows count.
-            new_weight: An error a row, or a segment.
+            index: Indices as `sample` gave them; of segments, the first rows count.
+            new_weight: An error for each row, or segment.
         """
         rows = np.asarray(to_numpy(index))
         if rows.size and rows.dtype.kind not in "iu":
@@ -161,20 +136,22 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             raise ValueError(f"{len(rows)} rows cannot get {len(weights)} weights")
         if len(rows) and (rows.min() < 0 or rows.max() >= self.size):
             raise IndexError(f"a row to weight is not in 0..{self.size - 1}")
-        largest = sum_tree.update(self._tree, self._ring.flags, rows, weights, self.alpha)
-        if largest < 0:
+        priorities = (np.abs(weights) + EPSILON) ** self.alpha
+        if not np.isfinite(priorities).all():
             raise ValueError("a new weight is NaN or infinite: no priority was changed")
-        self._largest = max(self._largest, largest)
+        priorities = np.where(self._flags[rows] & VALID, priorities, 0.0)
+        sum_tree.set_leaves(self._tree, rows, priorities)
+        self._largest = max(self._largest, float(priorities.max(initial=0.0)))
 
-    def state_dict(self) -> dict[str, Any]:
+    def training_state(self) -> dict[str, Any]:
         """See `ReplayBuffer`."""
-        state = super().state_dict()
-        state["arrays"]["tree", "priorities"] = self.priorities
+        state = super().training_state()
+        state["arrays"]["book", "priorities"] = self.priorities
         state["meta"] |= {"beta": self.beta, "largest": self._largest}
         return state
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_training_state(self, state: dict[str, Any]) -> None:
         """See `ReplayBuffer`."""
-        super().load_state_dict(state)
-        self._set_priorities(state["arrays"]["tree", "priorities"])
+        super().load_training_state(state)
+        self._set_priorities(state["arrays"]["book", "priorities"])
         self.beta, self._largest = state["meta"]["beta"], state["meta"]["largest"]

@@ -1,68 +1,61 @@
-"""`ReplayBuffer`: transitions of many environments, in time order, read in any order."""
+"""`ReplayBuffer`: transitions of many environments, in time order, sampled in any order."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from guerdon.data import buffer_files, kernels
-from guerdon.data.batch import Batch, layout
-from guerdon.data.express import ENDED, WRITTEN, Express
-from guerdon.data.intake import Checked, Intake
-from guerdon.data.kernels import VALID
-from guerdon.data.leaves import describe
-from guerdon.data.reading import Reader
-from guerdon.data.ring import Ring
+from guerdon.data.batch import Batch, from_leaves, layout
+from guerdon.data.kernels import FIRST, LAST, TERMINATED, TRUNCATED, VALID
+from guerdon.data.leaves import describe, to_numpy
+from guerdon.data.schema import FIELDS, Layout, Leaf, Schema, last_frames, nothing
 from guerdon.data.storage import DiskStorage, Storage, make_storage
+from guerdon.data.tree import Path, flatten, unflatten
 
 if TYPE_CHECKING:
+    import pathlib
     from collections.abc import Sequence
-    from pathlib import Path
 
     import torch
 
+_FLAGS = {
+    "terminated": TERMINATED,
+    "truncated": TRUNCATED,
+    "done": TERMINATED | TRUNCATED,
+    "first": FIRST,
+}
 _TRIES = 8
-
-
-class Finished(NamedTuple):
-    """The episodes that ended with an `add`."""
-
-    env_ids: np.ndarray
-    returns: np.ndarray
-    lengths: np.ndarray
-
-
-_NONE = Finished(np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.int64))
+_FIRST_CAPACITY = 256  # of a `ListReplayBuffer`
 
 
 class ReplayBuffer:
-    """A ring of transitions, one column of slots an environment.
+    """A ring of transitions for each environment.
 
     >>> buffer = ReplayBuffer(size=20)
     >>> for i in range(3):
-    ...     _ = buffer.add(obs=i, act=i, rew=i, done=i == 2, obs_next=i + 1)
+    ...     rows = buffer.add(obs=i, act=i, rew=i, done=i == 2, obs_next=i + 1)
     >>> batch, indices = buffer.sample(4)
 
-    An index is a number of a row: ``slot * n_envs + env``. What is stored is what was given: the
-    first `add` decides keys, shapes and dtypes. ``obs_next`` is kept once, as the next row's
-    observation, and beside the ring where no row follows.
+    An index is the number of a row, ``env * capacity + slot``. The first `add` decides keys, shapes
+    and dtypes. ``obs_next`` is stored once, as the observation of the row that follows in the same
+    episode: the next `add` of an environment has to start there, unless the episode ended or `cut`
+    was called.
 
     Args:
-        size: Transitions held at most, over all environments; rounded up to full slots.
-        n_envs: Environments that write. With one, arrays have no environment axis.
-        stack_num: How many frames an observation is read as; 1 is no stacking.
-        ignore_obs_next: Do not keep ``obs_next``; it is then read as the observation of the next
+        size: Maximum number of transitions over all environments; rounded up to full rings.
+        n_envs: Number of environments. With one, arrays have no environment axis.
+        stack_num: Number of frames an observation is read as; 1 is no stacking.
+        ignore_obs_next: Do not store ``obs_next``; it is then read as the observation of the next
             row, or of the row itself where none follows.
-        save_only_last_obs: Observations come stacked, and only the last frame is kept.
+        save_only_last_obs: Observations come stacked, and only the last frame is stored.
         sample_avail: Sample only rows with ``stack_num - 1`` rows of their episode before them.
-        seed: Of the generator that samples.
+        seed: Random seed, or a generator, for sampling.
         storage: ``"memory"``; ``"disk:FOLDER"`` (files larger than memory, opened with what they
             hold); a device such as ``"cuda:0"`` (torch tensors there); or a `Storage`.
     """
-
-    _wraps = True
 
     def __init__(
         self,
@@ -91,144 +84,192 @@ class ReplayBuffer:
         self._disk = self._storage if isinstance(self._storage, DiskStorage) else None
         if self._disk:
             buffer_files.check_folder(self, self._disk)
-        self._settled_ring = Ring(-(-size // n_envs), n_envs, self._storage, not ignore_obs_next)
-        self._express = Express(self._settled_ring, self._wraps)
-        self._intake = Intake(self._settled_ring, save_only_last_obs)
-        self._reader = Reader(self._settled_ring, stack_num)
+        self.schema = Schema(self._storage.convert, keep_next=not ignore_obs_next)
+        self._envs = np.arange(n_envs)
+        self._columns: dict[Path, Any] = {}
+        self._finals: dict[Path, Any] = {}
+        self._free = np.zeros(1, np.int64)
+        self._make_bookkeeping(-(-size // n_envs))
         if self._disk:
             buffer_files.reopen(self, self._disk)
 
-    @property
-    def _ring(self) -> Ring:
-        """The ring; nobody gets it with steps that still wait for their bookkeeping."""
-        if self._express.steps:
-            self._settle()
-        return self._settled_ring
-
-    def _settle(self) -> int:
-        return self._express.settle()
+    def _make_bookkeeping(self, capacity: int) -> None:
+        make = self._storage.bookkeeping
+        self.capacity = capacity
+        """Maximum number of rows of one environment."""
+        self._written = make("written", (self.n_envs,), np.int64)
+        self._flags = make("flags", (self.n_envs * capacity,), np.uint8)
+        self._final = make("final", (self.n_envs * capacity,), np.int32)
+        self._count = np.zeros(1, np.int64)
 
     @property
     def size(self) -> int:
-        """How many transitions fit."""
-        return self._ring.n_rows
+        """Maximum number of transitions."""
+        return self.n_envs * self.capacity
 
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays."""
-        ring = self._ring
-        columns = [column.rows for column in (*ring.columns, *ring.table)]
-        return sum(array.nbytes for array in (*columns, ring.flags, ring.link, ring.written))
+        arrays = (*self._columns.values(), *self._finals.values(), self._flags, self._final)
+        return sum(array.nbytes for array in arrays)
+
+    @property
+    def written(self) -> np.ndarray:
+        """Number of rows each environment has written since the buffer was new or reset."""
+        return self._written.copy()
 
     def options(self) -> dict[str, Any]:
-        """What it was made with, less the seed and the storage."""
+        """The constructor's options, without seed and storage."""
         names = ("n_envs", "stack_num", "ignore_obs_next", "save_only_last_obs", "sample_avail")
         return {"size": self._size, **{name: getattr(self, name) for name in names}}
 
     def __len__(self) -> int:
-        return int(self._ring.n_valid[0])
+        return int(self._count[0])
 
     # --- writing
 
     def add(
-        self,
-        batch: Any = None,
-        env_ids: Sequence[int] | np.ndarray | None = None,
-        *,
-        dummy: Any = None,
-        **fields: Any,
-    ) -> Finished:
-        """Adds one transition for each environment.
+        self, batch: Any = None, env_ids: Sequence[int] | np.ndarray | None = None, **fields: Any
+    ) -> np.ndarray:
+        """Add one transition of each environment.
 
         Args:
             batch: The fields as a batch or dictionary.
-            env_ids: The environments the rows belong to; then every field has a leading axis.
-                Without it, rows are for all of them (or, with one environment, the fields are a
-                single row without that axis).
-            dummy: Marks rows that are no transitions, as Gymnasium's NEXT_STEP autoreset makes
-                them; they are never read again.
+            env_ids: Environments of the rows; then every field has a leading axis. By default all
+                of them (or, with one environment, a single row without that axis).
             **fields: ``obs, act, rew``, ``done`` or ``terminated`` and ``truncated``, ``obs_next``,
-                ``info``, ``policy``, and whatever else is worth keeping.
+                ``info``, ``policy``, and any other.
 
         Returns:
-            The episodes that ended.
+            The indices of the rows.
         """
         if batch is not None:
             if not isinstance(batch, Batch | Mapping):
                 raise TypeError(f"add() takes a Batch or a dictionary, not {describe(batch)}")
             fields = {**dict(batch.items()), **fields}
-        everyone = self._settled_ring.envs
-        envs = everyone if env_ids is None else self._checked_envs(env_ids)
         single = env_ids is None and self.n_envs == 1
-        new = not self._settled_ring.columns
-        try:
-            if dummy is None and envs is everyone and single == (self.n_envs == 1):
-                taken = self._express.take(fields)
-                if taken == WRITTEN:
-                    return _NONE
-                if taken == ENDED:
-                    self._settle()
-                    return Finished(*self._express.finished)
-            self._settle()
-            return self._write(envs, self._intake(fields, len(envs), single, dummy))
-        except BaseException:
-            self._mend()
-            if new:  # the first add decides on columns only if it succeeds
-                self._intake.forget()
-            raise
+        if self.save_only_last_obs:
+            fields = last_frames(fields, 0 if single else 1)
+        return self._add(fields, self._checked_envs(env_ids), single)
 
-    def _mend(self) -> None:
-        """Puts right what an `add` that failed half way may have left; the ring does so itself."""
+    def _add(self, fields: Mapping[str, Any], envs: np.ndarray, single: bool) -> np.ndarray:
+        if not len(envs):
+            raise ValueError("env_ids names no environment: there is nothing to add")
+        lead = () if single else envs.shape
+        leaves, terminated, truncated, layout = self.schema.check(fields, lead, envs)
+        if layout is not self.schema.layout:
+            self._make_columns(layout)
+        self._make_room(envs)
+        ends = terminated, truncated
+        book = self._written, self._flags, self._final, self._count
+        plan = kernels.reserve(envs, *ends, *book, self._free)
+        rows: np.ndarray = plan[0]
+        at: Any = int(rows[0]) if single else self._storage.index(rows)
+        to: Any = int(plan[1, 0]) if single else self._storage.index(plan[1])
+        for path, table in self._finals.items():
+            table[to] = leaves[path]
+        for path, column in self._columns.items():
+            column[at] = leaves.get(path, 0)  # annotations come later
+        self._before_publishing(rows)
+        kernels.publish(envs, *ends, *book, plan, not self.ignore_obs_next)
+        return rows
 
-    def _write(self, envs: np.ndarray, checked: Checked) -> Finished:
+    def _before_publishing(self, rows: np.ndarray) -> None:
+        """Called when rows are written but not yet valid."""
+
+    def _make_columns(self, layout: Layout) -> None:
+        """Make columns for what is new in a layout, and expect that layout from now on."""
+        columns, finals = dict(self._columns), dict(self._finals)
+        for path, leaf in layout.leaves.items():
+            if path in self.schema.layout.leaves:
+                continue
+            if path[0] == "obs_next":
+                finals[path] = self._new_column(path, leaf, 2 * self.n_envs + 16)
+                continue
+            columns[path] = self._new_column(path, leaf, self.size)
+            if path[0] == "info" and self.schema.layout.leaves:  # older rows have no such key
+                columns[path][...] = nothing(leaf.dtype)
         if self._disk:
-            buffer_files.describe_changes(self, self._disk)
-        ring = self._ring
-        n_ended = ring.write(envs, *checked)
-        finished = Finished(*ring.finished(n_ended)) if n_ended else _NONE
-        if self._intake.only_done:
-            self._express.disarm()  # it knows no `done`
-        else:
-            self._express.arm(checked[1], finished.env_ids)
-        return finished
+            buffer_files.describe(self, self._disk, {**columns, **finals}, layout.only_done)
+        self._columns, self._finals = columns, finals
+        self._refresh()
+        self.schema.layout = layout
+
+    def _new_column(self, path: Path, leaf: Leaf, rows: int) -> Any:
+        name = buffer_files.column_name(path)
+        self._storage.drop(name)  # a file may be left over from an `add` that failed
+        return self._storage.array(name, (rows, *leaf.shape), leaf.dtype)
+
+    def _make_room(self, envs: np.ndarray) -> None:
+        """Make room for a row of each environment."""
+        if self._finals and self._free[0] < len(envs):
+            self._grow_finals(len(envs))
+
+    def _grow_finals(self, number: int) -> None:
+        rows = 2 * self._n_finals + 2 * number
+        for path, table in self._finals.items():
+            self._finals[path] = self._storage.grow(buffer_files.column_name(path), table, rows)
+        self._refresh()
+
+    @property
+    def _n_finals(self) -> int:
+        return min((len(table) for table in self._finals.values()), default=0)
+
+    def _refresh(self) -> None:
+        """Count the valid rows, and list the final observations that no row uses."""
+        self._count[0] = np.count_nonzero(self._flags & VALID)
+        unused = np.ones(self._n_finals + 1, bool)
+        unused[self._final] = False
+        unused[: min(2 * self.n_envs + 1, len(unused))] = False
+        free = np.flatnonzero(unused)[::-1] - 1
+        self._free = np.concatenate([[len(free)], free, np.zeros(len(unused) - len(free), int)])
 
     def _checked_envs(self, env_ids: Any) -> np.ndarray:
+        if env_ids is None:
+            return self._envs
         envs = np.asarray(env_ids, np.int64).reshape(-1)
-        if np.array_equal(envs, self._settled_ring.envs):
-            return self._settled_ring.envs
-        if len(envs) and (envs.min() < 0 or envs.max() >= self.n_envs):
-            raise IndexError(f"env_ids {envs.tolist()} are not all in 0..{self.n_envs - 1}")
-        if len(np.unique(envs)) != len(envs):
-            raise ValueError(f"env_ids {envs.tolist()} name an environment twice")
+        ids = envs.tolist()
+        if ids and not 0 <= min(ids) <= max(ids) < self.n_envs:
+            raise IndexError(f"env_ids {ids} are not all in 0..{self.n_envs - 1}")
+        if len(set(ids)) != len(ids):
+            raise ValueError(f"env_ids {ids} name an environment twice")
         return envs
 
     def cut(self, env_ids: Sequence[int] | np.ndarray | None = None) -> None:
-        """Breaks off running episodes, as when an environment was restarted.
-
-        No row follows their newest rows any more, and their returns are not reported.
-        """
-        self._express.disarm()
-        self._ring.cut(self._ring.envs if env_ids is None else self._checked_envs(env_ids))
+        """End running episodes here, as when an environment was restarted; nothing follows them."""
+        heads = self._heads(self._checked_envs(env_ids))
+        heads = heads[self._flags[heads] & LAST == 0]
+        if self._finals and len(heads):
+            if self._free[0] < len(heads):
+                self._grow_finals(len(heads))
+            self._free[0] -= len(heads)
+            places = self._free[self._free[0] + 1 :][: len(heads)].copy()
+            for path, table in self._finals.items():
+                table[self._storage.index(places)] = self._next_values(path, heads)
+            self._final[heads] = places + 1
+        self._flags[heads] |= LAST
 
     def discard(self, index: Any) -> None:
-        """Drops rows for good: they are no longer counted, sampled or read."""
-        self._express.disarm()
-        self._ring.discard(self.rows(index))
+        """Drop rows: they are no longer counted, sampled or read."""
+        self._flags[self.rows(index)] &= np.uint8(0xFF ^ VALID)
+        self._count[0] = np.count_nonzero(self._flags & VALID)
 
     def reset(self) -> None:
-        """Empties the buffer."""
-        self._express.disarm()
-        self._ring.clear()
+        """Empty the buffer."""
+        for array in (self._flags, self._final, self._written):
+            array[...] = 0
+        self._refresh()
 
     def extend(self, rows: Any, env_id: int = 0) -> None:
-        """Adds consecutive rows of one environment, such as an episode of demonstrations."""
+        """Add an episode of one environment, such as a demonstration; running ones are cut."""
         rows = Batch(rows)
+        self.cut([env_id])
         for i in range(len(rows)):
             self.add(rows[i : i + 1], env_ids=[env_id])
         self.cut([env_id])
 
     def update(self, other: ReplayBuffer) -> Any:
-        """Appends another buffer's transitions in their time order.
+        """Append another buffer's transitions in their time order.
 
         Environments are matched by number (modulo `n_envs`). Episodes that are open on either side
         are cut where the two meet.
@@ -237,87 +278,151 @@ class ReplayBuffer:
             The observations, as `obs` has them then.
         """
         if not len(other):
-            return self.obs if self._ring.columns else None
+            return self.obs if self._columns else None
         self.cut()
-        only_done = other._intake.only_done and (not len(self) or self._intake.only_done)
-        in_time = other._ring.rows_in_time()
+        only_done = other.schema.layout.only_done
+        only_done = only_done and (not len(self) or self.schema.layout.only_done)
+        in_time = other.rows_in_time()
+        names = [*dict.fromkeys(path[0] for path in other._columns), "terminated", "truncated"]
         for env in range(other.n_envs):
-            rows = in_time[in_time % other.n_envs == env]
-            self._append(other, rows, self._checked_envs([env % self.n_envs]))
-        self._intake.only_done = only_done
-        if self._disk:
-            buffer_files.describe_changes(self, self._disk)
+            rows = in_time[in_time // other.capacity == env]
+            target = self._checked_envs([env % self.n_envs])
+            batch = other.read(rows, [*names, "obs_next"], stack_num=1)
+            annotations = batch.pop("annotations", None)
+            continues = np.append(other._walk(rows, 1)[1, :-1] == rows[1:], False)
+            for i in range(len(rows)):
+                at = self._add(dict(batch[i : i + 1].items()), target, single=False)
+                if annotations is not None:
+                    self.annotate(at, annotations[i : i + 1])
+                if not continues[i]:
+                    self.cut(target)
+        self._make_columns(self.schema.layout._replace(only_done=only_done))
         return self.obs
 
-    def _append(self, other: ReplayBuffer, rows: np.ndarray, env: np.ndarray) -> None:
-        """Adds one environment's rows of another buffer, one after the other."""
-        batch = other._reader.read(rows, other._reader.stored(), stack_num=1)
-        goes_on = np.append(other.next(rows)[:-1] == rows[1:], False)
-        for i in range(len(rows)):
-            fields = dict(batch[i : i + 1].items())
-            self._write(env, self._intake(fields, 1, False, None, frames=True))
-            if not goes_on[i]:
-                self.cut(env)
+    def annotate(self, rows: np.ndarray, annotations: Mapping[str, Any]) -> None:
+        """Store columns beside transitions that are there already.
 
-    # --- rows
+        Args:
+            rows: Indices [...]; nothing is stored where they are -1.
+            annotations: Nested arrays [...], read back as ``batch.annotations``.
+        """
+        there = rows >= 0
+        at = self._storage.index(rows[there])
+        for path, value in flatten(annotations, ("annotations",)):
+            values = self._storage.convert(value)
+            if path not in self._columns:
+                leaf = Leaf(tuple(values.shape[rows.ndim :]), values.dtype)
+                columns = {**self._columns, path: self._new_column(path, leaf, self.size)}
+                if self._disk:
+                    arrays, only_done = {**columns, **self._finals}, self.schema.layout.only_done
+                    buffer_files.describe(self, self._disk, arrays, only_done)
+                self._columns = columns
+            self._columns[path][at] = values[self._storage.convert(there)]
+
+    # --- indices
 
     def prev(self, index: Any) -> Any:
         """The rows before, within the episode; an episode's first row is its own."""
-        return self._walk(kernels.previous_rows, index)
+        rows = self.rows(index)
+        return _like(self._walk(rows, 1, forward=False)[1], rows)
 
     def next(self, index: Any) -> Any:
         """The rows after, within the episode; its last row is its own."""
-        return self._walk(kernels.next_rows, index)
+        rows = self.rows(index)
+        return _like(self._walk(rows, 1)[1], rows)
 
     def episode_first(self, index: Any) -> Any:
-        """The oldest rows of the same episodes, of those that are still here."""
-        return self._walk(kernels.first_rows, index)
+        """The oldest rows of the same episodes, of those that are still stored."""
+        return self._episode_ends(index, forward=False)
 
     def episode_last(self, index: Any) -> Any:
         """The newest rows of the same episodes: their last ones, if they have ended."""
-        return self._walk(kernels.last_rows, index)
+        return self._episode_ends(index, forward=True)
 
-    def _walk(self, kernel: Any, index: Any) -> Any:
+    def _episode_ends(self, index: Any, forward: bool) -> Any:
         rows = self.rows(index)
-        walked = kernel(rows.reshape(-1), self._ring.written, self._ring.flags)
-        return int(walked[0]) if rows.ndim == 0 else walked.reshape(rows.shape)
+        found = kernels.episode_ends(rows.reshape(-1), self._written, self._flags, forward)
+        return _like(found.reshape(rows.shape), rows)
+
+    def _walk(self, rows: np.ndarray, steps: int, forward: bool = True) -> np.ndarray:
+        """The rows [steps + 1, ...] that are 0, 1, ... steps away, within their episodes."""
+        found = kernels.walk(rows.reshape(-1), steps, self._written, self._flags, forward)
+        return found.reshape(steps + 1, *rows.shape)
+
+    def segments(self, rows: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
+        """Consecutive rows [length, B] from rows [B] on; past an end the last repeats, unmasked."""
+        found = self._walk(rows, length - 1)
+        mask = np.ones(found.shape, bool)
+        mask[1:] = found[1:] != found[:-1]
+        return found, mask
+
+    def stacks(self, rows: np.ndarray, frames: int) -> np.ndarray:
+        """The rows [..., frames] that end in each row; an episode's first row is repeated."""
+        found = self._walk(rows, frames - 1, forward=False)[::-1]
+        return np.moveaxis(found, 0, -1).copy()
 
     def unfinished_index(self) -> np.ndarray:
-        """The rows whose episode goes on, but not in here: the newest, and cut ones."""
-        return self._ring.unfinished()
+        """The rows whose episode continues, but not in here: the newest, and cut ones."""
+        ends = VALID | LAST | TERMINATED | TRUNCATED
+        cut = np.flatnonzero(self._flags & ends == (VALID | LAST))
+        heads = self._heads(self._envs)
+        return np.union1d(cut, heads[self._flags[heads] & (VALID | LAST) == VALID])
 
     def newest(self, env_ids: Sequence[int] | np.ndarray | None = None) -> np.ndarray:
-        """The rows written last by environments, of those that are transitions."""
-        envs = self._ring.envs if env_ids is None else self._checked_envs(env_ids)
-        return self._ring.heads(envs)
+        """The rows that environments wrote last, of those that are transitions."""
+        heads = self._heads(self._checked_envs(env_ids))
+        return np.compress(self._flags[heads] & VALID, heads)
+
+    def newest_rows(self, env_id: int, number: int) -> np.ndarray:
+        """The rows that an environment wrote last, up to so many, of those that are transitions."""
+        count = int(self._written[env_id])
+        times = np.arange(max(count - min(number, self.capacity), 0), count)
+        rows = env_id * self.capacity + times % self.capacity
+        return np.compress(self._flags[rows] & VALID != 0, rows)
+
+    def _heads(self, envs: np.ndarray) -> np.ndarray:
+        envs = np.compress(self._written[envs] > 0, envs)
+        return np.asarray(envs * self.capacity + (self._written[envs] - 1) % self.capacity)
 
     def stored_rows(self) -> np.ndarray:
         """All rows that hold a transition, in storage order."""
-        return self._ring.stored()
+        return np.flatnonzero(self._flags & VALID)
+
+    def rows_in_time(self) -> np.ndarray:
+        """All rows that hold a transition: oldest first, then by environment."""
+        rows, mask = self._rows_since(np.zeros_like(self._written))
+        return np.extract(mask, rows)
+
+    def _rows_since(self, since: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Rows [T, n_envs] in time order, and which of them are transitions."""
+        held = np.minimum(self._written - since, self.capacity)
+        times = np.arange(held.max(initial=0))[:, None]
+        rows = (self._written - held + times) % self.capacity + self._envs * self.capacity
+        return rows, (times < held) & (self._flags[rows] & VALID != 0)
 
     def rows(self, index: Any) -> np.ndarray:
         """Row numbers for an index, each checked to hold a transition."""
         if isinstance(index, slice):
-            return self._ring.stored()[index]
+            return self.stored_rows()[index]
         rows = np.asarray(index)
         if rows.dtype == bool:
             if rows.shape != (len(self),):
                 raise IndexError(
                     f"a mask of shape {rows.shape} does not fit {len(self)} transitions"
                 )
-            return np.compress(rows, self._ring.stored())
+            return np.compress(rows, self.stored_rows())
         if not rows.size:
             rows = rows.astype(np.int64)
         if rows.dtype.kind not in "iu":
             raise TypeError(f"a buffer is indexed with whole numbers, not {rows.dtype}")
         if (rows < 0).any():
-            stored = self._ring.stored()
+            stored = self.stored_rows()
             counted = np.clip(rows + len(stored), 0, len(stored) - 1)
             within = (rows < 0) & (rows >= -len(stored))
             rows = np.where(within, stored[counted], rows)
         bad = (rows < 0) | (rows >= self.size)
         if not bad.any():
-            bad = self._ring.flags[rows] & VALID == 0
+            bad = self._flags[rows] & VALID == 0
         if bad.any():
             raise IndexError(
                 f"index {np.asarray(index)[bad].flat[0]} holds no transition: this buffer has "
@@ -330,111 +435,96 @@ class ReplayBuffer:
     def sample(
         self, batch_size: int, length: int = 1, fields: Sequence[str] | None = None
     ) -> tuple[Batch, np.ndarray]:
-        """Draws transitions, or segments of consecutive ones.
+        """Draw transitions, or segments of consecutive ones.
 
         Args:
-            batch_size: How many; 0 is all there are, in time order.
+            batch_size: Number of samples; 0 is everything, in time order.
             length: With more than 1, segments of that many rows: every array is [length, B, ...].
                 Past the end of an episode or the newest row, a segment repeats its last row, with
                 ``mask`` False.
-            fields: The fields to read; all by default.
+            fields: Fields to read; all by default.
 
         Returns:
-            The batch, and the row numbers. Stacked ``obs`` and ``obs_next`` share frames and are
-            read-only: copy one to change it.
+            The batch, and the indices.
         """
-        rows = self.sample_indices(batch_size)
-        return self._sampled(rows, length, fields)
+        return self._read_segments(self.sample_indices(batch_size), length, fields)
 
-    def _sampled(
+    def _read_segments(
         self, rows: np.ndarray, length: int, fields: Sequence[str] | None
     ) -> tuple[Batch, np.ndarray]:
         if length < 1:
             raise ValueError(f"length is {length}, but a segment has 1 row or more")
         if length == 1:
-            return self._reader.read(rows, fields), rows
-        rows, mask = kernels.segments(rows, length, self._ring.written, self._ring.flags)
-        batch = self._reader.read(rows, fields)
+            return self.read(rows, fields), rows
+        rows, mask = self.segments(rows, length)
+        batch = self.read(rows, fields)
         batch.mask = self._storage.convert(mask)
         return batch, rows
-
-    @property
-    def written(self) -> np.ndarray:
-        """How many rows each environment has written since the buffer was new or reset."""
-        written: np.ndarray = self._ring.written.copy()
-        return written
 
     def rollout(
         self, fields: Sequence[str] | None = None, since: np.ndarray | None = None
     ) -> tuple[Batch, np.ndarray]:
-        """All there is, in time order: every array is [T, n_envs, ...].
+        """Everything, or all that is new, in time order: every array is [T, n_envs, ...].
 
         Args:
-            fields: The fields to read; all by default.
-            since: Only rows that came after `written` was this.
+            fields: Fields to read; all by default.
+            since: Read only rows that came after `written` was this.
 
         Returns:
-            The batch, and the row numbers [T, n_envs]. ``batch.mask`` is False where there is no
-            transition, and ``batch.cut`` True where no row of the same episode follows. Arrays may
-            be the buffer's own: they are good until something is added.
+            The batch, and the indices [T, n_envs]. Where there is no transition, ``batch.mask`` is
+            False and the index -1. ``batch.first`` is True where an episode begins, ``batch.cut``
+            where no row of the same episode follows.
         """
         if not len(self):
             raise ValueError("the buffer is empty: add transitions before reading a rollout")
-        ring = self._ring
-        new = ring.written - (0 if since is None else since)
-        held = np.minimum(new, ring.slots)
-        times = np.arange(held.max())[:, None]
-        rows = (ring.written - held + times) % ring.slots * self.n_envs + ring.envs
-        return self._reader.rollout(rows, times < held, fields)
+        rows, mask = self._rows_since(np.zeros_like(self._written) if since is None else since)
+        batch = self.read(rows, fields)
+        flags = self._flags[rows]
+        continues = np.zeros(mask.shape, bool)
+        continues[:-1] = mask[1:] & mask[:-1] & (flags[:-1] & LAST == 0)
+        convert = self._storage.convert
+        batch.mask, batch.cut = convert(mask), convert(~continues)
+        batch.first = convert(mask & (flags & FIRST != 0))
+        return batch, np.where(mask, rows, -1)
 
     def sample_indices(self, batch_size: int) -> np.ndarray:
-        """Row numbers for `sample`."""
-        if not len(self):
-            raise ValueError("the buffer is empty: add transitions before sampling")
+        """Draw indices for `sample`."""
         if batch_size < 0:
             raise ValueError(f"batch_size is {batch_size}, but has to be 0 (all) or more")
-        if batch_size:
-            return self._draw(batch_size)
-        rows = self._ring.rows_in_time()
-        return rows[self._eligible(rows)] if self.sample_avail else rows
-
-    def _draw(self, number: int) -> np.ndarray:
-        if not self.sample_avail:
-            return self._draw_valid(number)
-        rows = self._propose(number)
-        # Drawing the misses again keeps the good rows as likely as they were.
+        if not len(self):
+            raise ValueError("the buffer is empty: add transitions before sampling")
+        if not batch_size:
+            rows = self.rows_in_time()
+            return rows[self._eligible(rows)] if self.sample_avail else rows
+        rows = self._draw(batch_size)
+        # Drawing the misses again keeps the eligible rows as likely as they were.
         for _ in range(_TRIES):
             misses = np.flatnonzero(~self._eligible(rows))
             if not len(misses):
                 return rows
-            rows[misses] = self._propose(len(misses))
+            rows[misses] = self._draw(len(misses))
         misses = np.flatnonzero(~self._eligible(rows))
         rows[misses] = self._pick(self._all_eligible(), len(misses))
         return rows
 
-    def _propose(self, number: int) -> np.ndarray:
-        """Draws rows, of which some may be no transitions."""
-        return (self._generator.random(number) * self._ring.limit()).astype(np.int64)
-
-    def _draw_valid(self, number: int) -> np.ndarray:
-        """Draws transitions, whatever else lies between them."""
-        if self._ring.dense():
-            return self._propose(number)
-        rows = np.zeros(0, np.int64)
-        for _ in range(_TRIES):
-            # Some too many: the first of those that are good are as likely as any.
-            more = self._propose(number - len(rows) + number // 8 + 4)
-            rows = np.append(rows, more[self._eligible(more)])
-            if len(rows) >= number:
-                return rows[:number]
-        return np.append(rows, self._pick(self._all_eligible(), number - len(rows)))
+    def _draw(self, number: int) -> np.ndarray:
+        """Draw rows that were written, of which some may not be eligible."""
+        held = np.minimum(self._written, self.capacity)
+        total = int(held.sum())
+        drawn = (self._generator.random(number) * total).astype(np.int64)
+        if total == self.size or self.n_envs == 1:
+            return drawn
+        ends = np.cumsum(held)
+        env = np.searchsorted(ends, drawn, "right")
+        rows: np.ndarray = drawn + (self._envs * self.capacity - ends + held)[env]
+        return rows
 
     def _pick(self, rows: np.ndarray, number: int) -> np.ndarray:
-        """Draws from rows that are all good."""
+        """Draw from rows that are all eligible."""
         return rows[(self._generator.random(number) * len(rows)).astype(np.int64)]
 
     def _all_eligible(self) -> np.ndarray:
-        rows = np.arange(self._ring.limit())
+        rows = self.stored_rows()
         good = np.compress(self._eligible(rows), rows)
         if not len(good):
             raise ValueError(
@@ -444,70 +534,219 @@ class ReplayBuffer:
         return good
 
     def _eligible(self, rows: np.ndarray) -> np.ndarray:
-        ring = self._ring
-        good = (ring.flags.take(rows) & VALID).astype(bool)
+        good: np.ndarray = self._flags.take(rows) & VALID != 0
         if self.sample_avail and self.stack_num > 1:
-            good &= kernels.has_history(rows, self.stack_num, ring.written, ring.flags)
+            before = self._walk(rows, self.stack_num - 1, forward=False)
+            good &= (before[1:] != before[:-1]).all(0)
         return good
 
-    def get(self, index: Any, key: str, stack_num: int | None = None) -> Any:
-        """One field at some rows; observations are stacked as `stack_num` says.
+    def read(
+        self, rows: np.ndarray, fields: Sequence[str] | None = None, stack_num: int | None = None
+    ) -> Batch:
+        """Read fields at rows.
 
         Args:
-            index: Row numbers.
+            rows: Row numbers [...], known to be good.
+            fields: Names of the fields; all by default.
+            stack_num: Frames a stack, for every field; by default for observations alone.
+        """
+        if not self._columns:
+            raise ValueError("the buffer is empty: nothing was ever added")
+        batch = {}
+        for name in self.field_names() if fields is None else fields:
+            frames = stack_num or (self.stack_num if name in ("obs", "obs_next") else 1)
+            if name == "obs_next":
+                batch[name] = self._obs_next(rows, frames)
+                continue
+            at = rows if frames == 1 else self.stacks(rows, frames)
+            if name in _FLAGS:
+                batch[name] = self._storage.convert(self._flags.take(at) & _FLAGS[name] != 0)
+            else:
+                batch[name] = self._field(name, at)
+        return from_leaves(batch)
+
+    def field_names(self) -> list[str]:
+        """Names of all fields: the usual ones, then the others."""
+        return list(dict.fromkeys([*FIELDS, *(path[0] for path in self._columns)]))
+
+    def field_paths(self, name: str) -> list[Path]:
+        """Paths of the stored leaves of a field."""
+        return [path for path in self._columns if path[0] == name]
+
+    def _field(self, name: str, at: np.ndarray | None) -> Any:
+        """One stored field: a leaf or a batch; without rows, all of it by slot."""
+        leaf = self._columns.get((name,))
+        if leaf is not None:
+            return self._by_slot(leaf) if at is None else self._take(leaf, at)
+        paths = self.field_paths(name)
+        if not paths and name not in FIELDS:
+            names = ", ".join(self.field_names())
+            raise KeyError(f"this buffer has no field {name!r}; it has: {names}")
+        columns = [self._columns[path] for path in paths]
+        values = [self._by_slot(c) if at is None else self._take(c, at) for c in columns]
+        return unflatten({path[1:]: value for path, value in zip(paths, values, strict=True)})
+
+    def _obs_next(self, rows: np.ndarray, frames: int) -> Any:
+        if self.ignore_obs_next:
+            after = self._walk(rows, 1)[1]
+            return self._field("obs", after if frames == 1 else self.stacks(after, frames))
+        before = self.stacks(rows, frames)[..., 1:] if frames > 1 else None
+        leaves = {path[1:]: self._next_values(path, rows, before) for path in self._finals}
+        return leaves[()] if () in leaves else unflatten(leaves)
+
+    def _next_values(self, path: Path, rows: np.ndarray, before: Any = None) -> Any:
+        """One leaf of next observations, after the frames at rows ``before`` [..., k]."""
+        after, positions, places = kernels.next_places(rows.reshape(-1), self._final, self.capacity)
+        at = after if before is None else np.column_stack([before.reshape(len(after), -1), after])
+        values = self._take(self._columns["obs", *path[1:]], at)
+        if len(positions):
+            index = self._storage.index(positions)
+            newest = index if before is None else (index, -1)
+            values[newest] = self._take(self._finals[path], places)
+        return values.reshape(*rows.shape, *values.shape[1:])
+
+    def _take(self, column: Any, rows: np.ndarray) -> Any:
+        if isinstance(column, np.ndarray):
+            return column.take(rows, 0)
+        return column[self._storage.index(rows)]
+
+    def before(self, rows: np.ndarray, mask: Any, history: int, fields: Sequence[str]) -> Batch:
+        """The rows before some: [..., history, ...], oldest first, with a mask.
+
+        Args:
+            rows: Indices [...].
+            mask: Which of them are transitions [...]; None if all are.
+            history: How many rows.
+            fields: Fields to read.
+        """
+        real = np.ones(rows.shape, bool) if mask is None else to_numpy(mask)
+        at = self.stacks(np.where(real, rows, 0), history + 1)
+        there = (at[..., :-1] != at[..., 1:]) & real[..., None]
+        return self.read(at[..., :-1], fields).replace(mask=self._storage.convert(there))
+
+    def get(self, index: Any, key: str, stack_num: int | None = None) -> Any:
+        """Read one field at some rows.
+
+        Args:
+            index: Indices.
             key: The field.
             stack_num: Frames a stack; for observations the buffer's own by default, else 1.
         """
-        return self._reader.read(self.rows(index), (key,), stack_num)[key]
+        return self._at(index, (key,), stack_num)[key]
 
     def __getitem__(self, index: Any) -> Batch:
-        return self._reader.read(self.rows(index))
+        return self._at(index)
+
+    def _at(self, index: Any, *arguments: Any) -> Batch:
+        rows = self.rows(index)
+        batch = self.read(np.atleast_1d(rows), *arguments)
+        row: Batch = batch if rows.ndim else batch[0]
+        return row
 
     def __getattr__(self, name: str) -> Any:
         # Only called for what is no attribute: `buffer.obs` is the field at every slot.
         if name.startswith("_"):
             raise AttributeError(name)
-        if not self._ring.columns:
+        if not self._columns:
             raise AttributeError(f"the buffer is empty, so it has no {name!r} yet")
-        if name not in self._reader.names():
+        if name not in self.field_names():
             raise AttributeError(
                 f"{type(self).__name__} has no field {name!r}; "
-                f"it has: {', '.join(self._reader.names())}"
+                f"it has: {', '.join(self.field_names())}"
             )
-        return self._reader.whole(name)
+        if name != "obs_next" and name not in _FLAGS:
+            return self._field(name, None)
+        read = self.read(np.arange(self.size), (name,), 1)
+        if name == "obs_next":
+            empty = self._storage.convert(self._flags & VALID == 0)
+            for _, leaf in flatten(read):
+                leaf[empty] = None if leaf.dtype == object else 0
+        return read.apply(self._by_slot)[name]
+
+    def _by_slot(self, column: Any) -> Any:
+        if self.n_envs == 1:
+            return column
+        return column.reshape(self.n_envs, self.capacity, *column.shape[1:])
 
     def __repr__(self) -> str:
-        if not self._ring.columns:
+        if not self._columns:
             return f"{type(self).__name__}()"
-        hidden = {"terminated", "truncated"} if self._intake.only_done else {"done"}
+        hidden = {"terminated", "truncated"} if self.schema.layout.only_done else {"done"}
         if self.ignore_obs_next:
             hidden.add("obs_next")
-        names = sorted(name for name in self._reader.names() if name not in hidden)
-        return layout(type(self).__name__, [(name, self._reader.whole(name)) for name in names])
+        names = sorted(name for name in self.field_names() if name not in hidden)
+        return layout(type(self).__name__, [(name, getattr(self, name)) for name in names])
 
     # --- files
 
-    def state_dict(self) -> dict[str, Any]:
-        """Everything there is to restore: ``meta`` can be written as JSON, ``arrays`` by path.
+    def training_state(self) -> dict[str, Any]:
+        """Everything needed to resume: ``meta`` can be written as JSON, ``arrays`` by path.
 
-        The rows are the buffer's own: use or copy them before you add anything.
+        The arrays are the buffer's own: use or copy them before anything is added.
         """
-        return buffer_files.state_dict(self)
+        return buffer_files.training_state(self)
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes over another buffer's contents; size and options have to be the same."""
-        self._express.disarm()
-        buffer_files.load_state_dict(self, state)
+    def load_training_state(self, state: dict[str, Any]) -> None:
+        """Take over another buffer's contents; size and options have to be the same."""
+        buffer_files.load_training_state(self, state)
 
-    def save(self, path: str | Path) -> None:
-        """Writes the buffer into one file of arrays, in one piece or not at all."""
+    def save(self, path: str | pathlib.Path) -> None:
+        """Write the buffer into one file of arrays, in one piece or not at all."""
         buffer_files.save(self, path)
 
     @classmethod
-    def load(cls, path: str | Path, storage: str | torch.device | Storage = "memory") -> Self:
-        """Reads a buffer that `save` wrote."""
+    def load(
+        cls, path: str | pathlib.Path, storage: str | torch.device | Storage = "memory"
+    ) -> Self:
+        """Read a buffer that `save` wrote."""
         buffer: Self = buffer_files.load(cls, path, storage)
         return buffer
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return buffer_files.restore, (type(self), self.state_dict())
+        return buffer_files.restore, (type(self), self.training_state())
+
+
+class ListReplayBuffer(ReplayBuffer):
+    """A buffer in memory that grows like a list instead of overwriting its oldest rows.
+
+    Growing changes the indices of all environments but the first.
+
+    Args:
+        n_envs: Number of environments.
+        storage: See `ReplayBuffer`; not files.
+        **options: See `ReplayBuffer`; there is no size.
+    """
+
+    def __init__(
+        self, n_envs: int = 1, storage: str | torch.device | Storage = "memory", **options: Any
+    ) -> None:
+        if isinstance(storage, DiskStorage) or str(storage).startswith("disk:"):
+            raise ValueError("a ListReplayBuffer lives in memory: use ReplayBuffer(size) for files")
+        super().__init__(_FIRST_CAPACITY * n_envs, n_envs, storage=storage, **options)
+
+    def options(self) -> dict[str, Any]:
+        """See `ReplayBuffer`; without a size."""
+        return {name: value for name, value in super().options().items() if name != "size"}
+
+    def _make_room(self, envs: np.ndarray) -> None:
+        if self._written[envs].max() == self.capacity:
+            self._grow(2 * self.capacity)
+        super()._make_room(envs)
+
+    def _grow(self, capacity: int) -> None:
+        """Make room for so many rows of each environment."""
+        size, storage = self.n_envs * capacity, self._storage
+        rows = (self._envs[:, None] * capacity + np.arange(self.capacity)).reshape(-1)
+        flags = storage.bookkeeping("flags", (size,), self._flags.dtype)
+        final = storage.bookkeeping("final", (size,), self._final.dtype)
+        flags[rows], final[rows] = self._flags, self._final
+        columns = {}
+        for path, column in self._columns.items():
+            columns[path] = storage.array(".".join(path), (size, *column.shape[1:]), column.dtype)
+            columns[path][storage.index(rows)] = column
+        self.capacity, self._columns, self._flags, self._final = capacity, columns, flags, final
+
+
+def _like(found: np.ndarray, rows: np.ndarray) -> Any:
+    """A whole number where the index was one."""
+    return int(found) if rows.ndim == 0 else found

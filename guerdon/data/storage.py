@@ -17,19 +17,22 @@ class Storage(Protocol):
     """Makes arrays of zeros and lengthens them. Bookkeeping is in NumPy whatever the storage."""
 
     def convert(self, value: Any) -> Array:
-        """A value as an array of the kind that is stored."""
+        """Return a value as an array of the kind that is stored."""
 
     def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
-        """An array for data."""
+        """Make an array for data."""
+
+    def index(self, rows: np.ndarray) -> Any:
+        """Return row numbers as an index of such arrays."""
 
     def bookkeeping(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """An array for flags and counters."""
+        """Make an array for flags and counters."""
 
     def grow(self, name: str, array: Any, rows: int) -> Any:
-        """The same array with more rows; those added are zero."""
+        """Return the same array with more rows, which are zero."""
 
     def drop(self, name: str) -> None:
-        """Forgets an array."""
+        """Delete an array."""
 
 
 class MemoryStorage:
@@ -38,13 +41,15 @@ class MemoryStorage:
     def convert(self, value: Any) -> Array:
         """See `Storage`."""
         array = leaves.from_ndarray(np.asarray(leaves.to_numpy(value)))
-        if not array.dtype.isnative:
-            return array.astype(array.dtype.newbyteorder("="))
-        return array if array.flags.c_contiguous else array.copy()
+        return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
     def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
         """See `Storage`."""
         return self.bookkeeping(name, shape, dtype)
+
+    def index(self, rows: np.ndarray) -> Any:
+        """See `Storage`."""
+        return rows
 
     def bookkeeping(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """See `Storage`."""
@@ -62,7 +67,7 @@ class MemoryStorage:
 
 
 class TorchStorage(MemoryStorage):
-    """Torch tensors on a device."""
+    """Torch tensors on a device, which autograd can use although a collector makes them."""
 
     def __init__(self, device: str | torch.device) -> None:
         self.device = torch.device(device)
@@ -74,38 +79,41 @@ class TorchStorage(MemoryStorage):
         if not isinstance(value, Array):
             value = np.asarray(value)
         if isinstance(value, np.ndarray) and value.dtype.kind in "OSU":
-            return leaves.from_ndarray(value)  # `array` says why not
+            return leaves.from_ndarray(value)  # `array` raises the error
         return torch.as_tensor(value, device=self.device).detach()
 
+    @torch.inference_mode(mode=False)
     def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
         """See `Storage`."""
         if not isinstance(dtype, torch.dtype):
             raise TypeError(_no_objects(name, "storage on a device"))
         return torch.zeros(shape, dtype=dtype, device=self.device)
 
+    def index(self, rows: np.ndarray) -> Any:
+        """See `Storage`."""
+        return torch.from_numpy(rows).to(self.device, non_blocking=True)
+
+    @torch.inference_mode(mode=False)
     def grow(self, name: str, array: Any, rows: int) -> Any:
         """See `Storage`."""
-        if isinstance(array, np.ndarray):
-            return super().grow(name, array, rows)
+        del name
         more = array.new_zeros((rows - len(array), *array.shape[1:]))
         return torch.cat([array, more])
 
 
 class DiskStorage(MemoryStorage):
-    """Memory-mapped files in a folder: they outlive the process, also one that was killed.
+    """Memory-mapped files in a folder, which outlive the process, also one that is killed.
 
     Args:
-        folder: Where the files are; made if it is not there.
+        folder: Folder of the files; created if missing.
     """
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.stamp: Any = None
-        """What the description in the folder was last written for."""
 
     def bookkeeping(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """See `Storage`; a file that is already there is opened with what it holds."""
+        """See `Storage`; a file that exists is opened with its contents."""
         if np.dtype(dtype).hasobject:
             raise TypeError(_no_objects(name, "files"))
         path = self._path(name)
@@ -124,14 +132,13 @@ class DiskStorage(MemoryStorage):
     def drop(self, name: str) -> None:
         """See `Storage`."""
         self._path(name).unlink(missing_ok=True)
-        self.stamp = None
 
     def holds(self, name: str) -> bool:
         """Whether there is an array of that name."""
         return self._path(name).exists()
 
     def read_meta(self) -> dict[str, Any] | None:
-        """What was last written with `write_meta`; None in a new folder."""
+        """The description of the buffer in the folder; None if the folder is new."""
         path = self.folder / "meta.json"
         if not path.exists():
             return None
@@ -150,7 +157,7 @@ def _no_objects(name: str, what: str) -> str:
 
 
 def _reserve(path: Path, size: int) -> None:
-    """Makes a file that long now: writing into a hole of a full disk would kill the process."""
+    """Allocate the file now: writing into a hole of a full disk would kill the process."""
     with path.open("ab") as file:
         if not hasattr(os, "posix_fallocate"):  # not everywhere
             file.truncate(size)
@@ -166,7 +173,7 @@ def _reserve(path: Path, size: int) -> None:
 
 
 def make_storage(storage: "str | torch.device | Storage") -> "Storage":
-    """The storage that a name stands for.
+    """Return the storage that a name stands for.
 
     Args:
         storage: ``"memory"``, ``"disk:FOLDER"``, a device (``"cpu"``, ``"cuda:0"``: torch tensors

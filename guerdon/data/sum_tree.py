@@ -1,16 +1,12 @@
-"""A sum tree over the rows of a buffer: an array in which node i is the sum of 2i and 2i + 1."""
+"""A sum tree: an array in which node i is the sum of nodes 2i and 2i + 1."""
 
 import numpy as np
 from numba import njit
 
-from guerdon.data.kernels import VALID
-
-EPSILON = 1e-8  # so that no error is so small that its row is never seen again
-
 
 @njit(cache=True)
 def set_leaves(tree: np.ndarray, rows: np.ndarray, values: np.ndarray) -> None:
-    """Sets leaves of a sum tree, and the sums above them."""
+    """Set leaves, and the sums above them."""
     capacity = tree.size // 2
     for i in range(rows.size):
         tree[capacity + rows[i]] = values[i]
@@ -21,41 +17,15 @@ def set_leaves(tree: np.ndarray, rows: np.ndarray, values: np.ndarray) -> None:
             node //= 2
 
 
-@njit(cache=True)
-def set_newest(
-    tree: np.ndarray, envs: np.ndarray, written: np.ndarray, flags: np.ndarray, value: float
-) -> None:
-    """Gives the rows that environments wrote last a value; those that are not valid get 0."""
-    n_envs = written.size
-    slots = flags.size // n_envs
-    rows = np.empty(envs.size, np.int64)
-    values = np.empty(envs.size)
-    for i in range(envs.size):
-        rows[i] = ((written[envs[i]] - 1) % slots) * n_envs + envs[i]
-        values[i] = value if flags[rows[i]] & VALID else 0.0
-    set_leaves(tree, rows, values)
-
-
-@njit(cache=True)
-def update(
-    tree: np.ndarray, flags: np.ndarray, rows: np.ndarray, weights: np.ndarray, alpha: float
-) -> float:
-    """Sets priorities from weights (errors), where a row is still valid.
-
-    Returns:
-        The largest priority set, or -1 (and nothing is set) if a weight is not a finite number.
-    """
-    values = np.empty(rows.size)
-    largest = 0.0
-    for i in range(rows.size):
-        values[i] = (abs(weights[i]) + EPSILON) ** alpha
-        if not np.isfinite(values[i]):
-            return -1.0
-        if not flags[rows[i]] & VALID:
-            values[i] = 0.0
-        largest = max(largest, values[i])
-    set_leaves(tree, rows, values)
-    return largest
+def set_all(tree: np.ndarray, values: np.ndarray) -> None:
+    """Set all leaves at once; those past the values become 0."""
+    width = len(tree) // 2
+    tree[width:] = 0.0
+    tree[width : width + len(values)] = values
+    while width > 1:
+        level = tree[width : 2 * width]
+        width //= 2
+        tree[width : 2 * width] = level[::2] + level[1::2]
 
 
 @njit(cache=True)

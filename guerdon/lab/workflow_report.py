@@ -161,7 +161,7 @@ def _frames(folder: Path) -> list[tuple[str, Sequence[np.ndarray], np.ndarray]]:
     """Frames with and without success, and what the classifier says of them."""
     members, meta = load_classifier(folder / "classifier")
     model = ClassifierReward({"min_precision": 0.0, "min_recall": 0.0})
-    model.load_state_dict({"members": [each.state_dict() for each in members], "meta": meta})
+    model.load_training_state({"members": [each.state_dict() for each in members], "meta": meta})
     frames = load_frames(folder / "data/positive", folder / "data/negative", model.image_keys)
     draws = np.random.default_rng(0)
     kinds = []

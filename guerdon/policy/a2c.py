@@ -52,7 +52,7 @@ class A2C(Policy):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.actions = make_actions(self.action_space, "a2c")
-        self.fields = ("obs", *self.actions.fields, "rew", "terminated")  # type: ignore[misc]
+        self.fields = ("obs", *self.actions.fields, "rew", "terminated", "obs_next")  # type: ignore[misc]
         self.model = self.create_model(ActorCritic)
         self.optimizers["model"] = Optimizer(
             self.model.parameters(),
@@ -72,9 +72,9 @@ class A2C(Policy):
         output = half(self.model, "actor")(self.observation(obs))
         return self.actions.log_prob(output, act)
 
-    def process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> Batch:
-        """The real rows, with advantages and returns."""
-        return with_advantages(self, self.model, self.actions, batch, buffer, indices)
+    def process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> Batch:  # noqa: ARG002
+        """The transitions, with advantages and returns."""
+        return with_advantages(self, self.model, self.actions, batch)
 
     def learn(self, batch: Batch, **_: Any) -> Metrics:
         """One step with all rows."""

@@ -22,30 +22,24 @@ CHUNK = 4096  # rows a pass, so that images fit into memory
 
 
 @torch.no_grad()
-def with_advantages(
-    policy: Policy, model: Any, actions: Actions, batch: Batch, buffer: Any, indices: np.ndarray
-) -> Batch:
-    """The real rows of a rollout, with ``log_prob``, ``value``, ``advantage`` and ``returns``.
+def with_advantages(policy: Policy, model: Any, actions: Actions, batch: Batch) -> Batch:
+    """The transitions of a rollout, with ``log_prob``, ``value``, ``advantage`` and ``returns``.
 
-    Log-probabilities and values are those of the policy as it is. Values of next observations are
-    those of the following rows; only where none follows, and the episode did not terminate, the
-    next observation itself is looked at. Rows that are no data are never looked at.
+    Log-probabilities and values are those of the current policy. The value of a next observation is
+    that of the following row; only where none follows, and the episode did not terminate, the next
+    observation itself is evaluated.
 
     Args:
-        policy: Whose options and device are used.
-        model: Computes both halves when called, and may compute one half as ``critic``.
-        actions: What the model's output means.
+        policy: Has the options and the device.
+        model: Computes actor and critic when called, and may compute one of them as ``critic``.
+        actions: The distributions of the model's output.
         batch: A rollout [T, B, ...], with the reward resolved.
-        buffer: Where it comes from.
-        indices: Its rows there, [T, B].
     """
-    mask, cut, terminated = (np.asarray(x) for x in (batch.mask, batch.cut, batch.terminated))
-    obs = flat_rows(policy.observation(batch.obs))
-    act = policy.tensor(actions.taken(batch)).flatten(0, 1)
-    real = None
-    if not mask.all():
-        real = torch.from_numpy(np.flatnonzero(mask)).to(policy.device)
-        obs, act = index_rows(obs, real), act[real]
+    obs, obs_next = (flat_rows(policy.observation(batch[key])) for key in ("obs", "obs_next"))
+    act = actions.taken(batch).flatten(0, 1)
+    rows = valid_rows(batch.mask)
+    if rows is not None:
+        obs, act = index_rows(obs, rows), act[rows]
     log_probs, values = [], []
     for start in range(0, len(act), CHUNK):
         part = slice(start, start + CHUNK)
@@ -54,28 +48,40 @@ def with_advantages(
         values.append(output["value"])
     log_prob, value = (x[0] if len(x) == 1 else torch.cat(x) for x in (log_probs, values))
 
-    values_now = np.zeros(mask.shape, np.float32)
-    values_now[mask] = numbers(value)
-    values_next = np.zeros_like(values_now)
+    values_now = spread(value, rows, batch.mask)
+    values_next = torch.zeros_like(values_now)
     values_next[:-1] = values_now[1:]
-    bootstraps = cut & ~terminated & mask
-    if bootstraps.any():
-        ends = policy.observation(buffer.get(indices[bootstraps], "obs_next"))
-        values_next[bootstraps] = numbers(half(model, "critic")(ends)["value"])
+    ends = (batch.cut & ~batch.terminated & batch.mask).flatten().nonzero().squeeze(-1)
+    if len(ends):
+        last = half(model, "critic")(index_rows(obs_next, ends))["value"]
+        values_next.view(-1)[ends] = last
     advantage = ops.generalized_advantage(
-        rew=numbers(batch.rew),
+        rew=batch.rew.float(),  # users may have stored whole numbers
         value=values_now,
         value_next=values_next,
-        discount=np.where(terminated, np.float32(0), np.float32(policy.config.gamma)),
-        cut=cut,
+        discount=policy.config.gamma * (~batch.terminated).float(),
+        cut=batch.cut,
         gae_lambda=policy.config.gae_lambda,
-        mask=mask,
-    )
-    flat = policy.tensor(advantage).flatten()
-    if real is not None:
-        flat = flat[real]
-    rows = {"log_prob": log_prob, "value": value, "advantage": flat, "returns": flat + value}
-    return from_leaves(rows | {"obs": obs, "act": act})
+        mask=batch.mask,
+    ).flatten()
+    if rows is not None:
+        advantage = advantage[rows]
+    found = {"log_prob": log_prob, "value": value, "advantage": advantage}
+    return from_leaves({**found, "returns": advantage + value, "obs": obs, "act": act})
+
+
+def valid_rows(mask: Tensor) -> Tensor | None:
+    """The flat indices of transitions; None if all rows are."""
+    return None if bool(mask.all()) else mask.flatten().nonzero().squeeze(-1)
+
+
+def spread(values: Tensor, rows: Tensor | None, mask: Tensor) -> Tensor:
+    """Values of transitions as [T, B]; 0 where there is none."""
+    if rows is None:
+        return values.view(mask.shape)
+    full = values.new_zeros(mask.numel())
+    full[rows] = values
+    return full.view(mask.shape)
 
 
 def minibatches(
@@ -107,15 +113,8 @@ def flat_rows(obs: Any) -> Any:
 
 
 def index_rows(obs: Any, rows: Any) -> Any:
-    """Some rows of observations: a slice, or row numbers."""
+    """Rows of observations, by any index."""
     if isinstance(obs, dict | Batch):
         return {key: index_rows(value, rows) for key, value in obs.items()}
     # Several times as fast as obs[rows] for row numbers.
-    return obs[rows] if isinstance(rows, slice) else obs.index_select(0, rows)
-
-
-def numbers(values: Any) -> np.ndarray:
-    """Arrays or tensors as arrays, in single precision."""
-    if isinstance(values, Tensor):
-        values = values.numpy(force=True)
-    return np.asarray(values, np.float32)
+    return obs.index_select(0, rows) if isinstance(rows, Tensor) else obs[rows]

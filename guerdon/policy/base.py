@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from torch import Tensor, nn
 
 from guerdon.config.registry import Registry
 from guerdon.config.validation import validated
-from guerdon.data import ListReplayBuffer, ReplayBuffer
+from guerdon.data import ReplayBuffer, Rollout
 from guerdon.data.batch import Batch
+from guerdon.data.leaves import to_device
 from guerdon.nn import create_model, seeded
 from guerdon.nn.config import ModelConfig
 from guerdon.nn.spaces import seen_parts, seen_space
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    import numpy as np
 
     from guerdon.nn.optimizer import Optimizer
 
@@ -33,11 +35,14 @@ class Resolver(Protocol):
     def fields(self) -> Sequence[str]:
         """The fields that `resolve` needs."""
 
-    def resolve(self, batch: Batch, rows: np.ndarray | None = None, buffer: Any = None) -> Batch:
-        """Sets the reward that the learner shall believe, of these rows of a buffer."""
+    def transform(self, batch: Batch, indices: np.ndarray, source: Any) -> Batch:
+        """Prepare transitions as they were read."""
 
-    def view(self, buffer: Any) -> Any:
-        """A buffer with rewards resolved as they are read."""
+    def resolve(self, batch: Batch) -> Batch:
+        """Return transitions on the learner's device with its reward."""
+
+    def view(self, source: Any, device: torch.device) -> Any:
+        """A buffer whose rewards are resolved as they are read."""
 
 
 class PolicyConfig(BaseModel):
@@ -154,14 +159,10 @@ class Policy(nn.Module):
         """Whether it is collecting."""
         return self.training and not self.updating
 
-    def tensor(self, value: Any, dtype: torch.dtype | None = None) -> Tensor:
-        """An array as a tensor on this policy's device."""
-        if isinstance(value, np.ndarray):
-            # Torch warns of read-only arrays, which is what stacked frames are.
-            value = torch.from_numpy(value if value.flags.writeable else value.copy())
-        if dtype is None and value.device == self.device:
-            return value  # type: ignore[no-any-return] # even an idle `to` takes its time
-        return value.to(device=self.device, dtype=dtype)  # type: ignore[no-any-return]
+    def tensor(self, value: Any) -> Tensor:
+        """An array as a tensor on this policy's device, in single precision."""
+        tensor: Tensor = to_device(value, self.device)
+        return tensor
 
     def observation(self, obs: Any) -> Any:
         """Observations as the networks take them: a tensor, or a dictionary of tensors."""
@@ -170,8 +171,7 @@ class Policy(nn.Module):
     def _tensors(self, obs: Any) -> Any:
         if isinstance(obs, Batch | dict):
             return {key: self._tensors(value) for key, value in obs.items()}
-        tensor = self.tensor(obs)
-        return tensor.float() if tensor.dtype == torch.float64 else tensor
+        return to_device(obs, self.device)
 
     def create_model(self, default: Any) -> Any:
         """Makes the network: the user's where there is one, else the default; from this seed."""
@@ -204,27 +204,34 @@ class Policy(nn.Module):
 
     # --- learning
 
-    def make_buffer(self, size: int, n_envs: int, seed: int) -> ReplayBuffer:
-        """The buffer it learns from.
+    def make_buffer(
+        self, size: int, n_envs: int, seed: int, history: int = 0
+    ) -> ReplayBuffer | Rollout:
+        """What it learns from: a rollout on-policy, a replay buffer off-policy.
 
         Args:
-            size: Transitions held at most; 0 is without end.
-            n_envs: Environments that write.
-            seed: Of the generator that samples.
+            size: Number of transitions.
+            n_envs: Number of environments.
+            seed: Random seed for sampling.
+            history: Earlier rows that rewards read, across rollouts.
         """
-        if not size:
-            return ListReplayBuffer(n_envs=n_envs, seed=seed)
+        if self.on_policy:
+            return Rollout(max(-(-size // n_envs), 1), n_envs, history)
         return ReplayBuffer(size, n_envs=n_envs, seed=seed)
 
     def update(
-        self, batch_size: int, buffer: ReplayBuffer, reward: Resolver | None = None, **options: Any
+        self,
+        batch_size: int,
+        source: ReplayBuffer | Rollout,
+        reward: Resolver | None = None,
+        **options: Any,
     ) -> Metrics:
-        """Reads a batch, resolves its reward, and learns from it.
+        """Read a batch, resolve its reward, and learn from it.
 
         Args:
             batch_size: Transitions to sample; on-policy, the size of minibatches.
-            buffer: Where to read from.
-            reward: Says what transitions are worth; the environment's word by default.
+            source: Where to read from.
+            reward: Reward; the environment's by default.
             **options: For `learn`.
         """
         if reward is not None and not hasattr(reward, "resolve"):
@@ -234,16 +241,18 @@ class Policy(nn.Module):
             )
         self.updating = True
         try:
-            batch, indices = self.read(batch_size, buffer, self._reads(reward))
-            view: Any = buffer
+            batch, indices = self.read(batch_size, source, self._reads(reward))
+            view: Any = source
             if reward is None:
+                batch = batch.to_device(self.device)
                 batch.rew_env = batch.rew
             else:
-                batch = reward.resolve(batch, indices, buffer)
-                view = reward.view(buffer)
+                batch = reward.transform(batch, indices, source).to_device(self.device)
+                batch = reward.resolve(batch)
+                view = reward.view(source, self.device)
             batch = self.process_fn(batch, view, indices)
             metrics = self.learn(batch, batch_size=batch_size, **options)
-            self.post_process_fn(batch, buffer, indices)
+            self.post_process_fn(batch, source, indices)
         finally:
             self.updating = False
         self.updates += 1
@@ -257,20 +266,23 @@ class Policy(nn.Module):
         return self._read_for[1]
 
     def read(
-        self, batch_size: int, buffer: ReplayBuffer, fields: tuple[str, ...]
+        self, batch_size: int, source: Any, fields: tuple[str, ...]
     ) -> tuple[Batch, np.ndarray]:
-        """What `update` learns from: the batch, and its rows' numbers."""
+        """What `update` learns from: the batch, and its indices."""
+        found: tuple[Batch, np.ndarray]
         if self.on_policy:
-            return buffer.rollout(fields)
-        return buffer.sample(batch_size, length=self.segment_length, fields=fields)
+            found = source.rollout(fields)
+        else:
+            found = source.sample(batch_size, length=self.segment_length, fields=fields)
+        return found
 
     def process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> Batch:  # noqa: ARG002
-        """Computes what depends on time, such as returns and advantages.
+        """Compute what depends on time, such as returns and advantages.
 
         Args:
-            batch: What was read, with the reward resolved.
-            buffer: The buffer, with rewards resolved as they are read.
-            indices: The rows of the batch.
+            batch: What was read, as tensors with the reward resolved.
+            buffer: The buffer or rollout, with rewards resolved as they are read.
+            indices: The indices of the batch.
         """
         return batch
 
@@ -278,8 +290,8 @@ class Policy(nn.Module):
         """Improves the policy with a batch."""
         raise NotImplementedError
 
-    def post_process_fn(self, batch: Batch, buffer: ReplayBuffer, indices: np.ndarray) -> None:
-        """Changes the buffer after learning: new priorities, where it has any."""
+    def post_process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> None:
+        """Change the buffer after learning: new priorities, where it has any."""
 
     def update_normalizer(self, model: Any, obs: Any) -> None:
         """Lets a model's normaliser of observations see new ones, if it has one that changes."""

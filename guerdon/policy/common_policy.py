@@ -12,8 +12,9 @@ from pydantic import ConfigDict, Field, field_validator
 from torch import Tensor, nn
 
 from guerdon.config.attr_dict import AttrDict
-from guerdon.data import BufferManager, PrioritizedReplayBuffer
+from guerdon.data import MixedReplay, PrioritizedReplayBuffer
 from guerdon.data.batch import Batch, from_leaves
+from guerdon.data.leaves import to_numpy
 from guerdon.nn import Armor, seeded
 from guerdon.nn.armor_plugins import Sampler
 from guerdon.nn.optimizer import Optimizer
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from collections import deque
     from collections.abc import Iterator, Mapping
 
-    from guerdon.data import ReplayBuffer
+    from guerdon.data import ReplayBuffer, Rollout
 
 _TRIES = 10  # draws for a batch of samples, of which each may give fewer than it should
 _PARTS = ("learn", "collect", "eval")
@@ -197,15 +198,21 @@ class CommonPolicy(CommonHooks, Policy):
 
     # --- learning
 
-    def make_buffer(self, size: int, n_envs: int, seed: int) -> ReplayBuffer:
-        """A prioritized buffer, if that is wanted."""
+    def make_buffer(
+        self, size: int, n_envs: int, seed: int, history: int = 0
+    ) -> ReplayBuffer | Rollout:
+        """See `Policy`; a prioritized one, if that is wanted."""
         if not self.config.prioritized:
-            return super().make_buffer(size, n_envs, seed)
+            return super().make_buffer(size, n_envs, seed, history)
         config = self.config
         return PrioritizedReplayBuffer(size, config.alpha, config.beta, n_envs=n_envs, seed=seed)
 
     def update(
-        self, batch_size: int, buffer: ReplayBuffer, reward: Resolver | None = None, **options: Any
+        self,
+        batch_size: int,
+        source: ReplayBuffer | Rollout,
+        reward: Resolver | None = None,
+        **options: Any,
     ) -> Metrics:
         """See `Policy`; ``_cfg.learn.batch_size`` is what it is called with."""
         if self._batch_size not in (None, batch_size):
@@ -214,18 +221,17 @@ class CommonPolicy(CommonHooks, Policy):
                 f"{batch_size}: give both the same value, or leave out the first"
             )
         self._cfg.learn.batch_size = batch_size
-        return super().update(batch_size, buffer, reward, **options)
+        return super().update(batch_size, source, reward, **options)
 
     def read(
-        self, batch_size: int, buffer: ReplayBuffer, fields: tuple[str, ...]
+        self, batch_size: int, source: Any, fields: tuple[str, ...]
     ) -> tuple[Batch, np.ndarray]:
         """The whole rollout; or a segment for every sample."""
         fields = (*fields, "policy") if self._kept else fields
-        if self.on_policy:
-            return buffer.rollout(fields)
-        if isinstance(buffer, PrioritizedReplayBuffer | BufferManager):
-            buffer.set_beta(self._beta)
-        return buffer.sample(batch_size, length=self._get_segment_len(), fields=fields)
+        if isinstance(source, PrioritizedReplayBuffer | MixedReplay):
+            source.set_beta(self._beta)
+        self.segment_length = self._get_segment_len()
+        return super().read(batch_size, source, fields)
 
     def process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> Batch:
         """The list ``samples``; off-policy the ``row`` where each begins, and its ``weight``."""
@@ -264,7 +270,7 @@ class CommonPolicy(CommonHooks, Policy):
     def _first_samples(self, batch: Batch, indices: np.ndarray) -> Iterator[tuple[Any, int, float]]:
         """The first sample of each segment that has one, where it begins, and its weight."""
         rows = indices.reshape(-1, indices.shape[-1])[0]
-        weights = np.asarray(batch.weight) if "weight" in batch else np.ones(len(rows))
+        weights = to_numpy(batch.weight) if "weight" in batch else np.ones(len(rows))
         for b, cache in self._trajectories(batch):
             for sample in (self._get_train_sample(cache) or [])[:1]:
                 yield sample, int(rows[b]), float(weights[b])
@@ -275,15 +281,15 @@ class CommonPolicy(CommonHooks, Policy):
         table = {
             "obs": self.observation(batch.obs),
             "next_obs": self.observation(batch.obs_next),
-            "reward": self.tensor(batch.rew, torch.float32),
+            "reward": self.tensor(batch.rew),
             "done": self.tensor(batch.terminated),
             "output": {"action": self._from_env(batch.act), **kept},
         }
         if batch.rew.ndim == 1:
             table = stack([table])
         shape = table["reward"].shape
-        mask = np.asarray(batch.mask) if "mask" in batch else np.ones(shape, bool)
-        cut = np.asarray(batch.cut) if "cut" in batch else np.zeros(shape, bool)
+        mask = to_numpy(batch.mask) if "mask" in batch else np.ones(shape, bool)
+        cut = to_numpy(batch.cut) if "cut" in batch else np.zeros(shape, bool)
         return trajectories(table, mask, cut, self._process_transition)
 
     def learn(self, batch: Batch, *, batch_size: int = 64, repeat: int = 1, **_: Any) -> Metrics:
@@ -304,9 +310,9 @@ class CommonPolicy(CommonHooks, Policy):
                     learned = self._forward_learn({**data, "weight": None})
         return {f"train/{key}": value for key, value in learned.items() if _is_number(value)}
 
-    def post_process_fn(self, batch: Batch, buffer: ReplayBuffer, indices: np.ndarray) -> None:  # noqa: ARG002
+    def post_process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> None:  # noqa: ARG002
         """New priorities, where there are any."""
-        prioritized = isinstance(buffer, PrioritizedReplayBuffer | BufferManager)
+        prioritized = isinstance(buffer, PrioritizedReplayBuffer | MixedReplay)
         if prioritized and batch.get("priority") is not None:
             buffer.update_weight(batch.row, batch.priority)
 

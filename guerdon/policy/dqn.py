@@ -9,7 +9,7 @@ from gymnasium import spaces
 from pydantic import BaseModel, ConfigDict, Field
 
 from guerdon import ops
-from guerdon.data import BufferManager, PrioritizedReplayBuffer
+from guerdon.data import MixedReplay, PrioritizedReplayBuffer
 from guerdon.data.batch import Batch, from_leaves
 from guerdon.nn import Armor, ModelConfig, QNetwork
 from guerdon.nn.optimizer import Optimizer
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from guerdon.data import ReplayBuffer
+    from guerdon.data import ReplayBuffer, Rollout
 
 
 class EpsilonConfig(BaseModel):
@@ -114,10 +114,12 @@ class DQN(Policy):
         self.epsilon = schedule.start
         self._beta = config.beta
 
-    def make_buffer(self, size: int, n_envs: int, seed: int) -> ReplayBuffer:
-        """A prioritized buffer, if that is wanted."""
+    def make_buffer(
+        self, size: int, n_envs: int, seed: int, history: int = 0
+    ) -> ReplayBuffer | Rollout:
+        """See `Policy`; a prioritized one, if that is wanted."""
         if not self.config.prioritized:
-            return super().make_buffer(size, n_envs, seed)
+            return super().make_buffer(size, n_envs, seed, history)
         config = self.config
         return PrioritizedReplayBuffer(size, config.alpha, config.beta, n_envs=n_envs, seed=seed)
 
@@ -138,12 +140,12 @@ class DQN(Policy):
         self._beta = self.config.beta + (1 - self.config.beta) * min(progress, 1.0)
 
     def read(
-        self, batch_size: int, buffer: ReplayBuffer, fields: tuple[str, ...]
+        self, batch_size: int, source: Any, fields: tuple[str, ...]
     ) -> tuple[Batch, np.ndarray]:
-        """Samples, with the bias of priorities undone as far as it is time to."""
-        if isinstance(buffer, PrioritizedReplayBuffer | BufferManager):
-            buffer.set_beta(self._beta)
-        return super().read(batch_size, buffer, fields)
+        """See `Policy`; with the current exponent of importance weights."""
+        if isinstance(source, PrioritizedReplayBuffer | MixedReplay):
+            source.set_beta(self._beta)
+        return super().read(batch_size, source, fields)
 
     @torch.no_grad()
     def process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> Batch:  # noqa: ARG002
@@ -178,9 +180,9 @@ class DQN(Policy):
             "train/learning_rate": self.optimizers["model"].learning_rate,
         }
 
-    def post_process_fn(self, batch: Batch, buffer: ReplayBuffer, indices: np.ndarray) -> None:
+    def post_process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> None:
         """New priorities."""
-        if "error" in batch and isinstance(buffer, PrioritizedReplayBuffer | BufferManager):
+        if "error" in batch and isinstance(buffer, PrioritizedReplayBuffer | MixedReplay):
             buffer.update_weight(indices, batch.error.abs())
 
     def training_state(self) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from gymnasium import spaces
 from pydantic import BaseModel, ConfigDict, Field
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from guerdon.nn.models import QNetwork
 from guerdon.ops.returns import backward_scan
-from guerdon.policy.advantages import CHUNK, index_rows, numbers
+from guerdon.policy.advantages import CHUNK, flat_rows, index_rows, spread, valid_rows
 
 if TYPE_CHECKING:
     from guerdon.data.batch import Batch
@@ -53,49 +52,46 @@ class IntrinsicCritic(QNetwork):
 
 
 @torch.no_grad()
-def with_intrinsic(
-    policy: Policy, critic: IntrinsicCritic, batch: Batch, rows: Batch, buffer: Any, indices: Any
-) -> Batch:
-    """Rows with the advantages of both kinds added, ``intrinsic_value`` and ``intrinsic_returns``.
+def with_intrinsic(policy: Policy, critic: IntrinsicCritic, batch: Batch, rows: Batch) -> Batch:
+    """Add the advantages of the second value, ``intrinsic_value`` and ``intrinsic_returns``.
 
     Args:
-        policy: Whose options and device are used.
-        critic: Knows the second value.
+        policy: Has the options and the device.
+        critic: Computes the second value.
         batch: A rollout [T, B, ...], with the reward resolved.
-        rows: Its real rows, with the advantages of the reward.
-        buffer: Where it comes from.
-        indices: Its rows there, [T, B].
+        rows: Its transitions, with the advantages of the reward.
     """
-    config, mask = policy.config.intrinsic, np.asarray(batch.mask)
+    config, mask = policy.config.intrinsic, batch.mask
     pieces = range(0, len(rows.act), CHUNK)
-    seen = [critic.value(index_rows(rows.obs, slice(i, i + CHUNK))) for i in pieces]
-    known = torch.cat(seen)
-    value = np.zeros(mask.shape, np.float32)
-    value[mask] = numbers(known)
-    newest = mask & (np.cumsum(mask[::-1], axis=0)[::-1] == 1)
-    stops = mask & np.asarray(batch.cut) if config.episodic else newest
-    discount = np.full(mask.shape, config.gamma, np.float32)
+    known = torch.cat([critic.value(index_rows(rows.obs, slice(i, i + CHUNK))) for i in pieces])
+    valid = valid_rows(mask)
+    value = spread(known, valid, mask)
+    newest = mask & (mask.flip(0).cumsum(0).flip(0) == 1)
+    stops = mask & batch.cut if config.episodic else newest
+    discount = torch.full_like(value, config.gamma)
     if config.episodic:
-        discount[np.asarray(batch.terminated)] = 0.0
-    value_next = np.zeros_like(value)
-    # The next value is that of the next real row, also where an episode begins with it.
-    value_next[:-1] = backward_scan(value, np.where(mask, np.float32(0), np.float32(1)))[1:]
-    ends = policy.observation(buffer.get(indices[stops], "obs_next"))
-    value_next[stops] = numbers(critic.value(ends))
+        discount = discount * ~batch.terminated
+    value_next = torch.zeros_like(value)
+    # The next value is that of the next transition, also where an episode begins with it.
+    value_next[:-1] = backward_scan(value, (~mask).float())[1:]
+    ends = stops.flatten().nonzero().squeeze(-1)
+    obs_next = flat_rows(policy.observation(batch.obs_next))
+    value_next.view(-1)[ends] = critic.value(index_rows(obs_next, ends))
     delta = intrinsic_reward(batch, config.terms) + discount * value_next - value
-    trace = np.where(stops, np.float32(0), discount * np.float32(policy.config.gae_lambda))
+    trace = torch.where(stops, 0.0, discount * policy.config.gae_lambda)
     advantage = backward_scan(
-        np.where(mask, delta, np.float32(0)), np.where(mask, trace, np.float32(1))
-    )
-    flat = policy.tensor(advantage[mask])
+        torch.where(mask, delta, 0.0), torch.where(mask, trace, torch.ones_like(trace))
+    ).flatten()
+    if valid is not None:
+        advantage = advantage[valid]
     return rows.replace(
-        advantage=rows.advantage + config.coefficient * flat,
+        advantage=rows.advantage + config.coefficient * advantage,
         intrinsic_value=known,
-        intrinsic_returns=flat + known,
+        intrinsic_returns=advantage + known,
     )
 
 
-def intrinsic_reward(batch: Batch, terms: list[str]) -> np.ndarray:
+def intrinsic_reward(batch: Batch, terms: list[str]) -> Tensor:
     """The sum [T, B] of some terms of a resolved reward."""
     there = list(batch.rew_terms.keys()) if "rew_terms" in batch else []
     for name in terms:
@@ -104,5 +100,4 @@ def intrinsic_reward(batch: Batch, terms: list[str]) -> np.ndarray:
                 f"'policy.intrinsic.terms' names {name!r}, but the reward has the terms {there}: "
                 "add it to 'reward.terms' with the weight 0"
             )
-    total: np.ndarray = np.stack([numbers(batch.rew_terms[name]) for name in terms]).sum(0)
-    return total
+    return torch.stack([batch.rew_terms[name] for name in terms]).sum(0)

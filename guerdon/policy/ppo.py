@@ -64,7 +64,7 @@ class PPO(Policy):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.actions = make_actions(self.action_space, "ppo")
-        self.fields = ("obs", *self.actions.fields, "rew", "terminated")  # type: ignore[misc]
+        self.fields = ("obs", *self.actions.fields, "rew", "terminated", "obs_next")  # type: ignore[misc]
         self.model = self.create_model(ActorCritic)
         parameters = [*self.model.parameters()]
         self.intrinsic: Any = None
@@ -89,12 +89,12 @@ class PPO(Policy):
         output = half(self.model, "actor")(self.observation(obs))
         return self.actions.log_prob(output, act)
 
-    def process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> Batch:
-        """The real rows, with log-probabilities, values, advantages and returns."""
-        rows = with_advantages(self, self.model, self.actions, batch, buffer, indices)
+    def process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> Batch:  # noqa: ARG002
+        """The transitions, with log-probabilities, values, advantages and returns."""
+        rows = with_advantages(self, self.model, self.actions, batch)
         if self.intrinsic is None:
             return rows
-        return with_intrinsic(self, self.intrinsic, batch, rows, buffer, indices)
+        return with_intrinsic(self, self.intrinsic, batch, rows)
 
     def learn(self, batch: Batch, batch_size: int = 64, repeat: int = 1, **_: Any) -> Metrics:
         """Goes over the rows several times, in minibatches.

@@ -1,11 +1,15 @@
-"""Reward models: one file each, and how they are put together."""
+"""Reward models: one file each, and how they are combined."""
 
 from guerdon.reward.adversarial import AIRL, FAIRL, GAIL
 from guerdon.reward.base import (
     REWARDS,
+    EpisodeRewardModel,
+    ReplaySource,
+    ReplayTransform,
     RewardConfig,
     RewardModel,
     Setting,
+    SuccessModel,
     create_reward_model,
     register_reward_model,
 )
@@ -14,7 +18,6 @@ from guerdon.reward.composition import Reward, Term, make_reward
 from guerdon.reward.controls import ConstantReward, EnvReward, FunctionReward
 from guerdon.reward.ensemble import EnsembleReward
 from guerdon.reward.gcl import GCL
-from guerdon.reward.guide import BaseRewardModel
 from guerdon.reward.her import HER
 from guerdon.reward.icm import ICM
 from guerdon.reward.ngu import NGU
@@ -43,18 +46,21 @@ __all__ = [
     "RND",
     "SQIL",
     "TREX",
-    "BaseRewardModel",
     "ClassifierReward",
     "ConstantReward",
     "EnsembleReward",
     "EnvReward",
+    "EpisodeRewardModel",
     "FunctionReward",
     "PreferenceReward",
+    "ReplaySource",
+    "ReplayTransform",
     "ResolvedBuffer",
     "Reward",
     "RewardConfig",
     "RewardModel",
     "Setting",
+    "SuccessModel",
     "Term",
     "create_reward_model",
     "make_reward",

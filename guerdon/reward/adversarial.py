@@ -1,4 +1,4 @@
-"""Adversarial imitation: a discriminator tells demonstrations from the policy's own transitions.
+"""Adversarial imitation: a discriminator tells demonstrations from the policy's transitions.
 
 https://arxiv.org/abs/1606.03476 (GAIL), https://arxiv.org/abs/1710.11248 (AIRL),
 https://arxiv.org/abs/1911.02256 (FAIRL), https://arxiv.org/abs/1809.02925 (absorbing states).
@@ -17,14 +17,11 @@ from torch.nn.utils.parametrizations import spectral_norm
 from guerdon import ops
 from guerdon.nn.encoders import MLP
 from guerdon.nn.init import linear
-from guerdon.nn.optimizer import Optimizer
 from guerdon.reward.base import Metrics, Setting, register_reward_model
 from guerdon.reward.inputs import TransitionInput
 from guerdon.reward.trained import ImitationConfig, ImitationReward
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from guerdon.data.batch import Batch
 
 
@@ -32,27 +29,26 @@ class AdversarialConfig(ImitationConfig):
     """Options of `gail`, `airl` and `fairl`."""
 
     inputs: list[Literal["obs", "act", "obs_next"]] = Field(default=["obs", "act"], min_length=1)
-    """What the discriminator reads of a transition; without ``act`` it imitates states alone."""
+    """Inputs of the discriminator; without ``act`` it imitates states alone."""
     gradient_penalty: float = Field(default=1.0, ge=0)
-    """Weight of a penalty for slopes other than 1 between demonstrations and the policy's
-    transitions, which keeps what was learned from being lost again; 0 to 10.
-    (https://arxiv.org/abs/1704.00028)"""
+    """Weight of the penalty for gradients whose norm differs from 1 between demonstrations and the
+    policy's transitions; 0 to 10. (https://arxiv.org/abs/1704.00028)"""
     spectral_norm: bool = False
-    """Whether every layer is scaled to a slope of 1 at most."""
+    """Whether every layer is spectrally normalised."""
     weight_decay: float = Field(default=0.0, ge=0)
-    """Decoupled, as in AdamW; 0.01 to 10."""
+    """Decoupled weight decay, as in AdamW; 0.01 to 10."""
     entropy_bonus: float = Field(default=0.0, ge=0)
-    """Weight of the entropy of the discriminator's verdicts, which keeps it unsure; up to 0.01."""
+    """Weight of the entropy of the discriminator's output; up to 0.01."""
     absorbing: bool = False
-    """Whether what comes after the end of an episode is judged, too: for episodes whose length
-    says how good they were, so that neither living nor ending is a reward by itself."""
+    """Whether the time after the end of an episode is scored, too: for tasks in which the length of
+    an episode says how good it was, so that neither living nor ending is a reward by itself."""
 
 
 class Discriminator(nn.Module):
-    """How surely a transition is an expert's: a logit.
+    """Logit of a transition being demonstrated.
 
     Args:
-        setting: Knows the spaces.
+        setting: Has the spaces.
         config: Its options.
     """
 
@@ -68,88 +64,59 @@ class Discriminator(nn.Module):
                     spectral_norm(layer)
         self.absorbing = config.absorbing
 
-    def forward(self, data: Any) -> Tensor:
+    def forward(self, rows: Any) -> Tensor:
         """Logits [...] of transitions."""
-        return self.logit(self.features(data))
+        return self.logit(self.features(rows))
 
-    def features(self, data: Any) -> Tensor:
-        """What the layers read of transitions [..., size]."""
-        features: Tensor = self.input(data)
+    def features(self, rows: Any) -> Tensor:
+        """Input of the layers [..., size] for transitions."""
+        features: Tensor = self.input(rows)
         return functional.pad(features, (0, 1)) if self.absorbing else features
 
     def absorbed(self) -> Tensor:
-        """What the layers read of the absorbing state [size]."""
+        """Input of the layers [size] for the absorbing state."""
         weight = next(self.layers.parameters())
         features = weight.new_zeros(self.input.size + 1)
         features[-1] = 1.0
         return features
 
     def logit(self, features: Tensor) -> Tensor:
-        """Logits [...] of what `features` gave."""
+        """Logits [...] of what `features` returned."""
         logit: Tensor = self.layers(features)
         return logit.squeeze(-1)
 
-    def learn(
-        self, expert: Tensor, policy: Tensor, weight: Tensor | None = None, offset: Any = 0.0
-    ) -> tuple[Tensor, Tensor]:
-        """The loss of telling apart features of both kinds, and the logits.
-
-        Args:
-            expert: Features of demonstrations [N, size].
-            policy: Features of what the policy did [M, size].
-            weight: How much each row of both counts [N + M]; equally by default.
-            offset: Added to the logits.
-        """
-        logit = self.logit(torch.cat([expert, policy])) + offset
-        label = torch.zeros_like(logit)
-        label[: len(expert)] = 1.0
-        return functional.binary_cross_entropy_with_logits(logit, label, weight), logit
-
 
 class Adversarial(ImitationReward):
-    """A discriminator whose logits become rewards, in one of several ways."""
+    """A discriminator whose logits become rewards."""
 
     Config = AdversarialConfig
     network: Discriminator
-    _after: float  # the steps after an end, discounted
 
-    def __init__(self, config: Any, device: str = "cpu", tb_logger: Any = None) -> None:
-        super().__init__(config, device, tb_logger)
-        self.absorbing = self.config.absorbing
+    def __init__(self, config: Any, setting: Setting | None = None) -> None:
+        super().__init__(config, setting)
+        ends = ("terminated",) if self.config.absorbing else ()
+        self.fields = tuple(dict.fromkeys(("obs", "act", *self.config.inputs, *ends)))
+        self.collects = self.fields
+        gamma = self.setting.gamma
+        if self.config.absorbing and gamma == 1:
+            raise ValueError(
+                "with 'absorbing' the time after an end is scored, whose return is infinite "
+                "without discount: set 'policy.gamma' below 1"
+            )
+        self._after = gamma / (1 - gamma) if gamma < 1 else 0.0  # discounted steps after an end
 
     def reward(self, logit: Tensor) -> Tensor:
-        """What a logit is worth."""
+        """The reward of a logit."""
         raise NotImplementedError
 
-    def build(self, setting: Setting) -> None:
-        """Makes the discriminator."""
-        config = self.config
-        self.fields = tuple(dict.fromkeys(("obs", "act", *config.inputs)))
-        if config.absorbing:
-            if setting.gamma == 1:
-                raise ValueError(
-                    "with 'absorbing' the time after an end is worth something, and without "
-                    "discount that has no end: set 'policy.gamma' below 1"
-                )
-            self._after = setting.gamma / (1 - setting.gamma)
-            self.fields = (*self.fields, "terminated")
-        self.network = Discriminator(setting, config).to(self.device)
-        self.optimizers["network"] = Optimizer(
-            self.network.parameters(),
-            config.learning_rate,
-            weight_decay=config.weight_decay,
-            alone=True,
-        )
-
-    def take_experts(self, rows: Batch) -> None:  # noqa: ARG002 - it has them as tensors
-        """Normalises with the experts' statistics: they stay, whatever the policy does."""
-        self.network.input.settle(self.expert)
+    def build(self) -> Discriminator:
+        """Make the discriminator."""
+        return Discriminator(self.setting, self.config)
 
     @torch.no_grad()
-    def score(self, data: Batch) -> Tensor:
-        """The reward of logits; at an end, with all that the absorbing state will bring."""
-        self.prepare(data)
-        rows = self.tensors(data)
+    def score(self, batch: Batch) -> Tensor:
+        """Return rewards of logits; at an end, with the value of the absorbing state."""
+        rows = self.tensors(batch)
         rew = self.reward(self.network(rows))
         if self.config.absorbing:
             forever = self.reward(self.network.logit(self.network.absorbed()))
@@ -157,7 +124,7 @@ class Adversarial(ImitationReward):
         return rew
 
     def step(self) -> Metrics:
-        """One step of telling demonstrations from the policy's transitions."""
+        """Take one step of the discriminator."""
         config, network = self.config, self.network
         drawn = self.sample_expert(config.batch_size), self.sample(config.batch_size)
         expert, policy = (network.features(rows) for rows in drawn)
@@ -166,27 +133,30 @@ class Adversarial(ImitationReward):
             absorbed = network.absorbed()[None]
             expert, policy = torch.cat([expert, absorbed]), torch.cat([policy, absorbed])
             weight = self._weights()
-        loss, logit = network.learn(expert, policy, weight, self.offset(drawn))
+        logit = network.logit(torch.cat([expert, policy])) + self.offset(drawn)
+        label = torch.zeros_like(logit)
+        label[: len(expert)] = 1.0
+        loss = functional.binary_cross_entropy_with_logits(logit, label, weight)
         if config.entropy_bonus:
             loss = loss - config.entropy_bonus * ops.bernoulli_entropy(logit).mean()
         if config.gradient_penalty:
             loss = loss + config.gradient_penalty * self._penalty(expert, policy)
-        self.optimizers["network"].step(loss)
-        verdicts, number = logit.detach(), config.batch_size
+        self.descend(loss)
+        logit, number = logit.detach(), config.batch_size
         return {
             "loss": loss.detach(),
-            "expert_accuracy": (verdicts[:number] > 0).float().mean(),
-            "policy_accuracy": (verdicts[len(expert) :][:number] <= 0).float().mean(),
+            "expert_accuracy": (logit[:number] > 0).float().mean(),
+            "policy_accuracy": (logit[len(expert) :][:number] <= 0).float().mean(),
         }
 
     def offset(self, drawn: tuple[dict[str, Any], ...]) -> Any:  # noqa: ARG002 - for AIRL
-        """What is added to the logits of the expert's and the policy's rows while learning."""
+        """Added to the logits of demonstrated and the policy's rows while training."""
         return 0.0
 
     def _weights(self) -> Tensor:
-        """How much rows count if the last of each kind is the absorbing state.
+        """Weights of rows where the last row of each kind is the absorbing state.
 
-        That one stands for the time after all the ends there are, discounted as the policy does.
+        That row stands for the discounted time after all ends.
         """
         ends = (
             self.expert["terminated"].float().mean(),
@@ -210,58 +180,57 @@ class Adversarial(ImitationReward):
         return penalty
 
 
-_FORMS: dict[str, Callable[[Tensor], Tensor]] = {
-    "softplus": ops.gail_reward,
-    "log_d": ops.log_d_reward,
-    "balanced": ops.balanced_reward,
-}
-
-
 class GAILConfig(AdversarialConfig):
     """Options of `gail`."""
 
     form: Literal["softplus", "log_d", "balanced"] = "softplus"
-    """What a verdict is worth: ``softplus`` (-log(1 - D)) is never negative and rewards living as
-    such, ``log_d`` is never positive and rewards ending as such, ``balanced`` is their mean."""
+    """Reward of a logit: ``softplus`` (-log(1 - D)) is never negative and rewards survival,
+    ``log_d`` is never positive and rewards ending, ``balanced`` is their mean."""
 
 
 @register_reward_model("gail")
 class GAIL(Adversarial):
-    """Generative adversarial imitation: the surer it looks like an expert, the better."""
+    """Generative adversarial imitation learning."""
 
     Config = GAILConfig
 
     def reward(self, logit: Tensor) -> Tensor:
-        """By the form that the config names."""
-        return _FORMS[self.config.form](logit)
+        """The reward by the form that the config names."""
+        forms = {
+            "softplus": ops.gail_reward,
+            "log_d": ops.log_d_reward,
+            "balanced": ops.balanced_reward,
+        }
+        return forms[self.config.form](logit)
 
 
 class AIRLConfig(AdversarialConfig):
     """Options of `airl`."""
 
     log_prob: bool = True
-    """Whether the discriminator is told how likely the policy was to act so, as in the paper (of
-    whose two networks this has the one without shaping); the network then is the reward alone.
-    It learns from what is new alone then, off-policy too. Switched off, any policy will do."""
+    """Whether the policy's log-probability is subtracted from the logit, as in the paper (of whose
+    two networks this has the one without shaping). It then trains on new data alone, off-policy,
+    too. Switched off, any policy will do."""
 
 
 @register_reward_model("airl")
 class AIRL(Adversarial):
     """Adversarial inverse reinforcement learning: rewards of either sign.
 
-    The discriminator's logit is f - log(pi), and the reward is f alone. The paper pays all of the
-    logit, which is the same and a bonus for entropy: the policy's own options can give that.
+    The logit is f - log(pi), and the reward is f alone. The paper's reward is the whole logit,
+    which adds an entropy bonus that the policy's own options can give.
     """
 
     Config = AIRLConfig
 
-    def __init__(self, config: Any, device: str = "cpu", tb_logger: Any = None) -> None:
-        super().__init__(config, device, tb_logger)
-        self.needs_log_prob = self.config.log_prob
+    @classmethod
+    def requirements(cls, config: Any) -> frozenset[str]:
+        """See `RewardModel`."""
+        return cls.requires | ({"density"} if config.log_prob else set())
 
     @property
     def forgets(self) -> bool:
-        """Of a policy as it was, nobody knows any longer how likely its actions were."""
+        """The log-probability of actions is known for the current policy alone."""
         return self.config.log_prob or super().forgets
 
     def reward(self, logit: Tensor) -> Tensor:
@@ -272,17 +241,17 @@ class AIRL(Adversarial):
         """Minus the log-probability of the actions."""
         if not self.config.log_prob:
             return 0.0
-        assert self.setting is not None
-        if self.setting.log_prob is None:
+        log_prob = self.setting.log_prob
+        if log_prob is None:
             raise ValueError(
-                "airl needs to know how likely the policy's actions are: call setup() with a "
-                "Setting that has 'log_prob', or switch the option 'log_prob' off"
+                "airl needs the log-probability of the policy's actions: make it with a Setting "
+                "that has 'log_prob', or set the option 'log_prob' to false"
             )
         offsets = []
         for rows in drawn:
             with torch.no_grad():
-                offsets.append(-self.setting.log_prob(rows["obs"], rows["act"]))
-            if self.config.absorbing:  # where there is nothing to be done
+                offsets.append(-log_prob(rows["obs"], rows["act"]))
+            if self.config.absorbing:  # there are no actions
                 offsets.append(offsets[-1].new_zeros(1))
         return torch.cat(offsets)
 
@@ -291,12 +260,12 @@ class FAIRLConfig(AdversarialConfig):
     """Options of `fairl`."""
 
     limit: float = Field(default=10.0, gt=0)
-    """The largest absolute value of a reward."""
+    """Bound of the absolute value of rewards."""
 
 
 @register_reward_model("fairl")
 class FAIRL(Adversarial):
-    """Adversarial imitation by the forward divergence: being just like an expert is worth 0."""
+    """Adversarial imitation by the forward KL divergence."""
 
     Config = FAIRLConfig
 

@@ -1,4 +1,4 @@
-"""What a reward model is, and how one is found by its name."""
+"""Reward models: a base class, its roles, and the registry."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ import torch
 from gymnasium import spaces
 from pydantic import BaseModel, ConfigDict
 
-from guerdon.config.attr_dict import AttrDict
 from guerdon.config.registry import Registry
 from guerdon.config.validation import validated
 from guerdon.data.batch import Batch
 from guerdon.reward import items
-from guerdon.reward.history import alone
+from guerdon.reward.episodes import as_rollout, rows_before
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -27,217 +26,297 @@ Metrics = dict[str, Any]
 
 
 class RewardConfig(BaseModel):
-    """What every reward model can be told."""
+    """Options of every reward model."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     type: str = ""
     """The registered name."""
 
+    @classmethod
+    def env_weight(cls, options: Mapping[str, Any]) -> float:  # noqa: ARG003 - for ensembles
+        """Weight of the environment's reward beside a model that is configured alone."""
+        return 0.0
+
 
 @dataclass(frozen=True)
 class Setting:
-    """What a reward model is told about the run that it is for."""
+    """The run that a reward model is for."""
 
-    observation_space: Any
-    """Of one environment."""
-    action_space: Any
-    """Of one environment."""
+    observation_space: Any = None
+    """Observation space of one environment."""
+    action_space: Any = None
+    """Action space of one environment."""
     n_envs: int = 1
-    """Environments that collect."""
+    """Number of environments that collect."""
     gamma: float = 0.99
-    """The policy's discount."""
+    """Discount of the policy."""
     seed: int = 0
-    """Of everything that the model draws."""
+    """Random seed."""
+    device: str = "cpu"
+    """Device of the networks."""
     on_policy: bool = True
-    """Whether the policy learns from whole rollouts of its newest self."""
+    """Whether the policy learns on-policy."""
     horizon: int | None = None
-    """The most steps that an episode can have, where there is a limit."""
+    """Maximum length of an episode, where there is a limit."""
     log_prob: Callable[[Any, Any], torch.Tensor] | None = None
-    """The log-probability of actions (second) at observations (first) under the policy as it is,
-    where it has a density."""
+    """Log-probability of actions (second) at observations (first) under the current policy; None
+    if the policy has no density."""
     example: Callable[[], Any] | None = None
-    """Gives one of the environments, to be asked what it knows, and not to be stepped."""
+    """Returns one of the environments, to be asked what it can compute, not to be stepped."""
+    checkpoint_path: str | None = None
+    """Checkpoint that the reward is loaded from, if any."""
 
     @classmethod
-    def of(cls, data: Batch, demonstrations: Demonstrations | None = None) -> Setting:
-        """What transitions say of their environment, for a model that is used on its own.
+    def of(cls, data: Demonstrations, **options: Any) -> Setting:
+        """The setting of demonstrations, for a model that is used outside a run.
 
         Args:
-            data: The transitions.
-            demonstrations: Where they are from, which may know the spaces.
+            data: The demonstrations. Their action space has to be known if actions are discrete.
+            **options: Further attributes.
         """
-        obs = getattr(demonstrations, "observation_space", None)
-        act = getattr(demonstrations, "action_space", None)
+        rows = data.transitions()
         return cls(
-            obs or _space_of(data.obs, data.rew), act or _space_of(data.act, data.rew, actions=True)
+            data.observation_space or _space_of(rows.obs, "obs"),
+            data.action_space or _space_of(rows.act, "act"),
+            **options,
         )
 
 
 class RewardModel:
-    """Turns transitions into what the learner shall believe they are worth.
+    """Maps transitions to rewards.
 
-    `estimate` is pure: whatever changes does so in `collect_data`, `scan` and `train`. A subclass
-    writes `score`; one that needs networks makes them in `setup`.
+    A subclass implements `score`, which is pure: state changes in `collect_data`, `pretrain` and
+    `train` alone. It builds its networks in the constructor.
 
     Args:
-        config: Its options, an instance of its `Config` or a dictionary for one.
-        device: Where its networks live.
-        tb_logger: Where it may write scalars of its own, as a TensorBoard writer does.
+        config: Options: an instance of `Config`, or a dictionary for one.
+        setting: The run that it is for.
     """
 
     Config: ClassVar[type[RewardConfig]] = RewardConfig
     fields: tuple[str, ...] = ()
-    """The fields of a transition that `estimate` and `collect_data` read, beside ``rew``."""
-    with_env: ClassVar[bool] = False
-    """Whether it is a bonus: written flat in a config, the environment's reward comes with it."""
-    learns: bool = False
-    """Whether it wants fresh data, and training."""
-    imitates: bool = False
-    """Whether it learns from demonstrations, which `load_expert_data` takes."""
+    """Fields of a transition that `score` reads, beside ``rew``."""
+    collects: tuple[str, ...] = ()
+    """Fields of fresh transitions that `collect_data` reads; none: it needs no fresh data."""
+    requires: ClassVar[frozenset[str]] = frozenset()
+    """What a run has to offer; see `guerdon.reward.requirements`."""
+    can_pretrain: bool = False
+    """Whether it can be trained before the policy acts."""
     history: int = 0
-    """How many rows before a transition it reads: they are ``data.before``, oldest first, with one
-    more dimension after the leading ones; ``data.before.mask`` tells which there are in the same
-    episode."""
-    episodic: bool = False
-    """Whether what a transition is worth depends on those before it in its episode; then `scan` is
-    shown all of them in order, and what it says is stored beside them."""
-    scans: tuple[str, ...] = ()
-    """Fields that `scan` and `collect_data` read beside `fields`."""
-    decides: bool = False
-    """Whether it decides what is a success: a transition that it pays for is the last of its
-    episode, and `scan` says a negative number of those that come after."""
-    ends_online: bool = False
-    """Whether a success is to end the episode in the environment, too: see `verdicts`."""
-    needs_checkpoint: bool = False
-    """Whether it has to be fitted beforehand, and is loaded from ``reward.checkpoint_path``."""
-    absorbing: bool = False
-    """Whether it pays, at an end, for all the time after it."""
-    needs_log_prob: bool = False
-    """Whether the policy has to have a density."""
-    off_policy: bool = False
-    """Whether it needs a policy that learns from a replay buffer."""
+    """Number of earlier rows of the same episode that `score` reads: ``batch.before``, with one
+    more dimension after the leading ones, oldest first, and ``batch.before.mask``."""
 
     def __init__(
-        self, config: RewardConfig | Mapping[str, Any], device: str = "cpu", tb_logger: Any = None
+        self, config: RewardConfig | Mapping[str, Any], setting: Setting | None = None
     ) -> None:
         if not isinstance(config, RewardConfig):
             config = validated(self.Config, config, "reward")
         self.config: Any = config
-        self.device = device
-        self.tb_logger = tb_logger
+        self.setting = setting or Setting()
+        self.device = torch.device(self.setting.device)
 
     @classmethod
-    def with_env_for(cls, options: Mapping[str, Any]) -> bool:  # noqa: ARG003 - for ensembles
-        """Whether the environment's reward comes with it, if it has these options."""
-        return cls.with_env
+    def create(cls, config: Mapping[str, Any], setting: Setting) -> RewardModel:
+        """Make a model of this class as a term of a reward."""
+        return cls(config, setting)
+
+    @classmethod
+    def requirements(cls, config: Any) -> frozenset[str]:  # noqa: ARG003 - for subclasses
+        """What a run has to offer for a model with this config."""
+        return cls.requires
 
     @property
-    def pretrains(self) -> bool:
-        """Whether `pretrain` does anything."""
-        return type(self).pretrain is not RewardModel.pretrain
+    def name(self) -> str:
+        """The registered name, for messages."""
+        return self.config.type or type(self).__name__.lower()
 
-    def setup(self, setting: Setting) -> None:
-        """Is told what run it is for, once and before anything else."""
+    @property
+    def fitted(self) -> bool:
+        """Whether `score` is of use yet; models without anything to learn always are."""
+        return True
 
-    # --- what transitions are worth
+    # --- scoring
+
+    def score(self, batch: Batch) -> Any:
+        """Return the rewards of transitions [...]: a tensor, or a number for all.
+
+        Args:
+            batch: Tensors on `device` with any leading dimensions.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not implement score()")
+
+    def complete(self, batch: Batch) -> Batch:
+        """Add what `score` reads beside `fields` to transitions that come from no run.
+
+        Args:
+            batch: Transitions [T, ...] in time order, the first of which begin episodes.
+        """
+        if self.history and "before" not in batch:
+            lead = batch.rew.shape
+            before = rows_before(as_rollout(batch, self.fields), self.history, self.fields)
+            batch = batch.replace(
+                before=before.apply(lambda leaf: leaf.reshape(*lead, *leaf.shape[2:]))
+            )
+        return batch
 
     def estimate(self, data: Any) -> Any:
-        """The same transitions with the reward as the model sees it; the input stays as it is.
+        """Return a copy of transitions with ``rew`` as the model scores them.
 
         Args:
-            data: A `Batch` with any leading dimensions, or a list of dictionaries
-                (``obs``, ``action``, ``next_obs``, ``reward``, ``done``).
+            data: A `Batch` [T, ...] in time order, or a list of dictionaries (``obs``, ``action``,
+                ``next_obs``, ``reward``, ``done``).
         """
         batch = data if isinstance(data, Batch) else items.to_batch(data)
-        shown = batch
-        if self.history and "before" not in batch:  # rows [T, ...] are taken to be in time order
-            shown = batch.replace(before=alone(batch, self))
-        rew = as_rewards(self.score(shown), batch.rew)
+        if not np.ndim(batch.rew):
+            return self.estimate(Batch.stack([batch]))[0]
+        complete = self.complete(batch).to_device(self.device)
+        rew: Any = as_rewards(self.score(complete), complete.rew)
+        if not isinstance(batch.rew, torch.Tensor):
+            rew = rew.numpy(force=True)
         return batch.replace(rew=rew) if batch is data else items.with_rewards(data, rew)
-
-    def score(self, data: Batch) -> Any:
-        """What transitions are worth: an array, a tensor or a number, in the shape of ``rew``."""
-        raise NotImplementedError(f"{type(self).__name__} has neither score() nor estimate()")
-
-    def scan(self, data: Batch) -> np.ndarray:
-        """Looks at a fresh rollout [T, n_envs, ...] in time order, where the model is episodic.
-
-        Returns:
-            A number for each transition [T, n_envs]; `score` finds it again as ``data.scanned``.
-        """
-        raise NotImplementedError(f"{type(self).__name__} is episodic, but has no scan()")
-
-    def relabel(self, data: Batch, rows: np.ndarray, buffer: Any) -> Batch:  # noqa: ARG002
-        """Other goals for transitions that were read, before anything is made of them.
-
-        Args:
-            data: What was read.
-            rows: Where: row numbers.
-            buffer: From which buffer.
-        """
-        return data
-
-    def wrap_buffer(self, buffer: Any) -> Any:
-        """What an off-policy policy shall read from; asked again after each round of collecting.
-
-        Args:
-            buffer: The collector's, with a transition or more.
-        """
-        return buffer
-
-    def verdicts(self, obs_next: Any, done: np.ndarray, real: np.ndarray) -> np.ndarray:
-        """Which environments the newest step brought a success, where they are then ended.
-
-        Args:
-            obs_next: Its next observations [n_envs, ...].
-            done: Which episodes it ended anyway [n_envs].
-            real: Which rows are transitions [n_envs].
-        """
-        raise NotImplementedError(f"{type(self).__name__} ends no episodes")
 
     # --- learning
 
-    def prepare_training(self) -> None:
-        """Sees that all is there that `train` will need, before anything is begun."""
+    def collect_data(self, batch: Batch) -> None:
+        """Take fresh transitions.
 
-    def collect_data(self, data: Any) -> None:
-        """Takes a fresh rollout [T, n_envs, ...] in time order, with ``mask`` and ``cut``."""
-
-    def pretrain(self) -> Metrics | None:
-        """Fits the model before the policy acts at all, to the data that it has by then."""
-
-    def train(self) -> Metrics | None:
-        """Fits the model to what it has collected.
-
-        Returns:
-            What can be said about it; None if there was nothing to do.
+        Args:
+            batch: NumPy arrays [T, n_envs, ...] in time order with the fields of `collects`,
+                ``rew``, ``terminated``, ``truncated``, ``mask`` (which rows are transitions) and
+                ``first`` (which rows begin an episode).
         """
 
+    def pretrain(self) -> Metrics | None:
+        """Train before the policy acts, on the data that is there by then."""
+
+    def train(self) -> Metrics | None:
+        """Train on what was collected.
+
+        Returns:
+            Metrics; None if there was nothing to do.
+        """
+
+    def prepare_training(self) -> None:
+        """Load what `train` will need, before a run starts."""
+
     def clear_data(self, iter: int) -> None:  # noqa: A002 - the documented name
-        """Forgets collected data, if it is time to."""
+        """Drop collected data, if it is time to.
 
-    def load_expert_data(self, data: Any = None) -> None:  # noqa: ARG002 - for subclasses
-        """Takes demonstrations, where the model learns from them."""
-        raise TypeError(f"{type(self).__name__} does not learn from demonstrations")
+        Args:
+            iter: Number of policy updates so far.
+        """
 
-    def break_off(self, env_ids: np.ndarray | None = None) -> None:
-        """The running episodes of some environments (None: all) will not go on."""
+    def load_expert_data(self, demonstrations: Any = None) -> None:  # noqa: ARG002
+        """Take demonstrations."""
+        raise TypeError(f"{self.name} does not learn from demonstrations")
 
-    # --- files
+    # --- state
 
-    def state_dict(self) -> dict[str, Any]:
-        """Everything that is needed to go on."""
+    def training_state(self) -> dict[str, Any]:
+        """Everything that is needed to resume."""
         return {}
 
-    def portable(self, state: dict[str, Any]) -> dict[str, Any]:
-        """What of its state another run can begin with: not what belongs to this run alone."""
-        return state
+    def portable_state(self) -> dict[str, Any]:
+        """What another run can start from: without what belongs to this run alone."""
+        return self.training_state()
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on where `state_dict` was taken."""
+    def load_training_state(self, state: Mapping[str, Any]) -> None:
+        """Restore `training_state` or `portable_state`."""
         if state:
-            raise ValueError(f"{type(self).__name__} keeps no state, but was given {list(state)}")
+            raise ValueError(f"{self.name} has no state, but was given {list(state)}")
+
+
+class EpisodeRewardModel(RewardModel):
+    """A reward model whose rewards depend on what came before in the episode.
+
+    Fresh transitions are annotated once, in time order; the columns are stored beside them, and
+    `score` reads them as fields of the batch. The state of running episodes is a *memory* that the
+    caller owns: training, evaluations and wrapped environments each have their own.
+    """
+
+    annotations: tuple[str, ...] = ()
+    """Columns of `annotate` that are stored; others reach `collect_data` alone."""
+
+    def new_memory(self, n_envs: int) -> Any:
+        """The state of episodes that have not begun."""
+        raise NotImplementedError
+
+    def annotate(self, batch: Batch, memory: Any) -> tuple[dict[str, np.ndarray], Any]:
+        """Annotate transitions; changes nothing but the memory.
+
+        Args:
+            batch: See `collect_data`.
+            memory: The state of the running episodes. Where ``batch.first`` is True it starts anew.
+
+        Returns:
+            Columns [T, n_envs, ...] by name, and the memory after them.
+        """
+        raise NotImplementedError
+
+    def complete(self, batch: Batch) -> Batch:
+        """See `RewardModel`: adds the annotations of whole episodes."""
+        batch = super().complete(batch)
+        if all(name in batch for name in self.annotations):
+            return batch
+        fields = *self.fields, *self.collects, *self.annotations  # some of these may be given
+        rollout = as_rollout(batch.to_numpy(), fields)
+        found, _ = self.annotate(rollout, self.new_memory(rollout.rew.shape[1]))
+        lead = batch.rew.shape
+        columns = {name: found[name] for name in self.annotations}
+        return batch.replace(
+            **{name: column.reshape(*lead, *column.shape[2:]) for name, column in columns.items()}
+        )
+
+
+class SuccessModel(EpisodeRewardModel):
+    """A reward model that decides what a success is, and so where an episode ends.
+
+    Its annotations include ``after_success``: rows that come after a success in their episode, from
+    which nothing learns.
+    """
+
+    ends_episodes: bool = True
+    """Whether a success ends the episode for the learner."""
+    ends_online: bool = False
+    """Whether a success also resets the environment; then `ends` is called at every step."""
+
+    def ends(self, obs_next: Any, done: np.ndarray, real: np.ndarray, memory: Any) -> np.ndarray:
+        """Which episodes the newest step ends; scores are kept in the memory for `annotate`.
+
+        Args:
+            obs_next: Next observations [n_envs, ...].
+            done: Which episodes ended anyway [n_envs].
+            real: Which rows are transitions [n_envs].
+            memory: The state of the running episodes; changed.
+        """
+        raise NotImplementedError
+
+    def judge(self, batch: Batch) -> Any:
+        """Predicted success of one whole episode [T, ...], frame by frame."""
+        raise NotImplementedError
+
+
+class ReplayTransform:
+    """Changes sampled transitions before rewards are computed, as hindsight relabelling does."""
+
+    def apply(self, batch: Batch, buffer: Any, indices: np.ndarray) -> Batch:
+        """Return the transformed transitions; the input stays as it is.
+
+        Args:
+            batch: Sampled transitions [B, ...] or segments [T, B, ...].
+            buffer: The buffer that they were sampled from.
+            indices: Their indices.
+        """
+        raise NotImplementedError
+
+
+class ReplaySource:
+    """Adds transitions to what an off-policy policy samples, as SQIL does with demonstrations."""
+
+    def mixed(self, buffer: Any) -> Any:
+        """Return what the policy samples from instead of the buffer; called after every collect."""
+        raise NotImplementedError
 
 
 REWARDS: Registry[type[RewardModel]] = Registry("reward", "guerdon.reward")
@@ -247,35 +326,33 @@ register_reward_model = REWARDS.register
 """Makes a reward model known by a name: as a decorator, or as a call with the class."""
 
 
-def create_reward_model(
-    cfg: Mapping[str, Any], device: str = "cpu", tb_logger: Any = None
-) -> RewardModel:
-    """Makes the reward model that ``cfg["type"]`` names."""
+def create_reward_model(cfg: Mapping[str, Any], setting: Setting | None = None) -> RewardModel:
+    """Make the reward model that ``cfg["type"]`` names."""
     if "type" not in cfg:
         raise ValueError(
             f"a reward model's config needs 'type': one of {', '.join(REWARDS.names())}"
         )
-    return REWARDS.get(cfg["type"])(AttrDict(cfg), device, tb_logger)
+    return REWARDS.get(cfg["type"]).create(cfg, setting or Setting())
 
 
-def as_rewards(value: Any, like: Any) -> Any:
-    """Rewards of the kind (array, or tensor and its device) and shape that others have."""
-    if isinstance(like, torch.Tensor):
-        value = torch.as_tensor(value, dtype=torch.float32, device=like.device)
-        return value.expand(like.shape)
-    if isinstance(value, torch.Tensor):
-        value = value.numpy(force=True)
-    return np.broadcast_to(np.asarray(value, np.float32), like.shape)
+def as_rewards(value: Any, like: torch.Tensor) -> torch.Tensor:
+    """Rewards as a float tensor on the device and of the shape of others."""
+    if isinstance(value, bool | int | float):  # filling does not wait for a device, copying does
+        return torch.full_like(like, float(value), dtype=torch.float32)
+    rewards = torch.as_tensor(value, dtype=torch.float32, device=like.device)
+    return rewards.expand(like.shape)
 
 
-def _space_of(values: Any, rew: Any, actions: bool = False) -> Any:
-    """A space that values come from; `rew` tells how many dimensions come before theirs."""
-    if isinstance(values, Batch):
-        return spaces.Dict({key: _space_of(part, rew) for key, part in values.items()})
-    values = values.numpy(force=True) if isinstance(values, torch.Tensor) else np.asarray(values)
-    shape = values.shape[rew.ndim :]
-    if actions and not shape and values.dtype.kind in "iub":
-        return spaces.Discrete(int(values.max(initial=0)) + 1)
-    if values.dtype == np.uint8:
-        return spaces.Box(0, 255, shape, np.uint8)
-    return spaces.Box(-np.inf, np.inf, shape, np.float32)
+def _space_of(rows: Any, name: str) -> Any:
+    """A space that rows [N, ...] come from."""
+    if isinstance(rows, Batch):
+        return spaces.Dict({key: _space_of(part, f"{name}.{key}") for key, part in rows.items()})
+    rows = rows.numpy(force=True) if isinstance(rows, torch.Tensor) else np.asarray(rows)
+    if name == "act" and rows.dtype.kind in "iub":
+        raise ValueError(
+            "these demonstrations do not say how many actions there are: set their 'action_space', "
+            "for example to gymnasium.spaces.Discrete(n)"
+        )
+    if rows.dtype == np.uint8:
+        return spaces.Box(0, 255, rows.shape[1:], np.uint8)
+    return spaces.Box(-np.inf, np.inf, rows.shape[1:], np.float32)

@@ -1,4 +1,4 @@
-"""The reward as the learner sees it: a weighted sum of terms, resolved when data is read."""
+"""The reward of a learner: a weighted sum of terms, resolved when data is read."""
 
 from __future__ import annotations
 
@@ -8,18 +8,27 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
+from guerdon.config.validation import validated
 from guerdon.data.batch import Batch
-from guerdon.reward.base import REWARDS, Metrics, RewardModel, Setting, create_reward_model
+from guerdon.reward.base import (
+    REWARDS,
+    EpisodeRewardModel,
+    Metrics,
+    ReplaySource,
+    ReplayTransform,
+    RewardModel,
+    Setting,
+    SuccessModel,
+    as_rewards,
+    create_reward_model,
+)
 from guerdon.reward.controls import EnvReward
-from guerdon.reward.guide import Scalars, adapted
-from guerdon.reward.history import Past, before_in, over
+from guerdon.reward.requirements import check_requirements
 from guerdon.reward.resolved import ResolvedBuffer
 from guerdon.reward.scaling import ReturnScaler
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from guerdon.data import ReplayBuffer
 
 STAGES = ("scale", "clip", "normalize", "cotrain")
 
@@ -32,18 +41,18 @@ class Term(NamedTuple):
 
 
 class Reward:
-    """A weighted sum of reward models, and what is done to the sum.
+    """A weighted sum of reward models, then scaled, clipped or normalised.
 
-    In every batch it resolves, ``rew`` is what the learner sees, ``rew_env`` what the environment
-    paid, and ``rew_terms.<name>`` each term before its weight.
+    In every batch it resolves, ``rew`` is the learner's reward, ``rew_env`` the environment's, and
+    ``rew_terms.<name>`` each term before its weight.
 
     Args:
         terms: The reward models by name, with their weights.
-        scale: What the sum is multiplied with.
-        clip: The bounds of the scaled sum, or None.
-        normalize: Whether the sum is divided by the spread of its discounted return.
-        gamma: The discount of that return.
-        cotrain: Whether models are trained beside the policy; if not, they stay as they are.
+        scale: Factor of the sum.
+        clip: Bounds of the scaled sum, or None.
+        normalize: Whether the sum is divided by the standard deviation of its discounted return.
+        gamma: Discount of that return.
+        cotrain: Whether models are trained beside the policy.
     """
 
     def __init__(
@@ -64,234 +73,261 @@ class Reward:
         self.scaler = ReturnScaler(gamma) if normalize else None
         self.cotrain = cotrain
         self.models = [term.model for term in self.terms.values()]
-        self._relabellers = [
-            model for model in self.models if type(model).relabel is not RewardModel.relabel
-        ]
-        self._wrappers = [
+        self.history = max(model.history for model in self.models)
+        """Earlier rows that the longest-looking model reads."""
+        named = {name: term.model for name, term in self.terms.items()}
+        self._transforms = [model for model in self.models if isinstance(model, ReplayTransform)]
+        self._annotators = {
+            name: model for name, model in named.items() if isinstance(model, EpisodeRewardModel)
+        }
+        self._success = self._find_success()
+        self._source = self._find_source()
+        self._resolved: tuple[torch.Tensor, Any] | None = None  # the newest rewards, and their mask
+
+    def _find_success(self) -> str | None:
+        """The term that ends episodes, if there is one."""
+        names = [
             name
-            for name, model in zip(self.terms, self.models, strict=True)
-            if type(model).wrap_buffer is not RewardModel.wrap_buffer
+            for name, model in self._annotators.items()
+            if isinstance(model, SuccessModel) and model.ends_episodes
         ]
-        self._check_wrappers()
-        self._decider = self._find_decider()
-        self._pasts = {name: Past() for name, term in self.terms.items() if term.model.history}
-        self._columns: dict[str, np.ndarray] = {}  # what episodic terms said, by the buffer's rows
-        self._saw: tuple[Any, Any] | None = None  # the newest rewards of a learner, and their mask
-
-    def _check_wrappers(self) -> None:
-        """A term that adds to the buffer adds rows that were never collected here."""
-        if not self._wrappers:
-            return
-        name, *others = self._wrappers
-        for other, model in zip(self.terms, self.models, strict=True):
-            if other in others or model.episodic or model.history or model in self._relabellers:
-                raise ValueError(
-                    f"the reward {name!r} reads more than the policy has done, which {other!r} "
-                    "cannot be asked about: use one of them"
-                )
-        if self.scaler:
-            raise ValueError(
-                f"'reward.normalize' follows what the policy is paid, which for {name!r} is "
-                "nothing: use 'reward.scale'"
-            )
-
-    def _find_decider(self) -> str | None:
-        """The term that decides what is a success, if there is one."""
-        names = [name for name, term in self.terms.items() if term.model.decides]
         if len(names) > 1:
             raise ValueError(
-                f"the rewards {' and '.join(map(repr, names))} both decide when an episode ends: "
-                "set 'terminate' of all but one to never"
+                f"the rewards {' and '.join(map(repr, names))} both end episodes at a success: set "
+                "'terminate' of all but one to never"
             )
         return names[0] if names else None
 
-    @property
-    def decider(self) -> RewardModel | None:
-        """The model that decides what is a success, if there is one."""
-        return None if self._decider is None else self.terms[self._decider].model
+    def _find_source(self) -> ReplaySource | None:
+        """The term that adds transitions to samples, if there is one."""
+        names = [name for name, term in self.terms.items() if isinstance(term.model, ReplaySource)]
+        if not names:
+            return None
+        episodic = (EpisodeRewardModel, ReplayTransform)
+        for other, (model, _) in self.terms.items():
+            if other in names[1:] or model.history or isinstance(model, episodic):
+                raise ValueError(
+                    f"the reward {names[0]!r} samples more than the policy has done, which "
+                    f"{other!r} cannot score: use one of them"
+                )
+        if self.scaler:
+            raise ValueError(
+                f"'reward.normalize' uses rewards of what the policy does, which for {names[0]!r} "
+                "are all 0: use 'reward.scale'"
+            )
+        source: Any = self.terms[names[0]].model
+        return source  # type: ignore[no-any-return]
 
-    @property
-    def judge(self) -> Any:
-        """What says of a whole episode which frames are a success, if a term can; see `Judged`."""
-        for model in self.models:
-            if (judge := getattr(model, "judge", None)) is not None:
-                return judge
-        return None
-
-    @property
-    def scans(self) -> tuple[str, ...]:
-        """The fields of a transition that `collect_data` needs, beside ``rew`` and `fields`."""
-        return tuple(sorted({field for model in self.models for field in model.scans}))
+    # --- what it reads
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The fields of a transition that `resolve` needs, beside ``rew``."""
-        ends = ("terminated", "truncated") if self._pasts else ()
-        return tuple(sorted({*ends, *(field for model in self.models for field in model.fields)}))
+        """Fields of a transition that `resolve` reads, beside ``rew``."""
+        annotations = ("annotations",) if self._annotators else ()
+        ends = ("terminated",) if self._success else ()
+        fields = {field for model in self.models for field in model.fields}
+        return tuple(sorted({*fields, *annotations, *ends}))
 
     @property
-    def plain(self) -> bool:
-        """Whether it is nothing but the environment's own, scaled or clipped at most."""
+    def collects(self) -> tuple[str, ...]:
+        """Fields of fresh transitions that `annotate` and `collect_data` read; none: no fresh data."""
+        models = self.models if self.cotrain else list(self._annotators.values())
+        fields = {field for model in models for field in model.collects}
+        if self.scaler:
+            fields |= {"rew", *(f for model in self.models for f in model.fields)}
+        return tuple(sorted(fields))
+
+    @property
+    def is_env(self) -> bool:
+        """Whether it is nothing but the environment's own reward, scaled or clipped at most."""
         return all(isinstance(model, EnvReward) for model in self.models)
 
     @property
-    def learns(self) -> bool:
-        """Whether it wants `collect_data` and `train`."""
-        in_order = bool(self._pasts) or any(model.episodic for model in self.models)
-        fitted = self.cotrain and any(model.learns for model in self.models)
-        return in_order or fitted or self.scaler is not None
+    def success(self) -> SuccessModel | None:
+        """The model that predicts success, if there is one."""
+        models = (model for model in self.models if isinstance(model, SuccessModel))
+        return next(models, None)
 
-    def setup(self, setting: Setting) -> None:
-        """Tells every model what run it is for, each with a seed of its own."""
-        seeds = np.random.SeedSequence(setting.seed).generate_state(len(self.terms))
-        for (name, term), seed in zip(self.terms.items(), seeds, strict=True):
-            model = term.model
-            if self.cotrain and model.needs_log_prob and setting.log_prob is None:
-                raise ValueError(
-                    f"the reward {name!r} needs to know how likely actions are, which this policy "
-                    "cannot say: use ppo, a2c or sac"
-                )
-            if model.off_policy and setting.on_policy:
-                raise ValueError(
-                    f"the reward {name!r} needs a policy with a replay buffer: use dqn, ddpg, td3 "
-                    "or sac"
-                )
-            if self.clip is not None and model.absorbing:
-                raise ValueError(
-                    f"'reward.clip' would cut away what {name!r} pays for all the time after an "
-                    "end (absorbing): leave one of them out"
-                )
-            model.setup(replace(setting, seed=int(seed)))
+    @property
+    def ends_online(self) -> bool:
+        """Whether a predicted success resets the environment."""
+        return self.success is not None and self.success.ends_online
 
-    def resolve(self, batch: Batch, rows: np.ndarray | None = None, buffer: Any = None) -> Batch:
-        """The transitions with the reward that the learner shall believe; the input stays.
+    # --- episodes
 
-        Args:
-            batch: What was read.
-            rows: Which rows of the buffer these are; what episodic models said is found by them.
-            buffer: The buffer.
-        """
-        if rows is not None:
-            for model in self._relabellers:
-                batch = model.relabel(batch, rows, buffer)
-        terms = self._estimate(batch, rows, buffer)
-        if self._decider is not None and "terminated" in batch:
-            batch = batch.replace(terminated=batch.terminated | (terms[self._decider] > 0))
-        rew = self._stages(self._sum(terms))
-        self._saw = rew, batch.get("mask")
-        return batch.replace(rew=rew, rew_env=batch.rew, rew_terms=Batch(**terms))
+    def new_memory(self, n_envs: int) -> dict[str, Any]:
+        """The state of episodes that have not begun, for `annotate` and `ends`."""
+        return {name: model.new_memory(n_envs) for name, model in self._annotators.items()}
 
-    def score(self, batch: Batch) -> Any:
-        """What a learner would see as the reward of transitions that are in no buffer."""
-        return self._stages(self._sum(self._estimate(batch, None)))
-
-    def seen(self) -> Metrics:
-        """Mean and spread of the rewards that were resolved last, unless they are the plain ones.
+    def annotate(
+        self, batch: Batch, memory: dict[str, Any]
+    ) -> tuple[dict[str, dict[str, np.ndarray]], dict[str, Any]]:
+        """Annotate a fresh rollout; see `EpisodeRewardModel.annotate`.
 
         Returns:
-            ``reward/mean`` and ``reward/std``; nothing before the first.
+            Columns by term and name, and the memory after them.
         """
-        if self._saw is None or self.plain:
-            return {}
-        rew, mask = self._saw
-        rew = rew if mask is None else rew[mask]
-        whole = {"correction": 0} if isinstance(rew, torch.Tensor) else {}
-        return {"reward/mean": rew.mean(), "reward/std": rew.std(**whole)}
+        columns, after = {}, {}
+        for name, model in self._annotators.items():
+            columns[name], after[name] = model.annotate(batch, memory[name])
+        return columns, after
 
-    def _estimate(
-        self, batch: Batch, rows: np.ndarray | None, buffer: Any = None
-    ) -> dict[str, Any]:
+    def stored(self, columns: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, Any]:
+        """The columns that are stored beside transitions."""
+        return {
+            name: {key: columns[name][key] for key in model.annotations}
+            for name, model in self._annotators.items()
+        }
+
+    def after_success(self, columns: Mapping[str, Mapping[str, np.ndarray]]) -> np.ndarray | None:
+        """Which rows come after a success that ended their episode; nothing learns from them."""
+        return columns[self._success]["after_success"] if self._success else None
+
+    def ends(
+        self, obs_next: Any, done: np.ndarray, real: np.ndarray, memory: dict[str, Any]
+    ) -> np.ndarray:
+        """See `SuccessModel.ends`."""
+        assert self._success is not None
+        assert self.success is not None
+        return self.success.ends(obs_next, done, real, memory[self._success])
+
+    # --- rewards
+
+    def transform(self, batch: Batch, indices: np.ndarray, source: Any) -> Batch:
+        """Prepare sampled transitions for `resolve`: relabel them, and read the rows before them.
+
+        Args:
+            batch: Transitions as they were read, not yet on the learner's device.
+            indices: Their indices.
+            source: The buffer or rollout that they come from.
+        """
+        batch = batch.replace(rew_env=batch.rew)
+        for model in self._transforms:
+            batch = model.apply(batch, source, indices)
+        return self._with_rows_before(batch, indices, source)
+
+    def _with_rows_before(self, batch: Batch, indices: Any, source: Any) -> Batch:
+        before = {
+            name: source.before(indices, batch.get("mask"), model.history, model.fields)
+            for name, (model, _) in self.terms.items()
+            if model.history
+        }
+        return batch.replace(before=Batch(before)) if before else batch
+
+    def resolve(self, batch: Batch) -> Batch:
+        """Return transitions with the learner's reward; the input stays as it is.
+
+        Args:
+            batch: What `transform` returned, on the learner's device.
+        """
+        terms = self._scores(batch)
+        if self._success is not None and "terminated" in batch:
+            batch = batch.replace(terminated=batch.terminated | (terms[self._success] > 0))
+        rew = self._stages(self._sum(terms))
+        self._resolved = rew, batch.get("mask")
+        rew_env = batch.get("rew_env", batch.rew)
+        return batch.replace(rew=rew, rew_env=rew_env, rew_terms=Batch(**terms))
+
+    def _scores(self, batch: Batch) -> dict[str, torch.Tensor]:
+        return {
+            name: as_rewards(term.model.score(self._shown(name, term.model, batch)), batch.rew)
+            for name, term in self.terms.items()
+        }
+
+    def _shown(self, name: str, model: RewardModel, batch: Batch) -> Batch:
+        """The batch as a model scores it: with its own annotations, and the rows before."""
+        if name in self._annotators:
+            batch = batch.replace(**dict(batch.annotations[name].items()))
+        if model.history:
+            batch = batch.replace(before=batch.before[name])
+        return batch
+
+    def score(self, batch: Batch) -> np.ndarray:
+        """The learner's reward of transitions [T, ...] that are in no buffer, in time order."""
         terms = {}
         for name, term in self.terms.items():
-            seen, model = batch, term.model
-            if model.episodic and rows is not None:
-                seen = seen.replace(scanned=self._columns[name][rows])
-            if model.history and "cut" in batch:  # a rollout, which goes on from the one before
-                seen = seen.replace(before=self._pasts[name].before(batch, model))
-            elif model.history and rows is not None:
-                seen = seen.replace(before=before_in(buffer, rows, batch.get("mask"), model))
-            terms[name] = model.estimate(seen).rew
-        return terms
+            complete = term.model.complete(batch).to_device(term.model.device)
+            terms[name] = as_rewards(term.model.score(complete), complete.rew)
+        return self._stages(self._sum(terms)).numpy(force=True)
 
-    def _sum(self, terms: Mapping[str, Any]) -> Any:
-        total: Any = None
-        for name, rew in terms.items():
-            weight = self.terms[name].weight
-            term = rew if weight == 1.0 else weight * rew
-            total = term if total is None else total + term
+    def reward_stats(self) -> Metrics:
+        """Mean and standard deviation of the newest resolved rewards, unless the environment's."""
+        if self._resolved is None or self.is_env:
+            return {}
+        rew, mask = self._resolved
+        if mask is not None:
+            rew = torch.where(mask, rew, 0.0)  # masked rows may hold anything, NaN too
+        weight = torch.ones_like(rew) if mask is None else mask.float()
+        mean = (rew * weight).sum() / weight.sum()
+        variance = ((rew - mean).square() * weight).sum() / weight.sum()
+        return {"reward/mean": mean, "reward/std": variance.sqrt()}
+
+    def _sum(self, terms: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        weighted = [
+            rew if (weight := self.terms[name].weight) == 1.0 else weight * rew
+            for name, rew in terms.items()
+        ]
+        total = weighted[0]
+        for term in weighted[1:]:
+            total = total + term
         return total
 
-    def _stages(self, rew: Any) -> Any:
+    def _stages(self, rew: torch.Tensor) -> torch.Tensor:
         scale = self.scale * (self.scaler.scale if self.scaler else 1.0)
         if scale != 1.0:
             rew = scale * rew
         return rew if self.clip is None else rew.clip(*self.clip)
 
-    def buffer(self, buffer: Any) -> Any:
-        """What an off-policy policy shall read from: the collector's buffer, or more than it."""
-        for name in self._wrappers:
-            buffer = self.terms[name].model.wrap_buffer(buffer)
-        return buffer
+    # --- where a learner reads
 
-    def view(self, buffer: ReplayBuffer) -> ResolvedBuffer:
-        """The buffer as the learner shall see it."""
-        return ResolvedBuffer(buffer, self)
+    def replay(self, buffer: Any) -> Any:
+        """What an off-policy policy samples from: the buffer, or more than it."""
+        return buffer if self._source is None else self._source.mixed(buffer)
 
-    def collect_data(self, data: Batch, rows: np.ndarray | None = None) -> None:
-        """Takes a fresh rollout [T, B, ...] in time order, with ``mask`` and ``cut``.
+    def view(self, source: Any, device: torch.device) -> ResolvedBuffer:
+        """A buffer or rollout whose rewards are resolved as they are read, as tensors."""
+        return ResolvedBuffer(source, self, device)
+
+    # --- learning
+
+    def collect_data(
+        self,
+        batch: Batch,
+        columns: Mapping[str, Mapping[str, np.ndarray]] | None = None,
+        indices: np.ndarray | None = None,
+        source: Any = None,
+    ) -> None:
+        """Take fresh transitions; see `RewardModel.collect_data`.
 
         Args:
-            data: Beside `fields` it has to have ``rew``, ``terminated`` and ``truncated``.
-            rows: Where the buffer holds them [T, B]; episodic terms need to know.
+            batch: With the fields of `collects`; rows after a success have ``mask`` False.
+            columns: What `annotate` returned for them.
+            indices: Their indices.
+            source: The buffer or rollout that they come from.
         """
-        if not isinstance(data.mask, np.ndarray):  # the buffer is on a device
-            data = data.to_numpy()
-        mask = np.asarray(data.mask)
-        for name, past in self._pasts.items():
-            past.follow(data, self.terms[name].model)
-        for name, term in self.terms.items():
-            if term.model.episodic and rows is not None:
-                self._store(name, rows, mask, term.model.scan(data))
-        shown = data
-        if self._decider is not None and rows is not None:
-            mask = mask & ~(self._columns[self._decider][rows] < 0)
-            shown = data.replace(mask=mask)  # to all but the decider itself
-        for model in self.models if self.cotrain else ():
-            model.collect_data(data if model.decides else shown)
+        columns = columns or {}
+        for name, (model, _) in self.terms.items() if self.cotrain else ():
+            own = batch.replace(**columns[name]) if name in columns else batch
+            if name == self._success:  # it alone collects what came after a success, too
+                own = own.replace(mask=own.mask | own.after_success)
+            model.collect_data(own)
         if self.scaler:
-            rew = np.asarray(self._sum(self._estimate(data, rows)))
-            self.scaler.collect(rew, over(data), mask)
-
-    def past(self, rows: np.ndarray) -> np.ndarray:
-        """Those of the rows that `collect_data` has just seen that come after a success.
-
-        They are of no episode any more: nobody shall learn from them.
-        """
-        if self._decider is None:
-            return np.zeros(0, np.int64)
-        past: np.ndarray = rows[self._columns[self._decider][rows] < 0]
-        return past
-
-    def _store(self, name: str, rows: np.ndarray, mask: np.ndarray, values: np.ndarray) -> None:
-        """Keeps what a term said; there is room for rows that are no data, which are read, too."""
-        column = self._columns.get(name, np.zeros(0, np.float32))
-        missing = int(rows.max(initial=-1)) + 1 - len(column)
-        if missing > 0:
-            column = np.append(column, np.zeros(max(missing, len(column)), np.float32))
-        column[rows[mask]] = values[mask]
-        self._columns[name] = column
+            read = self._with_rows_before(batch, indices, source)
+            read = read.replace(annotations=Batch(self.stored(columns)))
+            terms = self._scores(read.to_device(self.models[0].device))
+            self.scaler.collect(self._sum(terms).numpy(force=True), batch.mask, batch.first)
 
     @property
-    def pretrains(self) -> bool:
-        """Whether a model can be trained before the policy acts."""
-        return any(model.pretrains for model in self.models)
+    def can_pretrain(self) -> bool:
+        """Whether a term can be trained before the policy acts."""
+        return any(model.can_pretrain for model in self.models)
 
     def pretrain(self) -> Metrics:
-        """Fits every term before the policy acts at all."""
+        """Train every term before the policy acts."""
         return self._metrics({name: term.model.pretrain() for name, term in self.terms.items()})
 
     def train(self) -> Metrics:
-        """Fits every term to what it has collected.
+        """Train every term on what it has collected.
 
         Returns:
             Metrics under ``reward/<term>/``; none if no term had anything to do.
@@ -308,67 +344,74 @@ class Reward:
         }
 
     def clear_data(self, iter: int) -> None:  # noqa: A002 - the documented name
-        """Lets every term forget collected data, if it is time to."""
+        """Drop collected data of every term, if it is time to."""
         for model in self.models:
             model.clear_data(iter)
 
-    def break_off(self, env_ids: np.ndarray | None = None) -> None:
-        """The running episodes of some environments (None: all) will not go on."""
-        for model in self.models:
-            model.break_off(env_ids)
-        for past in self._pasts.values():
-            past.break_off(env_ids)
-        if self.scaler:
-            self.scaler.break_off(env_ids)
+    # --- state
 
-    def state_dict(self) -> dict[str, Any]:
-        """Everything that is needed to go on."""
+    def training_state(self) -> dict[str, Any]:
+        """Everything that is needed to resume."""
         state: dict[str, Any] = {
-            "terms": {name: term.model.state_dict() for name, term in self.terms.items()},
-            "columns": {name: column.copy() for name, column in self._columns.items()},
+            "terms": {name: term.model.training_state() for name, term in self.terms.items()}
         }
-        return state | ({"scaler": self.scaler.state_dict()} if self.scaler else {})
+        return state | ({"scaler": self.scaler.training_state()} if self.scaler else {})
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on where `state_dict` was taken."""
+    def portable_state(self) -> dict[str, Any]:
+        """What another run can start from."""
+        return self.training_state() | {
+            "terms": {name: term.model.portable_state() for name, term in self.terms.items()}
+        }
+
+    def load_training_state(self, state: Mapping[str, Any]) -> None:
+        """Restore `training_state` or `portable_state`."""
         if list(state["terms"]) != list(self.terms):
             raise ValueError(
                 f"the saved reward has the terms {list(state['terms'])}, "
                 f"but this one has {list(self.terms)}"
             )
         for name, term in self.terms.items():
-            term.model.load_state_dict(state["terms"][name])
-        self._columns = {name: np.array(column) for name, column in state["columns"].items()}
+            term.model.load_training_state(state["terms"][name])
         if self.scaler:
-            self.scaler.load_state_dict(state["scaler"])
+            self.scaler.load_training_state(state["scaler"])
 
 
-def make_reward(
-    section: Mapping[str, Any] | RewardModel,
-    *,
-    gamma: float = 0.99,
-    device: str = "cpu",
-    tb_logger: Any = None,
-) -> Reward:
-    """The reward of a config section: ``{type: NAME, …}``, or ``{terms: {NAME: {weight: …}}}``.
+def make_reward(section: Mapping[str, Any] | RewardModel, setting: Setting | None = None) -> Reward:
+    """Make the reward of a config section.
 
-    A model that was made already is the only term.
+    Args:
+        section: ``{type: NAME, …}``, or ``{terms: {NAME: {weight: …}}}``; or a model that was made
+            already, as the only term.
+        setting: The run that it is for.
     """
+    setting = setting or Setting()
     if isinstance(section, RewardModel):
-        return Reward({section.config.type or "model": Term(section, 1.0)}, gamma=gamma)
+        return Reward({section.name: Term(section, 1.0)}, gamma=setting.gamma)
     section = dict(section)
     stages = {name: section.pop(name) for name in STAGES if name in section}
     terms = section.pop("terms", None)
     if terms is None:
         name = section.get("type", "env")
-        terms = {name: section} | ({"env": {}} if REWARDS.get(name).with_env_for(section) else {})
+        weight = REWARDS.get(name).Config.env_weight(section)
+        terms = {name: section} | ({"env": {"weight": weight}} if weight else {})
     elif section:
         raise ValueError(f"a reward with terms takes its options in them, not beside: {section}")
-    made = {}
-    for name, options in terms.items():
-        options = {"type": name, **(options or {})}
-        weight = options.pop("weight", 1.0)
-        scalars = Scalars()
-        model = create_reward_model(options, device, tb_logger or scalars)
-        made[name] = Term(adapted(model, scalars), weight)
-    return Reward(made, gamma=gamma, **stages)
+    options = {name: {"type": name, **(given or {})} for name, given in terms.items()}
+    weights = {name: given.pop("weight", 1.0) for name, given in options.items()}
+    for name, given in options.items():
+        kind = REWARDS.get(given["type"])
+        config = validated(kind.Config, given, "reward")
+        check_requirements(
+            name, kind.requirements(config), setting, config, stages.get("cotrain", True)
+        )
+        if stages.get("clip") is not None and getattr(config, "absorbing", False):
+            raise ValueError(
+                f"'reward.clip' would cut off what {name!r} pays for the time after an end "
+                "(absorbing): leave one of them out"
+            )
+    seeds = np.random.SeedSequence(setting.seed).generate_state(len(options))
+    made = {
+        name: Term(create_reward_model(given, replace(setting, seed=int(seed))), weights[name])
+        for (name, given), seed in zip(options.items(), seeds, strict=True)
+    }
+    return Reward(made, gamma=setting.gamma, **stages)

@@ -1,4 +1,4 @@
-"""The reward models that nothing is learned in: `env`, `constant` and `function`."""
+"""Rewards that are not learned: the environment's, a constant, and a function of the user's."""
 
 from __future__ import annotations
 
@@ -18,75 +18,73 @@ if TYPE_CHECKING:
 
 @register_reward_model("env")
 class EnvReward(RewardModel):
-    """What the environment paid."""
+    """The environment's reward."""
 
-    def estimate(self, data: Any) -> Any:
-        """The transitions as they are."""
-        return data
+    def score(self, batch: Batch) -> Any:
+        """Return the stored reward."""
+        return batch.get("rew_env", batch.rew)
 
 
 class ConstantConfig(RewardConfig):
     """Options of `constant`."""
 
     value: float = 1.0
-    """What every transition is worth."""
+    """Reward of every transition."""
 
 
 @register_reward_model("constant")
 class ConstantReward(RewardModel):
-    """The same for every transition: the control that imitation has to beat."""
+    """The same reward for every transition: the control that imitation has to beat."""
 
     Config = ConstantConfig
 
-    def score(self, data: Batch) -> float:  # noqa: ARG002 - whatever they are
-        """The constant."""
-        value: float = self.config.value
-        return value
+    def score(self, batch: Batch) -> Any:  # noqa: ARG002 - the same for all
+        """Return the constant."""
+        return self.config.value
 
 
 class FunctionConfig(RewardConfig):
     """Options of `function`."""
 
     target: str | Callable[[Any], Any]
-    """The user's rule: ``package.module:name``, or the function itself."""
+    """The function: ``package.module:name``, or the function itself."""
     fields: tuple[str, ...] = ("obs", "act", "obs_next", "terminated")
-    """The fields of a transition that the rule reads."""
+    """Fields of a transition that the function reads."""
     history: int = Field(default=0, ge=0)
-    """How many rows before each transition the rule reads, too, as ``data.before``."""
+    """Number of earlier rows that the function reads, too, as ``batch.before``."""
 
 
 @register_reward_model("function")
 class FunctionReward(RewardModel):
-    """A user's own rule: a function from a batch of transitions to their rewards."""
+    """A function from a batch of transitions, as NumPy arrays, to their rewards."""
 
     Config = FunctionConfig
 
-    def __init__(self, config: Any, device: str = "cpu", tb_logger: Any = None) -> None:
-        super().__init__(config, device, tb_logger)
+    def __init__(self, config: Any, setting: Any = None) -> None:
+        super().__init__(config, setting)
         target = self.config.target
         self._function = load_function(target) if isinstance(target, str) else target
-        _check_takes_one(self._function, self._name)
+        self._target = (
+            target if isinstance(target, str) else getattr(target, "__qualname__", repr(target))
+        )
+        _check_takes_one(self._function, self._target)
         self.fields, self.history = self.config.fields, self.config.history
 
-    def score(self, data: Batch) -> Any:
-        """What the rule says."""
+    def score(self, batch: Batch) -> Any:
+        """Return what the function returns."""
+        shape = tuple(batch.rew.shape)
         try:
-            rew = self._function(data)
+            rew = self._function(batch.to_numpy())
         except TypeError as error:
             raise ValueError(
-                f"the reward function {self._name} cannot take a Batch of transitions: {error}"
+                f"the reward function {self._target} cannot take a Batch of transitions: {error}"
             ) from error
-        if np.shape(rew) != tuple(data.rew.shape):
+        if np.shape(rew) != shape:
             raise ValueError(
-                f"the reward function {self._name} gave shape {tuple(np.shape(rew))} "
-                f"for transitions of shape {tuple(data.rew.shape)}: one number each is needed"
+                f"the reward function {self._target} gave shape {tuple(np.shape(rew))} "
+                f"for transitions of shape {shape}: one number each is needed"
             )
         return rew
-
-    @property
-    def _name(self) -> str:
-        target = self.config.target
-        return target if isinstance(target, str) else getattr(target, "__qualname__", repr(target))
 
 
 def _check_takes_one(function: Callable[..., Any], name: str) -> None:
@@ -103,13 +101,13 @@ def _check_takes_one(function: Callable[..., Any], name: str) -> None:
         ) from None
 
 
-def load_function(target: str) -> Callable[[Any], Any]:
-    """The function that ``package.module:name`` names."""
+def load_function(target: str) -> Callable[..., Any]:
+    """Import the function that ``package.module:name`` names."""
     module, colon, name = target.partition(":")
     if not colon:
         raise ValueError(f"a function is named as 'package.module:name', but got {target!r}")
     try:
-        found: Callable[[Any], Any] = getattr(importlib.import_module(module), name)
+        found: Callable[..., Any] = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise ValueError(f"there is no function {target!r}: {error}") from error
     if not callable(found):

@@ -1,8 +1,8 @@
-"""Several reward models of one kind as one, which knows where they disagree."""
+"""Ensembles of reward models of one type."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,20 +12,23 @@ from pydantic import Field, field_validator
 
 from guerdon.config.errors import ConfigError
 from guerdon.config.validation import validated
-from guerdon.data.batch import Batch
-from guerdon.reward import items
 from guerdon.reward.base import (
     REWARDS,
+    EpisodeRewardModel,
     Metrics,
+    ReplaySource,
+    ReplayTransform,
     RewardConfig,
     RewardModel,
     Setting,
+    SuccessModel,
+    as_rewards,
     create_reward_model,
     register_reward_model,
 )
-from guerdon.reward.guide import Scalars, adapted
 
 if TYPE_CHECKING:
+    from guerdon.data.batch import Batch
     from guerdon.data.demonstrations import Demonstrations
 
 
@@ -33,12 +36,12 @@ class EnsembleConfig(RewardConfig):
     """Options of `ensemble`."""
 
     of: dict[str, Any]
-    """The section of a member: ``{type: gail, ...}``."""
+    """Options of a member: ``{type: gail, ...}``."""
     members: int = Field(default=3, ge=1)
-    """How many; 3 to 7. Each draws from a seed of its own."""
+    """Number of members, each with its own seed; 3 to 7."""
     pessimism: float = 0.0
-    """How many times the members' spread is taken off their mean; 0 to 2. Below 0 it is added, and
-    rewards what is unknown."""
+    """Factor of the members' standard deviation that is subtracted from their mean; 0 to 2. Below 0
+    it is added, which rewards what is unknown."""
 
     @field_validator("of", mode="after")
     @classmethod
@@ -47,178 +50,188 @@ class EnsembleConfig(RewardConfig):
             raise ConfigError(
                 f"'of' of an ensemble needs 'type': one of {', '.join(REWARDS.names())}"
             )
-        model = REWARDS.get(of["type"])
-        if model.needs_checkpoint:
+        kind, options = _member(of)
+        if "checkpoint" in kind.requirements(options):
             raise ConfigError(
                 f"{of['type']!r} is an ensemble by itself: fit several classifiers at once with "
                 "`guerdon reward fit ... reward.members=3`"
             )
-        if _changes_data(model):
+        if issubclass(kind, ReplayTransform | ReplaySource | SuccessModel):
             raise ConfigError(
-                f"{of['type']!r} changes what is learned from, so there can be no ensemble of it"
+                f"{of['type']!r} changes the data that is learned from: it cannot be a member of "
+                "an ensemble"
             )
-        return validated(model.Config, of, "of").model_dump()
+        return options.model_dump()
+
+    @property
+    def absorbing(self) -> bool:
+        """Whether members score the time after the end of an episode."""
+        return getattr(_member(self.of)[1], "absorbing", False)
+
+    @classmethod
+    def env_weight(cls, options: Mapping[str, Any]) -> float:
+        """See `RewardConfig`: that of a member."""
+        of = options.get("of")
+        if not isinstance(of, Mapping) or of.get("type") not in REWARDS.names():
+            return 0.0
+        return REWARDS.get(of["type"]).Config.env_weight(of)
+
+
+def _member(of: Mapping[str, Any]) -> tuple[type[RewardModel], RewardConfig]:
+    """Class and options of a member."""
+    kind = REWARDS.get(of["type"])
+    return kind, validated(kind.Config, of, "of")
 
 
 @register_reward_model("ensemble")
 class EnsembleReward(RewardModel):
-    """The mean of its members' estimates, less a part of their spread.
+    """The mean of its members' rewards, less a multiple of their standard deviation.
 
-    Of episodic members, what they say of a transition is what they said when it was collected.
-
-    Attributes:
-        members: The reward models.
+    Args:
+        config: Options.
+        setting: The run that it is for.
+        members: The reward models; `create` makes them.
     """
 
     Config = EnsembleConfig
 
-    def __init__(self, config: Any, device: str = "cpu", tb_logger: Any = None) -> None:
-        super().__init__(config, device, tb_logger)
-        self.members = [
-            _member(self.config.of, device, tb_logger) for _ in range(self.config.members)
-        ]
-        first = self.members[0]
-        self.fields = first.fields
-        self.learns, self.imitates = first.learns, first.imitates
-        self.episodic, self.off_policy = first.episodic, first.off_policy
-        self.needs_log_prob, self.absorbing = first.needs_log_prob, first.absorbing
-        self.history = first.history
+    def __init__(self, config: Any, setting: Setting, members: Sequence[Any]) -> None:
+        super().__init__(config, setting)
+        self.members = members
+        first = members[0]
+        self.fields, self.history = first.fields, first.history
+        self.can_pretrain = first.can_pretrain
+        read = dict.fromkeys((*first.collects, *first.fields))  # `train` scores fresh data
+        self.collects = tuple(read) if first.collects else ()
         self._fresh: Batch | None = None
 
     @classmethod
-    def with_env_for(cls, options: Mapping[str, Any]) -> bool:
-        """Whether the members are bonuses, so that the environment's reward comes with them.
+    def create(cls, config: Mapping[str, Any], setting: Setting) -> RewardModel:
+        """Make the members, and an ensemble in their role."""
+        options = validated(EnsembleConfig, config, "reward")
+        seeds = np.random.SeedSequence(setting.seed).generate_state(options.members)
+        settings = [replace(setting, seed=int(seed)) for seed in seeds]
+        members = [create_reward_model(options.of, each) for each in settings]
+        episodic = isinstance(members[0], EpisodeRewardModel)
+        return (EpisodeEnsemble if episodic else EnsembleReward)(options, setting, members)
 
-        Args:
-            options: The section of an ensemble, not validated.
-        """
-        of = options.get("of")
-        if not isinstance(of, Mapping) or of.get("type") not in REWARDS.names():
-            return False
-        member = REWARDS.get(of["type"])
-        return cls.with_env_for(of) if issubclass(member, cls) else member.with_env
-
-    def setup(self, setting: Setting) -> None:
-        """Sets up every member with a seed of its own."""
-        seeds = np.random.SeedSequence(setting.seed).generate_state(len(self.members))
-        for member, seed in zip(self.members, seeds, strict=True):
-            member.setup(replace(setting, seed=int(seed)))
-        self.fields = self.members[0].fields
-
-    # --- what transitions are worth
-
-    def score(self, data: Batch) -> Any:
-        """The mean, less `pessimism` times the spread."""
-        if self.episodic and "scanned" in data:
-            return data.scanned
-        return self._joined([member.estimate(data).rew for member in self.members])
-
-    def scan(self, data: Batch) -> np.ndarray:
-        """What `score` gives, with what every member saw in the episode before."""
-        said = [
-            member.estimate(data.replace(scanned=member.scan(data))).rew for member in self.members
-        ]
-        return np.asarray(self._joined(said))
-
-    def _joined(self, said: list[Any]) -> Any:
-        mean, spread = _moments(said)
-        return mean - self.config.pessimism * spread if self.config.pessimism else mean
-
-    # --- learning
-
-    def collect_data(self, data: Any) -> None:
-        """Gives every member the data."""
-        for member in self.members:
-            member.collect_data(data)
-        rows = data[np.asarray(data.mask)] if isinstance(data, Batch) else items.to_batch(data)
-        self._fresh = rows if len(rows.rew) else None
+    @classmethod
+    def requirements(cls, config: Any) -> frozenset[str]:
+        """See `RewardModel`: those of a member."""
+        kind, options = _member(config.of)
+        return kind.requirements(options)
 
     @property
-    def pretrains(self) -> bool:
-        """Whether members can be trained before the policy acts."""
-        return any(member.pretrains for member in self.members)
-
-    def pretrain(self) -> Metrics | None:
-        """Lets every member learn from the data it has."""
-        return _joint_metrics([member.pretrain() for member in self.members])
-
-    def train(self) -> Metrics | None:
-        """Lets every member learn; with ``spread``, that of their estimates of the newest data."""
-        metrics = _joint_metrics([member.train() for member in self.members])
-        if metrics is None or self._fresh is None or self.episodic:
-            return metrics
-        _, spread = _moments([member.estimate(self._fresh).rew for member in self.members])
-        return metrics | {"spread": spread.mean()}
-
-    def clear_data(self, iter: int) -> None:  # noqa: A002 - the documented name
-        """Lets every member forget."""
-        for member in self.members:
-            member.clear_data(iter)
-
-    def load_expert_data(self, data: Any = None) -> None:
-        """Gives every member the demonstrations, which are read once where that is possible."""
-        for member in self.members:
-            member.load_expert_data(data)
-            data = getattr(member, "demonstrations", None) or data
+    def fitted(self) -> bool:
+        """See `RewardModel`."""
+        return all(member.fitted for member in self.members)
 
     @property
     def demonstrations(self) -> Demonstrations | None:
-        """What its members learn from, where they keep that."""
+        """The demonstrations of its members, if they have any."""
         return getattr(self.members[0], "demonstrations", None)
 
-    def break_off(self, env_ids: np.ndarray | None = None) -> None:
-        """Tells every member."""
+    def score(self, batch: Batch) -> torch.Tensor:
+        """Return the mean, less `pessimism` times the standard deviation."""
+        mean, std = self._moments(batch)
+        return mean - self.config.pessimism * std if self.config.pessimism else mean
+
+    def _moments(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        rewards = [
+            as_rewards(member.score(_with_columns(batch, number)), batch.rew)
+            for number, member in enumerate(self.members)
+        ]
+        std, mean = torch.std_mean(torch.stack(rewards), 0, correction=0)
+        return mean, std
+
+    def collect_data(self, batch: Batch) -> None:
+        """Give the data to every member."""
+        for number, member in enumerate(self.members):
+            member.collect_data(_with_columns(batch, number))
+        fresh = self.complete(batch)[np.asarray(batch.mask)] if self.collects else None
+        self._fresh = fresh if fresh and len(fresh.rew) else None
+
+    def pretrain(self) -> Metrics | None:
+        """Pretrain every member."""
+        return _mean([member.pretrain() for member in self.members])
+
+    def train(self) -> Metrics | None:
+        """Train every member; ``spread`` is their mean standard deviation on the newest data."""
+        metrics = _mean([member.train() for member in self.members])
+        if metrics and self._fresh is not None:
+            _, std = self._moments(self._fresh.to_device(self.device))
+            metrics["spread"] = std.mean()
+        return metrics
+
+    def prepare_training(self) -> None:
+        """See `RewardModel`."""
         for member in self.members:
-            member.break_off(env_ids)
+            member.prepare_training()
 
-    # --- files
-
-    def state_dict(self) -> dict[str, Any]:
-        """The states of the members."""
-        return {"members": [member.state_dict() for member in self.members]}
-
-    def portable(self, state: dict[str, Any]) -> dict[str, Any]:
+    def clear_data(self, iter: int) -> None:  # noqa: A002 - the documented name
         """See `RewardModel`."""
-        parts = zip(self.members, state["members"], strict=True)
-        return {"members": [member.portable(part) for member, part in parts]}
+        for member in self.members:
+            member.clear_data(iter)
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_expert_data(self, demonstrations: Any = None) -> None:
+        """Give demonstrations to every member; what the first one has read is given to the rest."""
+        for member in self.members:
+            member.load_expert_data(demonstrations)
+            demonstrations = self.demonstrations or demonstrations
+
+    def training_state(self) -> dict[str, Any]:
         """See `RewardModel`."""
-        if len(state["members"]) != len(self.members):
-            raise ValueError(
-                f"the saved ensemble has {len(state['members'])} members, but this one has "
-                f"{len(self.members)}"
-            )
+        return {"members": [member.training_state() for member in self.members]}
+
+    def portable_state(self) -> dict[str, Any]:
+        """See `RewardModel`."""
+        return {"members": [member.portable_state() for member in self.members]}
+
+    def load_training_state(self, state: Mapping[str, Any]) -> None:
+        """See `RewardModel`."""
+        found, wanted = len(state["members"]), len(self.members)
+        if found != wanted:
+            raise ValueError(f"the saved ensemble has {found} members, but this one has {wanted}")
         for member, part in zip(self.members, state["members"], strict=True):
-            member.load_state_dict(part)
+            member.load_training_state(part)
 
 
-def _changes_data(model: type[RewardModel]) -> bool:
-    methods = ("relabel", "wrap_buffer")
-    return any(getattr(model, name) is not getattr(RewardModel, name) for name in methods)
+class EpisodeEnsemble(EnsembleReward, EpisodeRewardModel):
+    """An ensemble of `EpisodeRewardModel`; column ``name`` of its first member is ``0.name``."""
+
+    def __init__(self, config: Any, setting: Setting, members: Sequence[Any]) -> None:
+        super().__init__(config, setting, members)
+        self.annotations = tuple(
+            f"{number}.{name}"
+            for number, member in enumerate(members)
+            for name in member.annotations
+        )
+
+    def new_memory(self, n_envs: int) -> list[Any]:
+        """The memories of the members."""
+        return [member.new_memory(n_envs) for member in self.members]
+
+    def annotate(self, batch: Batch, memory: list[Any]) -> tuple[dict[str, np.ndarray], list[Any]]:
+        """Annotate by every member."""
+        columns: dict[str, np.ndarray] = {}
+        memory = list(memory)
+        for number, member in enumerate(self.members):
+            found, memory[number] = member.annotate(batch, memory[number])
+            columns |= {f"{number}.{name}": column for name, column in found.items()}
+        return columns, memory
 
 
-def _member(section: dict[str, Any], device: str, tb_logger: Any) -> RewardModel:
-    scalars = Scalars()
-    return adapted(create_reward_model(section, device, tb_logger or scalars), scalars)
+def _with_columns(batch: Batch, number: int) -> Batch:
+    """A batch with the columns of a member under their own names."""
+    prefix = f"{number}."
+    own = {name: column for name, column in batch.items() if name.startswith(prefix)}
+    return batch.replace(**{name.removeprefix(prefix): column for name, column in own.items()})
 
 
-def _moments(said: list[Any]) -> tuple[Any, Any]:
-    """The mean and the spread of several estimates, arrays or tensors."""
-    if isinstance(said[0], torch.Tensor):
-        spread, mean = torch.std_mean(torch.stack(said), 0, correction=0)
-        return mean, spread
-    stacked = np.stack(said)
-    return stacked.mean(0), stacked.std(0)
-
-
-def _joint_metrics(found: list[Metrics | None]) -> Metrics | None:
-    """The means of what members that had something to do say."""
+def _mean(found: list[Metrics | None]) -> Metrics | None:
+    """Means of the metrics of members that had something to do."""
     told = [metrics for metrics in found if metrics]
     if not told:
         return None
-    return {
-        name: sum(metrics[name] for metrics in told) / len(told)
-        for name in told[0]
-        if all(name in metrics for metrics in told)
-    }
+    shared = [name for name in told[0] if all(name in metrics for metrics in told)]
+    return {name: sum(metrics[name] for metrics in told) / len(told) for name in shared}

@@ -1,7 +1,7 @@
 """Guided cost learning: maximum-entropy inverse reinforcement learning beside a policy.
 
-https://arxiv.org/abs/1603.00448. The paper weighs whole trajectories, whose probabilities span many
-orders of magnitude; here transitions are weighed, by the probability of their actions alone.
+https://arxiv.org/abs/1603.00448. The paper weights whole trajectories, whose probabilities span
+many orders of magnitude; here single transitions are weighted by the probability of their actions.
 """
 
 from __future__ import annotations
@@ -15,174 +15,153 @@ from torch import Tensor, nn
 
 from guerdon.nn.encoders import MLP
 from guerdon.nn.init import linear
-from guerdon.nn.optimizer import Optimizer
 from guerdon.reward.base import Metrics, Setting, register_reward_model
 from guerdon.reward.inputs import TransitionInput, take_rows
 from guerdon.reward.trained import ImitationConfig, ImitationReward
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from guerdon.data.batch import Batch
 
-_CHUNK = 1024  # rows that the policy is asked about at a time
+_CHUNK = 1024  # rows of one call of the policy
 
 
 class GCLConfig(ImitationConfig):
     """Options of `gcl`."""
 
     inputs: list[Literal["obs", "act", "obs_next"]] = Field(default=["obs", "act"], min_length=1)
-    """What the cost reads of a transition."""
+    """Inputs of the cost network."""
     weight_decay: float = Field(default=1.0, ge=0)
-    """Decoupled, as in AdamW; 0.1 to 3. Without any, costs grow without end where demonstrations
-    never were."""
+    """Decoupled weight decay, as in AdamW; 0.1 to 3. Without it, costs grow without bound away from
+    the demonstrations."""
     statistics_rate: float = Field(default=0.01, gt=0, le=1)
-    """How fast mean and spread of the reward follow the network, in each gradient step."""
+    """Step size of the running mean and variance that normalise rewards, per gradient step."""
     limit: float = Field(default=10.0, gt=0)
-    """The largest absolute value of a reward, in standard deviations."""
+    """Bound of the absolute value of rewards, in standard deviations."""
 
 
 def guided_cost_loss(expert: Tensor, samples: Tensor, log_prob: Tensor) -> tuple[Tensor, Tensor]:
-    """How much less likely than possible demonstrations are, if exp(-cost) says how likely.
+    """Negative log-likelihood of demonstrations under exp(-cost) / Z.
 
     Args:
         expert: Costs of demonstrations [N].
-        samples: Costs of all that the partition function is estimated from [M].
-        log_prob: How likely each of these was to be drawn [M].
+        samples: Costs of the samples that Z is estimated from [M].
+        log_prob: Log-probabilities with which these were drawn [M].
 
     Returns:
-        The loss, and the logarithm of the partition function, which is a part of it.
+        The loss, and log Z, without gradient.
     """
     log_partition = torch.logsumexp(-samples - log_prob, 0) - math.log(len(samples))
     return expert.mean() + log_partition, log_partition.detach()
 
 
 def mixed_log_prob(cost: Tensor, log_partition: Tensor, log_prob: Tensor) -> Tensor:
-    """How likely actions are to be drawn, if half of the draws are the policy's.
+    """Log-probability of samples, half of which are the policy's and half demonstrations.
 
-    The other half are demonstrations, of which nobody knows how likely they are: the cost's own
-    word is taken (https://arxiv.org/abs/1611.03852). So no sample counts for more
-    than twice the mean, however unlikely the policy was to act so.
+    That of demonstrations is unknown, and estimated as exp(-cost) / Z
+    (https://arxiv.org/abs/1611.03852). Importance weights are thereby at most twice their mean.
 
     Args:
-        cost: Of transitions [M].
-        log_partition: The logarithm of the partition function.
-        log_prob: How likely the policy was to act so [M].
+        cost: Costs [M].
+        log_partition: log Z.
+        log_prob: Log-probabilities under the policy [M].
     """
     return torch.logaddexp(log_prob, -cost - log_partition) - math.log(2.0)
 
 
 class Cost(nn.Module):
-    """What a transition costs; and, for rewards, how costs are spread.
-
-    Args:
-        setting: Knows the spaces.
-        config: Its options.
-    """
+    """Cost of a transition, with running statistics that normalise rewards."""
 
     def __init__(self, setting: Setting, config: GCLConfig) -> None:
         super().__init__()
         self.input = TransitionInput(setting, config.inputs)
         body = MLP(self.input.size, config.hidden)
         self.layers = nn.Sequential(body, linear(body.size, 1, 1.0))
-        for name in ("mean", "variance", "count", "log_partition"):
-            self.register_buffer(name, torch.zeros(()))
+        self.limit = config.limit
+        self.register_buffer("mean", torch.zeros(()))
+        self.register_buffer("variance", torch.ones(()))
+        self.register_buffer("count", torch.zeros(()))
+        self.register_buffer("log_partition", torch.zeros(()))
         self.mean: Tensor
         self.variance: Tensor
         self.count: Tensor
         self.log_partition: Tensor
-        self.limit = config.limit
 
-    def forward(self, data: Any) -> Tensor:
-        """Costs [...] of transitions."""
-        cost: Tensor = self.layers(self.input(data))
+    def forward(self, *rows: Any) -> Tensor:
+        """Costs [...] of transitions; those of several batches one after the other."""
+        cost: Tensor = self.layers(torch.cat([self.input(part) for part in rows]))
         return cost.squeeze(-1)
 
     def reward(self, cost: Tensor) -> Tensor:
-        """What costs are worth: of mean 0 and spread 1 for what the policy did lately."""
-        spread = torch.where(self.count > 0, (self.variance + 1e-8).sqrt(), 1.0)
-        return ((self.mean - cost) / spread).clamp(-self.limit, self.limit)
+        """Rewards [...] of costs: of mean 0 and variance 1 on the policy's recent transitions."""
+        standard = (self.mean - cost) / (self.variance + 1e-8).sqrt()
+        return standard.clamp(-self.limit, self.limit)
 
     @torch.no_grad()
-    def follow(self, cost: Tensor, rate: float) -> None:
-        """Moves mean and variance towards those of new costs, at first faster than `rate`."""
+    def update_statistics(self, cost: Tensor, rate: float) -> None:
+        """Update mean and variance with new costs: averages at first, then at `rate`."""
         self.count += 1
-        way = (1.0 / self.count).clamp(min=rate)
-        self.mean.lerp_(cost.mean(), way)
-        self.variance.lerp_((cost - self.mean).square().mean(), way)
+        weight = (1.0 / self.count).clamp(min=rate)
+        self.mean.lerp_(cost.mean(), weight)
+        self.variance.lerp_((cost - self.mean).square().mean(), weight)
 
 
 @register_reward_model("guided_cost")
 @register_reward_model("gcl")
 class GCL(ImitationReward):
-    """A cost by which demonstrations are as likely as can be, among all that a policy may do.
+    """A cost network under which demonstrations have maximum likelihood.
 
-    The partition function is estimated from samples: one half is what the policy did, the other
-    the demonstrations themselves. Each weighs the less, the likelier it was to be drawn.
+    The partition function is estimated by importance sampling: from the policy's transitions and
+    as many demonstrations.
     """
 
     Config = GCLConfig
+    requires = frozenset({"demonstrations", "density"})
     network: Cost
-    needs_log_prob = True
 
-    def build(self, setting: Setting) -> None:
-        """Makes the cost."""
-        config = self.config
-        self.fields = tuple(dict.fromkeys(("obs", "act", *config.inputs)))
-        self.network = Cost(setting, config).to(self.device)
-        self.optimizers["network"] = Optimizer(
-            self.network.parameters(),
-            config.learning_rate,
-            weight_decay=config.weight_decay,
-            alone=True,
-        )
+    def __init__(self, config: Any, setting: Setting | None = None) -> None:
+        super().__init__(config, setting)
+        self.fields = tuple(dict.fromkeys(("obs", "act", *self.config.inputs)))
+        self.collects = self.fields
 
-    def take_experts(self, rows: Batch) -> None:  # noqa: ARG002 - it has them as tensors
-        """Normalises with the experts' statistics: they stay, whatever the policy does."""
-        self.network.input.settle(self.expert)
+    def build(self) -> Cost:
+        """Make the cost network."""
+        return Cost(self.setting, self.config)
 
     @torch.no_grad()
-    def score(self, data: Batch) -> Tensor:
-        """Minus the cost, on the scale of one."""
-        self.prepare(data)
-        return self.network.reward(self.network(self.tensors(data)))
+    def score(self, batch: Batch) -> Tensor:
+        """Return minus the cost, normalised."""
+        return self.network.reward(self.network(self.tensors(batch)))
 
-    def remembered(self, rows: Batch) -> Batch:
-        """The fields, and how likely the policy was to act so."""
-        log_prob = self._log_prob(self.tensors(rows))
-        return super().remembered(rows).replace(log_prob=log_prob.numpy(force=True))
+    def kept(self, rows: Batch) -> Batch:
+        """See `TrainedReward`: with the log-probabilities of the policy that acted."""
+        return rows.replace(log_prob=self._log_prob(self.tensors(rows)).numpy(force=True))
 
     def step(self) -> Metrics:
-        """One step towards costs by which demonstrations are likelier."""
+        """Take one step of maximum likelihood."""
         config, network = self.config, self.network
         expert, policy = self.sample_expert(config.batch_size), self.sample(config.batch_size)
-        features = torch.cat([network.input(expert), network.input(policy)])
-        cost = network.layers(features).squeeze(-1)
-        of_expert, of_policy = cost.split(config.batch_size)
+        cost = network(expert, policy)
+        expert_cost, policy_cost = cost.split(config.batch_size)
         log_prob = torch.cat([self._log_prob(expert), policy["log_prob"]])
         drawn = mixed_log_prob(cost.detach(), network.log_partition, log_prob)
-        loss, log_partition = guided_cost_loss(of_expert, cost, drawn)
-        self.optimizers["network"].step(loss)
+        loss, log_partition = guided_cost_loss(expert_cost, cost, drawn)
+        self.descend(loss)
         network.log_partition.copy_(log_partition)
-        network.follow(of_policy.detach(), config.statistics_rate)
+        network.update_statistics(policy_cost.detach(), config.statistics_rate)
         return {
             "loss": loss.detach(),
-            "expert_cost": of_expert.detach().mean(),
-            "policy_cost": of_policy.detach().mean(),
+            "expert_cost": expert_cost.detach().mean(),
+            "policy_cost": policy_cost.detach().mean(),
         }
 
     @torch.no_grad()
     def _log_prob(self, rows: dict[str, Any]) -> Tensor:
-        """How likely the policy as it is now is to act so."""
-        ask = self.setting.log_prob if self.setting is not None else None
-        if ask is None:
+        """Log-probabilities of actions under the current policy."""
+        log_prob, obs, act = self.setting.log_prob, rows["obs"], rows["act"]
+        if log_prob is None:
             raise ValueError(
-                f"{self.config.type or 'gcl'} needs to know how likely the policy's actions are: "
-                "call setup() with a Setting that has 'log_prob'"
+                f"{self.name} needs the log-probability of the policy's actions: make it with a "
+                "Setting that has 'log_prob'"
             )
-        return _in_chunks(ask, rows["obs"], rows["act"])
-
-
-def _in_chunks(function: Callable[[Any, Any], Tensor], obs: Any, act: Tensor) -> Tensor:
-    parts = [slice(start, start + _CHUNK) for start in range(0, len(act), _CHUNK)]
-    return torch.cat([function(take_rows(obs, part), act[part]).float() for part in parts])
+        chunks = [slice(start, start + _CHUNK) for start in range(0, len(act), _CHUNK)]
+        return torch.cat([log_prob(take_rows(obs, at), act[at]).float() for at in chunks])

@@ -1,17 +1,23 @@
-"""Hindsight experience replay: https://arxiv.org/abs/1707.01495."""
+"""Hindsight experience replay (HER): https://arxiv.org/abs/1707.01495."""
 
 from __future__ import annotations
 
 from collections.abc import Callable  # where pydantic finds it
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
-from gymnasium import spaces
 from pydantic import Field
 
 from guerdon.data.leaves import to_numpy
-from guerdon.reward.base import RewardConfig, RewardModel, Setting, register_reward_model
+from guerdon.reward.base import (
+    ReplayTransform,
+    RewardConfig,
+    RewardModel,
+    Setting,
+    register_reward_model,
+)
 from guerdon.reward.controls import load_function
 
 if TYPE_CHECKING:
@@ -19,146 +25,130 @@ if TYPE_CHECKING:
 
     from guerdon.data import Batch, ReplayBuffer
 
-Judge = Callable[[np.ndarray, np.ndarray, Any], Any]
-"""Says of achieved goals, desired ones and an info (an empty one) what that is worth."""
+GoalFunction = Callable[[np.ndarray, np.ndarray, Any], Any]
+"""Maps achieved goals, desired goals and an (empty) info to rewards or terminations."""
 
 
 class HERConfig(RewardConfig):
     """Options of `her`."""
 
     strategy: Literal["future", "final", "episode"] = "future"
-    """Where other goals are taken from: what was achieved at or after the transition, at the end
-    of its episode, or anywhere in it."""
+    """New goals: achieved at or after the transition, at the end of its episode, or anywhere in
+    it."""
     ratio: float = Field(default=0.8, ge=0, le=1)
-    """The share of transitions that get another goal; 0.8 is the paper's four for each that keeps
-    its own."""
-    reward_function: str | Judge | None = None
-    """What achieving one goal is worth where another is desired: ``package.module:name`` or the
-    function itself, called with arrays of both and an info; the environment's own
+    """Share of transitions that get a new goal; 0.8 are the paper's four for each that keeps its
+    own."""
+    reward_function: str | GoalFunction | None = None
+    """Reward of achieved goals (first) where others (second) are desired: ``package.module:name``
+    or the function itself, called with arrays of both and an info; the environment's
     ``compute_reward`` by default."""
 
 
 @register_reward_model("her")
-class HER(RewardModel):
-    """The environment's reward, for many transitions as if what came about had been wanted.
+class HER(RewardModel, ReplayTransform):
+    """The environment's reward; for relabelled transitions, that of the new goal.
 
     Observations have ``achieved_goal`` and ``desired_goal``, as in Gymnasium-Robotics, and the
-    environment ``compute_reward`` and maybe ``compute_terminated``. A segment has one goal.
+    environment ``compute_reward`` and optionally ``compute_terminated``. A segment has one goal.
 
     Attributes:
-        generator: What goals are drawn with.
+        generator: Draws goals.
     """
 
     Config = HERConfig
-    fields: tuple[str, ...] = ("obs", "obs_next", "terminated")
-    off_policy = True
-    _reward: Judge
-    _terminated: Judge | None = None
+    fields = ("obs", "obs_next", "terminated")
+    requires = frozenset({"replay", "goals"})
 
-    def __init__(self, config: Any, device: str = "cpu", tb_logger: Any = None) -> None:
-        super().__init__(config, device, tb_logger)
-        self.generator = np.random.default_rng(0)
-
-    def setup(self, setting: Setting) -> None:
-        """See `RewardModel`."""
-        _check_goals(setting.observation_space)
-        self.generator = np.random.default_rng(setting.seed)
-        env = setting.example() if setting.example is not None else None
-        self._terminated = _ability(env, "compute_terminated")
+    def __init__(self, config: Any, setting: Setting | None = None) -> None:
+        super().__init__(config, setting)
+        self.generator = np.random.default_rng(self.setting.seed)
+        env = self.setting.example() if self.setting.example is not None else None
+        self._terminated = _method(env, "compute_terminated")
         given = self.config.reward_function
-        reward: Any = load_function(given) if isinstance(given, str) else given
-        reward = reward or _ability(env, "compute_reward")
+        reward = load_function(given) if isinstance(given, str) else given
+        reward = reward or _method(env, "compute_reward")
         if reward is None:
             raise ValueError(
-                "her has to know what other goals would have paid, but the environment has no "
+                "her needs the reward of other goals, but the environment has no "
                 "compute_reward(achieved_goal, desired_goal, info): name a function in "
                 "'reward_function'"
             )
-        self._reward = reward
+        self._reward: GoalFunction = reward
 
-    def score(self, data: Batch) -> Any:
-        """What was paid; for relabelled transitions, what would have been."""
-        return data.rew
+    def score(self, batch: Batch) -> Any:
+        """Return the reward of the transitions' goals."""
+        return batch.get("goal_reward", batch.rew)
 
-    def relabel(self, data: Batch, rows: np.ndarray, buffer: ReplayBuffer) -> Batch:
-        """Other goals for a share of the transitions, and reward and end to go with them.
+    def apply(self, batch: Batch, buffer: ReplayBuffer, indices: np.ndarray) -> Batch:
+        """Relabel a share of the transitions; ``goal_reward`` holds the rewards of their goals.
 
         Args:
-            data: What was read [B, ...], or segments of one episode each [T, B, ...].
-            rows: The row numbers.
-            buffer: Where goals are looked for.
+            batch: Transitions [B, ...], or segments of one episode each [T, B, ...].
+            buffer: The buffer that they were sampled from.
+            indices: Their indices.
         """
-        chosen = self.generator.random(rows.shape[-1:]) < self.config.ratio
+        chosen = self.generator.random(indices.shape[-1:]) < self.config.ratio
         if not chosen.any():
-            return data
-        first = rows[0] if rows.ndim == 2 else rows
+            return batch
+        first = indices[0] if indices.ndim == 2 else indices
         goal = to_numpy(buffer.get(self._draw(first[chosen], buffer), "obs_next").achieved_goal)
-        at = (slice(None),) * (rows.ndim - 1) + (chosen,)
-        achieved = to_numpy(data.obs_next.achieved_goal[at])
+        at = (slice(None),) * (indices.ndim - 1) + (chosen,)
+        achieved = to_numpy(batch.obs_next.achieved_goal[at])
         changed: dict[str, Any] = {
-            key: data[key].replace(desired_goal=_put(data[key].desired_goal, at, goal))
+            key: batch[key].replace(desired_goal=_put(batch[key].desired_goal, at, goal))
             for key in ("obs", "obs_next")
         }
-        changed["rew"] = _put(data.rew, at, _judged(self._reward, achieved, goal))
+        changed["goal_reward"] = _put(batch.rew, at, _call(self._reward, achieved, goal))
         if self._terminated is not None:
-            ended = _judged(self._terminated, achieved, goal).astype(bool)
-            changed["terminated"] = _put(data.terminated, at, ended)
-            if "done" in data:
-                changed["done"] = changed["terminated"] | buffer.get(rows, "truncated")
-            if "mask" in data:  # what comes after an end is no data
+            ended = _call(self._terminated, achieved, goal).astype(bool)
+            changed["terminated"] = _put(batch.terminated, at, ended)
+            if "done" in batch:
+                changed["done"] = changed["terminated"] | buffer.get(indices, "truncated")
+            if "mask" in batch:  # rows after an end are no transitions
                 after = np.cumsum(ended, 0) > ended
-                changed["mask"] = _put(data.mask, at, to_numpy(data.mask[at]) & ~after)
-        return data.replace(**changed)
+                changed["mask"] = _put(batch.mask, at, to_numpy(batch.mask[at]) & ~after)
+        return batch.replace(**changed)
 
     def _draw(self, rows: np.ndarray, buffer: ReplayBuffer) -> np.ndarray:
-        """A row for each, where its goal was achieved."""
-        last = buffer.episode_last(rows)
+        """Draw a row of the same episode for each row."""
+        last = np.asarray(buffer.episode_last(rows))
         if self.config.strategy == "final":
-            return np.asarray(last)
+            return last
         first = rows if self.config.strategy == "future" else buffer.episode_first(rows)
-        # An environment's rows lie `n_envs` apart, in a ring.
-        number = (last - first) % buffer.size // buffer.n_envs + 1
-        steps = (self.generator.random(len(rows)) * number).astype(np.int64)
-        return np.asarray((first + steps * buffer.n_envs) % buffer.size)
+        capacity = buffer.capacity  # an index is env * capacity + slot, and the slots are a ring
+        steps = self.generator.random(len(rows)) * ((last - first) % capacity + 1)
+        slots = (first + steps.astype(np.int64)) % capacity
+        return np.asarray(first - first % capacity + slots)
 
-    def state_dict(self) -> dict[str, Any]:
+    def training_state(self) -> dict[str, Any]:
         """See `RewardModel`."""
         return {"generator": self.generator.bit_generator.state}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_training_state(self, state: Mapping[str, Any]) -> None:
         """See `RewardModel`."""
         self.generator.bit_generator.state = state["generator"]
 
 
-def _check_goals(space: Any) -> None:
-    parts = space.spaces if isinstance(space, spaces.Dict) else {}
-    achieved, desired = parts.get("achieved_goal"), parts.get("desired_goal")
-    if achieved is None or desired is None or achieved.shape != desired.shape:
-        raise ValueError(
-            "her needs observations with 'achieved_goal' and 'desired_goal' of one shape, as "
-            f"Gymnasium-Robotics has them, but these are {space}: use another reward, or an "
-            "environment with goals"
-        )
-
-
-def _ability(env: Any, name: str) -> Judge | None:
+def _method(env: Any, name: str) -> GoalFunction | None:
     """A method of an environment, or of a wrapper around it; None if there is none."""
-    if hasattr(env, "has_wrapper_attr"):
-        found: Judge | None = env.get_wrapper_attr(name) if env.has_wrapper_attr(name) else None
-        return found
-    return getattr(env, name, None)
+    read = getattr(env, "get_wrapper_attr", partial(getattr, env))
+    try:
+        method: GoalFunction = read(name)
+    except AttributeError:
+        return None
+    return method
 
 
-def _judged(judge: Judge, achieved: np.ndarray, goal: np.ndarray) -> np.ndarray:
-    """An answer for each achieved goal [..., n, *shape], where others [n, *shape] are desired."""
+def _call(function: GoalFunction, achieved: np.ndarray, goal: np.ndarray) -> np.ndarray:
+    """Results for achieved goals [..., n, *shape], where others [n, *shape] are desired."""
     shape = goal.shape[1:]
     desired = np.broadcast_to(goal, achieved.shape).reshape(-1, *shape)
     lead, achieved = achieved.shape[: achieved.ndim - len(shape)], achieved.reshape(-1, *shape)
-    answers = np.asarray(judge(achieved, desired, {}))
-    if answers.shape != (len(desired),):  # it knows single goals only
+    results = np.asarray(function(achieved, desired, {}))
+    if results.shape != (len(desired),):  # it takes single goals only
         pairs = zip(achieved, desired, strict=True)
-        answers = np.array([judge(one, other, {}) for one, other in pairs])
-    return answers.reshape(lead)
+        results = np.array([function(one, other, {}) for one, other in pairs])
+    return results.reshape(lead)
 
 
 def _put(leaf: Any, at: tuple[Any, ...], values: Any) -> Any:

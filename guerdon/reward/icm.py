@@ -5,91 +5,127 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from gymnasium import spaces
 from pydantic import Field
 from torch import Tensor, nn
+from torch.nn import functional
 
-from guerdon.nn.optimizer import Optimizer
 from guerdon.reward.base import Metrics, Setting, register_reward_model
-from guerdon.reward.curiosity import Curiosity, CuriosityConfig, InverseModel, layers
+from guerdon.reward.inputs import TransitionInput
+from guerdon.reward.novelty import (
+    CLIP,
+    Features,
+    NoveltyConfig,
+    NoveltyNetwork,
+    NoveltyReward,
+    layers,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class ICMConfig(CuriosityConfig):
+class ICMConfig(NoveltyConfig):
     """Options of `icm`."""
 
     feature_size: int = Field(default=64, ge=1)
-    """Features of an observation; 16 to 512."""
+    """Number of features of an observation; 16 to 512."""
     beta: float = Field(default=0.2, ge=0, le=1)
-    """Weight of the forward model's loss; the inverse model's has the rest."""
+    """Weight of the forward model's loss; the inverse model's has 1 - beta."""
     eta: float = Field(default=1.0, gt=0)
-    """What half the squared error is multiplied with. Only of use with ``normalize_bonus: false``:
-    otherwise the bonus is divided by its spread."""
+    """Factor of half the squared error. Only of use with ``normalize_bonus: false``: otherwise the
+    bonus is divided by its spread."""
 
 
-class Dynamics(nn.Module):
-    """Features of what the agent controls, and a model of how actions change them.
+class InverseModel(nn.Module):
+    """Embeds observations so that actions can be predicted from two in a row.
 
     Args:
-        setting: Knows the spaces.
-        hidden: Sizes of the hidden layers, of each network.
-        size: Features of an observation.
+        setting: Has the spaces; actions have to be Discrete or Box.
+        hidden: Sizes of the hidden layers, of the encoder and of the action head.
+        size: Number of features of an observation.
     """
 
     def __init__(self, setting: Setting, hidden: Sequence[int], size: int) -> None:
         super().__init__()
-        self.inverse = InverseModel(setting, hidden, size)
-        self.predictor = layers(size + self.inverse.action.size, hidden, size)
+        space = setting.action_space
+        if not isinstance(space, spaces.Discrete | spaces.Box):
+            raise ValueError(
+                f"icm and ngu predict actions that are Discrete or Box, but these are {space}: use "
+                "rnd, which does not read actions"
+            )
+        self.features = Features(setting, "obs", hidden, size)
+        self.action = TransitionInput(setting, ["act"], clip=CLIP)
+        self.head = layers(2 * size, hidden, self.action.size)
+        self.start = int(space.start) if isinstance(space, spaces.Discrete) else None
 
-    def forward(self, data: Any) -> Tensor:
-        """Half the squared error [...] of the predicted features, for transitions."""
-        return self._error(*self._encode(data), data)
+    def forward(self, obs: Any) -> Tensor:
+        """Features [..., size] of observations."""
+        features: Tensor = self.features({"obs": obs})
+        return features
 
-    def learn(self, data: Any, beta: float) -> tuple[Tensor, Metrics]:
-        """The loss of both models, and what can be said about it."""
-        before, after = self._encode(data)
-        error = self._error(before, after, data).mean()
-        inverse, metrics = self.inverse.learn(before, after, data["act"])
-        loss = (1 - beta) * inverse + beta * error
-        return loss, {"loss": loss.detach(), "forward_loss": error.detach(), **metrics}
+    def loss(self, before: Tensor, after: Tensor, act: Tensor) -> tuple[Tensor, Metrics]:
+        """The loss of predicting actions [N, ...] from features, and metrics."""
+        predicted = self.head(torch.cat([before, after], -1))
+        if self.start is None:
+            loss = functional.mse_loss(predicted, self.action({"act": act}))
+            return loss, {"inverse_loss": loss.detach()}
+        label = act.long() - self.start
+        loss = functional.cross_entropy(predicted, label)
+        accuracy = (predicted.argmax(-1) == label).float().mean()
+        return loss, {"inverse_loss": loss.detach(), "accuracy": accuracy}
 
-    def _encode(self, data: Any) -> tuple[Tensor, Tensor]:
-        return self.inverse.encode(data["obs"]), self.inverse.encode(data["obs_next"])
+    def update(self, rows: dict[str, Any]) -> None:
+        """Update the statistics of inputs with transitions [N, ...]."""
+        self.features.input.update(rows)
+        self.action.update(rows)
 
-    def _error(self, before: Tensor, after: Tensor, data: Any) -> Tensor:
-        predicted = self.predictor(torch.cat([before, self.inverse.action(data)], -1))
-        error: Tensor = 0.5 * (predicted - after).square().sum(-1)
-        return error
+
+class Dynamics(NoveltyNetwork):
+    """An inverse model, and a forward model of its features.
+
+    Args:
+        setting: Has the spaces.
+        config: The options.
+    """
+
+    def __init__(self, setting: Setting, config: ICMConfig) -> None:
+        super().__init__()
+        self.beta, self.eta = config.beta, config.eta
+        size = config.feature_size
+        self.inverse = InverseModel(setting, config.hidden, size)
+        self.predictor = layers(size + self.inverse.action.size, config.hidden, size)
+
+    def forward(self, rows: Any) -> Tensor:
+        """Half the squared errors [...] of the predicted features, times eta."""
+        return self.eta * self._predict(rows)[0]
+
+    def _predict(self, rows: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """The errors, and the features of observations and next ones."""
+        before, after = self.inverse(rows["obs"]), self.inverse(rows["obs_next"])
+        predicted = self.predictor(torch.cat([before, self.inverse.action(rows)], -1))
+        return 0.5 * (predicted - after).square().sum(-1), before, after
+
+    def loss(self, rows: dict[str, Any]) -> tuple[Tensor, Metrics]:
+        """See `NoveltyNetwork`."""
+        error, before, after = self._predict(rows)
+        forward = error.mean()
+        inverse, metrics = self.inverse.loss(before, after, rows["act"])
+        loss = (1 - self.beta) * inverse + self.beta * forward
+        return loss, {"forward_loss": forward.detach(), **metrics}
+
+    def update(self, rows: dict[str, Any]) -> None:
+        """See `NoveltyNetwork`."""
+        self.inverse.update(rows)
 
 
 @register_reward_model("icm")
-class ICM(Curiosity):
-    """A bonus for transitions whose outcome it could not foresee."""
+class ICM(NoveltyReward):
+    """A bonus for transitions whose next observation is hard to predict."""
 
     Config = ICMConfig
-    fields = ("obs", "act", "obs_next")
-    network: Dynamics
+    fields = collects = ("obs", "act", "obs_next")
 
-    def build(self, setting: Setting) -> None:
-        """Makes the networks."""
-        config = self.config
-        self.network = Dynamics(setting, config.hidden, config.feature_size).to(self.device)
-        self.optimizers["network"] = Optimizer(
-            self.network.parameters(), config.learning_rate, alone=True
-        )
-
-    def observe(self, rows: dict[str, Any]) -> None:
-        """See `Curiosity`."""
-        self.network.inverse.update(rows)
-
-    def surprise(self, rows: dict[str, Any]) -> Tensor:
-        """Half the squared error of the forward model, times ``eta``."""
-        error: Tensor = self.config.eta * self.network(rows)
-        return error
-
-    def step(self) -> Metrics:
-        """One step of both models."""
-        loss, metrics = self.network.learn(self.sample(self.rows), self.config.beta)
-        self.optimizers["network"].step(loss)
-        return metrics
+    def build(self) -> Dynamics:
+        """Make the networks."""
+        return Dynamics(self.setting, self.config)

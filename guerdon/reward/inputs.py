@@ -1,19 +1,17 @@
-"""From transitions to what the networks of reward models read."""
+"""Encodes transitions for the networks of reward models."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
-from gymnasium import spaces
 from torch import Tensor, nn
 
 from guerdon.data.batch import Batch
+from guerdon.data.leaves import to_device
 from guerdon.nn.config import ModelConfig
 from guerdon.nn.encoders import make_joint
 from guerdon.nn.normalizer import ObservationNormalizer, make_normalizer
-from guerdon.nn.spaces import is_image, part_spaces
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,34 +19,11 @@ if TYPE_CHECKING:
     from guerdon.reward.base import Setting
 
 
-def tensors(value: Any, device: str | torch.device) -> Any:
+def tensors(value: Any, device: torch.device) -> Any:
     """Arrays as tensors on a device, in single precision; parts of a batch as a dictionary."""
     if isinstance(value, Batch | dict):
         return {key: tensors(part, device) for key, part in value.items()}
-    if isinstance(value, np.ndarray):
-        value = torch.from_numpy(value if value.flags.writeable else value.copy())
-    dtype = torch.float32 if value.dtype == torch.float64 else None
-    return value.to(device=device, dtype=dtype)
-
-
-def refuse_images(name: str, setting: Setting) -> None:
-    """Says that a reward model has no use for images, if observations hold any.
-
-    Args:
-        name: The model's.
-        setting: Knows the spaces.
-    """
-    if _has_images(setting.observation_space):
-        raise ValueError(
-            f"{name} compares numbers, and observations hold images ({setting.observation_space}): "
-            "use gail or red, or an environment with vectors"
-        )
-
-
-def _has_images(space: Any) -> bool:
-    if isinstance(space, spaces.Dict | spaces.Tuple):
-        return any(_has_images(part) for part in part_spaces(space).values())
-    return is_image(space)
+    return to_device(value, device)
 
 
 def take_rows(value: Any, index: Any) -> Any:
@@ -59,15 +34,15 @@ def take_rows(value: Any, index: Any) -> Any:
 
 
 class TransitionInput(nn.Module):
-    """Makes one vector of a transition: numbers normalised, categories one-hot, images encoded.
+    """Encodes a transition as one vector: numbers normalised, categories one-hot, images encoded.
 
-    Calling it is pure; `update` alone changes the statistics that it normalises with.
+    Calling it is pure; only `update` changes the statistics that it normalises with.
 
     Args:
-        setting: Knows the spaces.
-        parts: Which fields to join: ``obs``, ``act``, ``obs_next``.
+        setting: Has the spaces.
+        parts: Fields to join: ``obs``, ``act``, ``obs_next``.
         model: How images are encoded.
-        clip: The largest absolute value of a normalised number.
+        clip: Bound of the absolute value of normalised numbers.
         images: Whether the pixels of images are normalised, too.
     """
 
@@ -88,6 +63,11 @@ class TransitionInput(nn.Module):
             kind = _kind(part)
             if kind not in self.encoders:  # observations and next ones are of one kind
                 space = setting.action_space if kind == "act" else setting.observation_space
+                if space is None:
+                    raise ValueError(
+                        "this reward model needs the spaces of the environment: make it with a "
+                        "Setting that has them, for example Setting.of(demonstrations)"
+                    )
                 if (normalizer := make_normalizer(space, images)) is not None:
                     self.normalizers[kind] = normalizer
                     _set_clip(normalizer, clip)
@@ -107,12 +87,12 @@ class TransitionInput(nn.Module):
         return encoded
 
     def update(self, data: Any) -> None:
-        """Lets the statistics see transitions [N, ...]; of both observations, the first alone."""
+        """Update the statistics with transitions [N, ...]; ``obs_next`` is used without ``obs``."""
         for kind, normalizer in self.normalizers.items():
             normalizer.update(data[kind if kind in data else "obs_next"])  # type: ignore[operator]
 
     def settle(self, data: Any) -> None:
-        """Lets them see demonstrations; numbers that never change there keep their scale."""
+        """Update them with demonstrations; numbers that are constant there keep their scale."""
         self.update(data)
         for module in self.normalizers.modules():
             if isinstance(module, ObservationNormalizer):

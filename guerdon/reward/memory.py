@@ -1,4 +1,4 @@
-"""What a reward model remembers of what the policy did."""
+"""Keeps transitions of the policy for a reward model to train on."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class Memory:
-    """Some of the transitions that it was given.
+    """A bounded set of transitions.
 
     Args:
-        size: Transitions that it holds at most.
+        size: Maximum number of transitions.
     """
 
     def __init__(self, size: int) -> None:
@@ -30,63 +30,62 @@ class Memory:
         return min(self._written, self.size)
 
     def add(self, rows: Batch) -> None:
-        """Takes rows [N, ...], oldest first, in the place of the oldest that it holds."""
-        leaves = dict(flatten(rows))
+        """Add rows [N, ...], oldest first; they replace the oldest."""
+        leaves = self._leaves(rows)
         number = len(next(iter(leaves.values())))
-        if not self._columns:
-            self._make_room(leaves)
         places = (self._written + np.arange(max(0, number - self.size), number)) % self.size
         for path, column in self._columns.items():
             column[places] = leaves[path][-len(places) :]
         self._written += number
 
     def mix_in(self, rows: Batch, generator: np.random.Generator) -> None:
-        """Takes rows [N, ...] so that each that ever was is held with the same chance.
+        """Add rows [N, ...] by reservoir sampling: all rows so far are kept with equal probability.
 
-        Where everything is taken in this way, and not by `add`.
+        Not to be mixed with `add`.
         """
-        leaves = dict(flatten(rows))
+        leaves = self._leaves(rows)
         order = self._written + np.arange(len(next(iter(leaves.values()))))
         places = np.where(order < self.size, order, generator.integers(order + 1))
-        if not self._columns:
-            self._make_room(leaves)
         for row in np.flatnonzero(places < self.size):
             for path, column in self._columns.items():
                 column[places[row]] = leaves[path][row]
         self._written += len(order)
 
-    def _make_room(self, leaves: Mapping[tuple[str, ...], np.ndarray]) -> None:
-        self._columns = {
-            path: np.empty((self.size, *leaf.shape[1:]), leaf.dtype)
-            for path, leaf in leaves.items()
-        }
+    def _leaves(self, rows: Batch) -> dict[tuple[str, ...], Any]:
+        """The leaves of rows, for which columns are made if there are none."""
+        leaves = dict(flatten(rows))
+        if not self._columns:
+            self._columns = {
+                path: np.empty((self.size, *leaf.shape[1:]), leaf.dtype)
+                for path, leaf in leaves.items()
+            }
+        return leaves
 
     def sample(self, number: int, generator: np.random.Generator) -> Batch:
-        """Draws rows, each as likely as any, with replacement."""
+        """Draw rows uniformly, with replacement."""
         if not len(self):
             raise ValueError("nothing was collected yet: call collect_data() before train()")
         return self.rows(generator.integers(len(self), size=number))
 
     def rows(self, index: np.ndarray | None = None) -> Batch:
-        """Rows by their place; all of them by default, which are the memory's own."""
+        """Copies of rows by index; by default views of all."""
         places = slice(0, len(self)) if index is None else index
         return unflatten({path: column[places] for path, column in self._columns.items()})
 
     def clear(self) -> None:
-        """Forgets everything."""
+        """Remove all rows."""
         self._written = 0
 
-    def state_dict(self) -> dict[str, Any]:
-        """Everything that is needed to go on: copies."""
-        held = len(self)
+    def training_state(self) -> dict[str, Any]:
+        """Everything that is needed to resume, as copies."""
         return {
             "written": self._written,
             "paths": [list(path) for path in self._columns],
-            "columns": [column[:held].copy() for column in self._columns.values()],
+            "columns": [column[: len(self)].copy() for column in self._columns.values()],
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on where `state_dict` was taken; where the size is another one, with what fits."""
+    def load_training_state(self, state: Mapping[str, Any]) -> None:
+        """Restore `training_state`; of a memory of another size, the rows that fit."""
         self._columns, self._written = {}, int(state["written"])
         for path, rows in zip(state["paths"], state["columns"], strict=True):
             rows = np.asarray(rows)

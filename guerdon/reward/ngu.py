@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
-from guerdon.nn.optimizer import Optimizer
-from guerdon.reward.base import Metrics, Setting, register_reward_model
-from guerdon.reward.curiosity import Curiosity, CuriosityConfig, InverseModel, Moments
-from guerdon.reward.history import in_columns, over
+from guerdon.reward.base import EpisodeRewardModel, Metrics, Setting, register_reward_model
+from guerdon.reward.icm import InverseModel
 from guerdon.reward.inputs import tensors
-from guerdon.reward.neighbors import EpisodicMemory
+from guerdon.reward.neighbors import nearest
+from guerdon.reward.novelty import NoveltyConfig, NoveltyNetwork, NoveltyReward
 from guerdon.reward.rnd import Distillation
 
 if TYPE_CHECKING:
@@ -22,192 +23,181 @@ if TYPE_CHECKING:
 
     from guerdon.data.batch import Batch
 
-_WINDOW = 10_000
-"""Transitions over which running means fade: errors fall and features drift as it learns."""
+WINDOW = 10_000
+"""Transitions of the running moments: errors and features change as the networks are trained."""
+
+EpisodePoints = tuple[np.ndarray, np.ndarray]
+"""The points of running episodes and their number, as `nearest` has them."""
 
 
-class NGUConfig(CuriosityConfig):
+class NGUConfig(NoveltyConfig):
     """Options of `ngu`."""
 
     embedding_size: int = Field(default=32, ge=1)
-    """Features of an observation, in which neighbours are found; and numbers that the lifelong
-    part predicts. 16 to 128."""
+    """Number of features of an observation, whose distances are compared, and size of the embedding
+    that the lifelong part predicts; 16 to 128."""
     neighbors: int = Field(default=10, ge=1)
-    """How many of the nearest points of the episode count; 5 to 20."""
+    """Number of nearest neighbours in the episode; 5 to 20."""
     memory_size: int = Field(default=1000, ge=1)
-    """Steps of an episode that it remembers at most, for each environment."""
+    """Maximum number of steps of an episode that are kept, for each environment."""
     kernel_epsilon: float = Field(default=1e-3, gt=0)
-    """How fast similarity falls with distance, the slower the larger; 1e-4 to 1e-2."""
+    """Epsilon of the kernel: the larger, the slower similarity falls with distance; 1e-4 to
+    1e-2."""
     cluster_distance: float = Field(default=0.008, ge=0)
-    """Points nearer than this are the same, in terms of the mean squared distance of neighbours."""
+    """Points nearer than this count as the same, relative to the mean squared distance of
+    neighbours."""
     constant: float = Field(default=0.001, gt=0)
     """Added to similarities, so that novelty is at most its inverse."""
     max_similarity: float = Field(default=8.0, gt=0)
-    """What is more similar than this is not novel at all."""
+    """Similarity above which novelty is 0."""
     max_lifelong: float = Field(default=5.0, ge=1)
-    """The largest factor that novelty over all episodes can have (L)."""
+    """Maximum factor of the lifelong novelty (L)."""
 
 
-class Novelty(nn.Module):
-    """Features in which neighbours are found, and a memory of all that was ever seen.
+class NGUNetwork(NoveltyNetwork):
+    """Features for distances within an episode, and a lifelong prediction error.
 
     Args:
-        setting: Knows the spaces.
-        config: Its options.
+        setting: Has the spaces.
+        config: The options.
     """
 
     def __init__(self, setting: Setting, config: NGUConfig) -> None:
         super().__init__()
         self.inverse = InverseModel(setting, config.hidden, config.embedding_size)
         self.lifelong = Distillation(setting, config.hidden, config.embedding_size)
-        normalizers = self.inverse.features.input.normalizers  # one set of statistics
-        self.lifelong.target.input.normalizers = normalizers
-        self.lifelong.predictor.input.normalizers = normalizers
+        for features in (self.lifelong.target, self.lifelong.predictor):  # one set of statistics
+            features.input.normalizers = self.inverse.features.input.normalizers
 
-    def learn(self, data: Any) -> tuple[Tensor, Metrics]:
-        """The loss of both, which share nothing; and what can be said about it."""
-        before, after = (self.inverse.encode(data[name]) for name in ("obs", "obs_next"))
-        inverse, metrics = self.inverse.learn(before, after, data["act"])
-        lifelong = self.lifelong(data).mean()
-        loss = inverse + lifelong
-        return loss, {"loss": loss.detach(), "lifelong_loss": lifelong.detach(), **metrics}
+    def forward(self, rows: Any) -> Tensor:
+        """The lifelong prediction errors [...]."""
+        error: Tensor = self.lifelong(rows)
+        return error
+
+    def loss(self, rows: dict[str, Any]) -> tuple[Tensor, Metrics]:
+        """See `NoveltyNetwork`."""
+        before, after = self.inverse(rows["obs"]), self.inverse(rows["obs_next"])
+        inverse, metrics = self.inverse.loss(before, after, rows["act"])
+        lifelong = self.lifelong(rows).mean()
+        return inverse + lifelong, {"lifelong_loss": lifelong.detach(), **metrics}
+
+    def update(self, rows: dict[str, Any]) -> None:
+        """See `NoveltyNetwork`."""
+        self.inverse.update(rows)
+
+
+@dataclass
+class RunningMoments:
+    """Mean and standard deviation of the newest numbers of a stream."""
+
+    count: int = 0
+    mean: float = 0.0
+    variance: float = 0.0
+
+    def collect(self, values: np.ndarray, window: int) -> None:
+        """Take numbers.
+
+        Args:
+            values: The numbers; those that are not finite are left out.
+            window: About how many numbers count; the weight of older ones decays.
+        """
+        values = values[np.isfinite(values)]
+        if not len(values):
+            return
+        self.count = min(self.count + len(values), max(window, len(values)))
+        share = len(values) / self.count
+        delta = float(values.mean(dtype=np.float64)) - self.mean
+        variance = float(values.var(dtype=np.float64))
+        self.variance = (1 - share) * (self.variance + share * delta**2) + share * variance
+        self.mean += share * delta
+
+    @property
+    def std(self) -> float:
+        """The standard deviation; never 0."""
+        return max(math.sqrt(self.variance), 1e-6 * abs(self.mean), 1e-12)
 
 
 @register_reward_model("ngu")
-class NGU(Curiosity):
-    """A bonus for what is new in the episode, more of it for what is new in all episodes.
+class NGU(NoveltyReward, EpisodeRewardModel):
+    """A bonus for steps that are new in their episode, times how new they are in all episodes.
 
-    `scan` says how new a step is in its episode; what was ever seen multiplies that on read, by 1
-    to ``max_lifelong``.
+    The first is the annotation ``novelty``; the second is a factor that `score` computes.
+
+    Attributes:
+        errors: Moments of the lifelong prediction errors.
+        distances: Moments of the squared distances of neighbours.
     """
 
     Config = NGUConfig
-    fields = ("obs", "act", "obs_next")
-    episodic = True
-    network: Novelty
+    fields = ("obs_next",)
+    collects = ("obs", "act", "obs_next")
+    annotations = ("novelty",)
+    network: NGUNetwork
 
-    def __init__(self, config: Any, device: str = "cpu", tb_logger: Any = None) -> None:
-        super().__init__(config, device, tb_logger)
-        self.episodes = EpisodicMemory(self.config.memory_size)
-        self.errors = Moments(_WINDOW)
-        """Of the lifelong part."""
-        self.distances = Moments(_WINDOW * self.config.neighbors)
-        """Squared, of neighbours."""
-        # Distances and novelty that `scan` found, for `collect_data`, which comes after it.
-        self._scanned: tuple[np.ndarray, np.ndarray] | None = None
+    def __init__(self, config: Any, setting: Setting | None = None) -> None:
+        super().__init__(config, setting)
+        self.errors = RunningMoments()
+        self.distances = RunningMoments()
 
-    def build(self, setting: Setting) -> None:
-        """Makes the networks."""
-        config = self.config
-        self.network = Novelty(setting, config).to(self.device)
-        self.optimizers["network"] = Optimizer(
-            self.network.parameters(), config.learning_rate, alone=True
-        )
+    def build(self) -> NGUNetwork:
+        """Make the networks."""
+        return NGUNetwork(self.setting, self.config)
 
-    # --- novelty
+    # --- episodes
 
-    def scan(self, data: Batch) -> np.ndarray:
-        """How new each step is in its episode."""
-        self.prepare(data)
-        distances = self._nearest(data, self.episodes, np.asarray(data.mask), over(data))
-        self._scanned = distances, self._novelty(distances)
-        return self._scanned[1]
+    def new_memory(self, n_envs: int) -> EpisodePoints:
+        """See `EpisodeRewardModel`."""
+        shape = n_envs, self.config.memory_size, self.config.embedding_size
+        return np.zeros(shape, np.float32), np.zeros(n_envs, np.int64)
 
     @torch.no_grad()
-    def _nearest(
-        self, data: Batch, memory: EpisodicMemory, mask: np.ndarray, ends: np.ndarray
-    ) -> np.ndarray:
-        rows = self.tensors(data)
-        encode = self.network.inverse.encode
-        points = (encode(rows[name]).numpy(force=True) for name in ("obs", "obs_next"))
-        before, after = (x.reshape(*mask.shape, -1) for x in points)
-        return memory.scan(before, after, mask, ends, self.config.neighbors)
+    def annotate(
+        self, batch: Batch, memory: EpisodePoints
+    ) -> tuple[dict[str, np.ndarray], EpisodePoints]:
+        """Return the novelty of steps in their episodes, and the distances that it comes from.
 
-    def _novelty(self, distances: np.ndarray) -> np.ndarray:
-        """Of squared distances [..., k] to neighbours.
-
-        What they are compared with stays the same through a rollout, so that no environment
-        depends on another.
+        The mean distance is the same for the whole rollout, so that no environment depends on
+        another.
         """
+        before, after = (
+            self.network.inverse(tensors(batch[name], self.device)).numpy(force=True)
+            for name in ("obs", "obs_next")
+        )
+        # Arrays of another layout would be compiled for anew.
+        mask, first = np.ascontiguousarray(batch.mask), np.ascontiguousarray(batch.first)
+        distances = nearest(before, after, mask, first, *memory, self.config.neighbors)
         known = self.distances
         if not known.count:
-            known = Moments(1)
-            known.collect(_finite(distances))
-        return episodic_novelty(distances, known.mean, self.config)
+            known = RunningMoments()
+            known.collect(distances, WINDOW)
+        novelty = episodic_novelty(distances, known.mean, self.config)
+        return {"novelty": novelty, "distances": distances}, memory
 
-    def _alone(self, data: Batch) -> tuple[np.ndarray, np.ndarray]:
-        """As `scan`, of transitions [T, ...] that nobody scanned, the first of which begin."""
-        rollout = in_columns(data, self.fields)
-        memory = EpisodicMemory(self.config.memory_size)
-        distances = self._nearest(rollout, memory, rollout.mask, over(rollout))
-        return distances, self._novelty(distances)
+    # --- the bonus
 
-    def lifelong(self, rows: dict[str, Any]) -> Tensor:
-        """The factor [...], 1 to ``max_lifelong``, for how new transitions are in all episodes."""
-        return self._factor(self.network.lifelong(rows))
+    def bonus(self, error: Tensor, batch: Batch, scale: float = 1.0) -> Tensor:
+        """See `NoveltyReward`: the novelty in the episode, times that in all episodes."""
+        novelty: Tensor = tensors(batch.novelty, error.device)
+        lifelong = 1 + (error - self.errors.mean) / self.errors.std
+        return novelty * (lifelong.clamp(1.0, self.config.max_lifelong) * scale)
 
-    def _factor(self, error: Tensor) -> Tensor:
-        factor = 1 + (error - self.errors.mean) / self.errors.std
-        return factor.clamp(1.0, self.config.max_lifelong)
+    def update_statistics(self, error: Tensor, batch: Batch) -> None:
+        """See `NoveltyReward`."""
+        self.distances.collect(batch.distances, WINDOW * self.config.neighbors)
+        self.errors.collect(error.numpy(force=True), WINDOW)
 
-    # --- the contract
+    # --- state
 
-    @torch.no_grad()
-    def score(self, data: Batch) -> Any:
-        """Both kinds of novelty, multiplied."""
-        self.prepare(data)
-        if not self.warm:
-            return 0.0
-        novelty = data.scanned if "scanned" in data else self._alone(data)[1]
-        factor = self.lifelong(self.tensors(data)) * self.scale
-        return tensors(novelty, factor.device).reshape(factor.shape) * factor
-
-    def collect_data(self, data: Any) -> None:
-        """See `Curiosity`."""
-        super().collect_data(data)
-        self._scanned = None
-
-    def observe(self, rows: dict[str, Any]) -> None:
-        """See `Curiosity`."""
-        self.network.inverse.update(rows)
-
-    def fresh(self, data: Batch, rows: dict[str, Any], mask: np.ndarray) -> np.ndarray:
-        """See `Curiosity`; takes errors and distances into their running means, too."""
-        distances, novelty = self._alone(data) if self._scanned is None else self._scanned
-        self.distances.collect(_finite(distances[mask]))
-        error = self.network.lifelong(rows)
-        self.errors.collect(error.numpy(force=True))
-        bonus: np.ndarray = novelty[mask] * self._factor(error).numpy(force=True)
-        return bonus
-
-    def step(self) -> Metrics:
-        """One step of both parts."""
-        loss, metrics = self.network.learn(self.sample(self.rows))
-        self.optimizers["network"].step(loss)
-        return metrics
-
-    def break_off(self, env_ids: np.ndarray | None = None) -> None:
+    def training_state(self) -> dict[str, Any]:
         """See `RewardModel`."""
-        self.episodes.clear(env_ids)
+        moments = {"errors": asdict(self.errors), "distances": asdict(self.distances)}
+        return super().training_state() | moments
 
-    # --- files
-
-    def state_dict(self) -> dict[str, Any]:
+    def load_training_state(self, state: Mapping[str, Any]) -> None:
         """See `RewardModel`."""
-        state = super().state_dict()
-        return state and state | {
-            "episodes": self.episodes.state_dict(),
-            "errors": self.errors.state_dict(),
-            "distances": self.distances.state_dict(),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """See `RewardModel`."""
-        super().load_state_dict(state)
-        if state:
-            self.episodes.load_state_dict(state["episodes"])
-            self.errors.load_state_dict(state["errors"])
-            self.distances.load_state_dict(state["distances"])
+        super().load_training_state(state)
+        self.errors = RunningMoments(**state["errors"])
+        self.distances = RunningMoments(**state["distances"])
 
 
 def episodic_novelty(distances: np.ndarray, mean: float, config: NGUConfig) -> np.ndarray:
@@ -215,7 +205,7 @@ def episodic_novelty(distances: np.ndarray, mean: float, config: NGUConfig) -> n
 
     Args:
         distances: Infinite where there is no neighbour.
-        mean: What they are on average.
+        mean: Their running mean.
         config: The options.
     """
     apart = np.maximum(distances / max(mean, 1e-12) - config.cluster_distance, 0.0)
@@ -223,8 +213,3 @@ def episodic_novelty(distances: np.ndarray, mean: float, config: NGUConfig) -> n
     similarity = np.sqrt(kernel.sum(-1)) + config.constant
     novelty: np.ndarray = np.where(similarity > config.max_similarity, 0.0, 1.0 / similarity)
     return novelty.astype(np.float32)
-
-
-def _finite(values: np.ndarray) -> np.ndarray:
-    finite: np.ndarray = values[np.isfinite(values)]
-    return finite

@@ -1,4 +1,4 @@
-"""PDEIL: a reward from the densities of states and actions, estimated outright.
+"""PDEIL: a reward from estimated densities of states and actions.
 
 https://arxiv.org/abs/2112.06746.
 """
@@ -12,109 +12,100 @@ import torch
 from gymnasium import spaces
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
+from torch.distributions import MultivariateNormal
 
 from guerdon.nn.encoders import MLP
 from guerdon.nn.init import linear
-from guerdon.nn.optimizer import Optimizer
 from guerdon.reward.base import Metrics, Setting, register_reward_model
-from guerdon.reward.inputs import TransitionInput, refuse_images, tensors
+from guerdon.reward.inputs import TransitionInput, tensors
 from guerdon.reward.trained import ImitationConfig, ImitationReward
 
 if TYPE_CHECKING:
     from guerdon.data.batch import Batch
+    from guerdon.nn.optimizer import Optimizer
 
 
 class PDEILConfig(ImitationConfig):
     """Options of `pdeil`."""
 
     alpha: float = Field(default=0.5, gt=0, le=1)
-    """How much the experts' states count against the policy's: near 0, it is worth most to go where
-    the policy seldom is and experts are; with 1, the policy does not matter. The largest reward
-    is 1 / alpha."""
+    """Weight of the density of demonstrated states against the policy's. Near 0, demonstrated
+    states that the policy seldom visits have the largest rewards; with 1, the policy's density has
+    no effect. Rewards are at most 1 / alpha."""
     regularization: float = Field(default=1e-2, gt=0)
-    """Added to all variances, in units of the experts' own: keeps densities finite where numbers
-    hardly vary, or follow from each other; 1e-3 to 0.1."""
+    """Added to all variances, in units of those of the demonstrations: keeps densities finite where
+    numbers hardly vary or are linearly dependent; 1e-3 to 0.1."""
     hidden_size: PositiveInt | list[PositiveInt] = Field(default=[64])
     """Sizes of the hidden layers of the classifier of discrete actions."""
     update_per_collect: int = Field(default=1000, ge=1)
     """Gradient steps of that classifier; it is trained once, with all of them; 100 to 10,000."""
     train_every: int | None = Field(default=256, ge=1)
-    """New transitions after which the density of the policy's states is estimated anew."""
+    """New transitions after which the density of the policy's states is estimated again."""
     buffer_size: int = Field(default=10_000, ge=1)
-    """States of the policy, the newest ones, that this is done with at most."""
+    """Maximum number of the policy's newest states that it is estimated from."""
 
 
 class Gaussian(nn.Module):
-    """A normal distribution that is fitted to rows.
+    """A multivariate normal density; the standard one before `fit`.
 
     Args:
-        size: Numbers of a row.
+        size: Number of dimensions.
         regularization: Added to the variances.
     """
 
     def __init__(self, size: int, regularization: float) -> None:
         super().__init__()
         self.regularization = regularization
-        self.register_buffer("mean", torch.zeros(size, dtype=torch.float64))
-        self.register_buffer("whiten", torch.eye(size, dtype=torch.float64))
-        self.register_buffer("log_peak", torch.tensor(-0.5 * size * math.log(2 * math.pi)).double())
+        self.register_buffer("mean", torch.zeros(size).double())
+        self.register_buffer("scale_tril", torch.eye(size).double())
+        self.register_buffer("fitted", torch.tensor(False))
         self.mean: Tensor
-        self.whiten: Tensor
-        self.log_peak: Tensor
+        self.scale_tril: Tensor
+        self.fitted: Tensor
 
     def fit(self, rows: Tensor) -> None:
-        """Takes mean and covariance of rows [N, size]."""
-        mean = rows.mean(0)
-        centred = rows - mean
-        covariance = centred.T @ centred / len(rows)
-        covariance.diagonal().add_(self.regularization)
-        factor = torch.linalg.cholesky(covariance)
-        unit = torch.eye(len(mean), dtype=factor.dtype, device=factor.device)
-        self.mean.copy_(mean)
-        self.whiten.copy_(torch.linalg.solve_triangular(factor, unit, upper=False))
-        self.log_peak.fill_(-0.5 * len(mean) * math.log(2 * math.pi))
-        self.log_peak.sub_(factor.diagonal().log().sum())
+        """Estimate mean and covariance from rows [N, size]."""
+        self.mean.copy_(rows.mean(0))
+        self.scale_tril.copy_(torch.linalg.cholesky(_covariance(rows, self.regularization)))
+        self.fitted.fill_(True)
 
     def forward(self, rows: Tensor) -> Tensor:
         """Log-densities [...] of rows [..., size]."""
-        return self.log_peak + self.relative(rows)
+        density = MultivariateNormal(self.mean, scale_tril=self.scale_tril, validate_args=False)
+        log_prob: Tensor = density.log_prob(rows)  # type: ignore[no-untyped-call]
+        return log_prob
 
-    def relative(self, rows: Tensor) -> Tensor:
-        """Log-densities [...] less the largest that there is: 0 at the mean."""
-        whitened: Tensor = (rows - self.mean) @ self.whiten.T
-        return -0.5 * whitened.square().sum(-1)
+
+def _covariance(rows: Tensor, regularization: float) -> Tensor:
+    """Covariance [size, size] of rows [N, size], plus a multiple of the identity."""
+    centred = rows - rows.mean(0)
+    covariance: Tensor = centred.T @ centred / len(rows)
+    covariance.diagonal().add_(regularization)
+    return covariance
 
 
 class ContinuousActions(nn.Module):
-    """How likely actions are in a state, where both together are normally distributed.
-
-    Args:
-        setting: Knows the spaces.
-        size: Numbers of a state.
-        regularization: Added to the variances.
-    """
+    """Log-density of actions in states, less its maximum: linear regression, normal residuals."""
 
     def __init__(self, setting: Setting, size: int, regularization: float) -> None:
         super().__init__()
         self.input = TransitionInput(setting, ["act"])
-        self.regularization = regularization
-        self.register_buffer("slope", torch.zeros(size, self.input.size, dtype=torch.float64))
+        self.register_buffer("slope", torch.zeros(size, self.input.size).double())
         self.slope: Tensor
-        self.rest = Gaussian(self.input.size, regularization)
+        self.residual = Gaussian(self.input.size, regularization)
 
     def fit(self, state: Tensor, act: Tensor) -> None:
-        """Regresses actions on states [N, size]."""
-        self.input.update({"act": act})
-        action = self._action(act)
-        centred = state - state.mean(0)
-        square = centred.T @ centred / len(state)
-        square.diagonal().add_(self.regularization)
-        self.slope.copy_(torch.linalg.solve(square, centred.T @ action / len(state)))
-        self.rest.fit(action - state @ self.slope)
+        """Regress actions on states [N, size]."""
+        square = _covariance(state, self.residual.regularization)
+        cross = (state - state.mean(0)).T @ self._action(act) / len(state)
+        self.slope.copy_(torch.linalg.solve(square, cross))
+        self.residual.fit(self._action(act) - state @ self.slope)
 
     def forward(self, state: Tensor, act: Tensor) -> Tensor:
-        """Log-densities [...], relative to that of the likeliest action."""
-        return self.rest.relative(self._action(act) - state @ self.slope)
+        """Log-densities [...]."""
+        residual = self._action(act) - state @ self.slope
+        log_density: Tensor = self.residual(residual) - self.residual(self.residual.mean)
+        return log_density
 
     def _action(self, act: Tensor) -> Tensor:
         action: Tensor = self.input({"act": act})
@@ -122,13 +113,7 @@ class ContinuousActions(nn.Module):
 
 
 class DiscreteActions(nn.Module):
-    """How likely actions are in a state, by a classifier.
-
-    Args:
-        space: That of actions.
-        size: Numbers of a state.
-        hidden: Sizes of the hidden layers.
-    """
+    """Log-probability of actions in states: a classifier."""
 
     def __init__(self, space: spaces.Discrete, size: int, hidden: list[int]) -> None:
         super().__init__()
@@ -144,12 +129,7 @@ class DiscreteActions(nn.Module):
 
 
 class Densities(nn.Module):
-    """All that is estimated; rewards follow from it.
-
-    Args:
-        setting: Knows the spaces.
-        config: Its options.
-    """
+    """The estimated densities, and the reward that follows from them."""
 
     def __init__(self, setting: Setting, config: PDEILConfig) -> None:
         super().__init__()
@@ -161,62 +141,67 @@ class Densities(nn.Module):
         self.actions: ContinuousActions | DiscreteActions
         if isinstance(space, spaces.Discrete):
             self.actions = DiscreteActions(space, size, config.hidden)
-        else:
+        elif isinstance(space, spaces.Box):
             self.actions = ContinuousActions(setting, size, config.regularization)
+        else:
+            raise ValueError(f"pdeil needs actions of a Discrete or Box space, not of {space}")
 
     def state(self, obs: Any) -> Tensor:
-        """Observations as rows [..., size], in units of the experts' spread."""
+        """Observations as rows [..., size], normalised by the demonstrations."""
         state: Tensor = self.input({"obs": obs})
         return state.double()
 
-    def forward(self, data: Any) -> Tensor:
-        """Rewards [...] of transitions."""
-        state = self.state(data["obs"])
-        # All in logarithms: of both densities of states only the ratio matters, which exists where
-        # they themselves are 0 in any precision.
-        ratio = math.log1p(-self.alpha) if self.alpha < 1 else -math.inf
-        log_ratio = self.policy(state) - self.expert(state) + ratio
-        below = torch.logaddexp(log_ratio, torch.full_like(log_ratio, math.log(self.alpha)))
-        log_action: Tensor = self.actions(state, data["act"])
-        return (log_action - below).exp()
+    def log_action(self, rows: Any) -> Tensor:
+        """Log-densities [...] of the actions of transitions."""
+        log_action: Tensor = self.actions(self.state(rows["obs"]), rows["act"])
+        return log_action
 
-    def learn(self, data: Any) -> Tensor:
-        """The loss of a classifier of actions on transitions."""
-        log_action: Tensor = self.actions(self.state(data["obs"]), data["act"])
-        return -log_action.mean()
+    def forward(self, rows: Any) -> Tensor:
+        """Rewards [...] of transitions."""
+        state = self.state(rows["obs"])
+        # In logarithms: the ratio of both densities exists where they underflow in any precision.
+        weight = math.log1p(-self.alpha) if self.alpha < 1 else -math.inf
+        log_ratio = self.policy(state) - self.expert(state) + weight
+        log_mixture = torch.logaddexp(log_ratio, log_ratio.new_tensor(math.log(self.alpha)))
+        return (self.log_action(rows) - log_mixture).exp()
 
 
 @register_reward_model("pdeil")
 class PDEIL(ImitationReward):
-    """Rewards what experts do in states where they are, and the more the less the policy is there.
+    """Probability-density-estimation imitation learning.
 
     The reward is ``e(s) e(a|s) / (alpha e(s) + (1 - alpha) p(s))`` with the densities ``e`` of the
-    experts and ``p`` of the policy. States are normally distributed, and so are continuous actions
-    in a state; ``e(a|s)`` then is relative to its largest value, which scales all rewards alike.
-    Before the policy has done anything, its states are taken to be the experts'.
+    demonstrations and ``p`` of the policy. States are modelled as normal, and so are continuous
+    actions in a state; ``e(a|s)`` is then relative to its maximum, which scales all rewards alike.
+    Until it was trained on the policy's states, ``p`` is ``e``.
     """
 
     Config = PDEILConfig
     fields = ("obs", "act")
+    collects = ("obs",)
+    can_pretrain = True
+    requires = frozenset({"demonstrations", "vectors"})
     network: Densities
 
-    def build(self, setting: Setting) -> None:
-        """Makes the densities."""
-        refuse_images("pdeil", setting)
-        space = setting.action_space
-        if not isinstance(space, spaces.Discrete | spaces.Box):
-            raise ValueError(f"pdeil needs actions of a Discrete or Box space, not of {space}")
-        self.network = Densities(setting, self.config).to(self.device)
-        if isinstance(space, spaces.Discrete):
-            self.optimizers["network"] = Optimizer(
-                self.network.parameters(), self.config.learning_rate, alone=True
-            )
+    def build(self) -> Densities:
+        """Make the densities."""
+        return Densities(self.setting, self.config)
+
+    def make_optimizer(self) -> Optimizer | None:
+        """Make the optimizer of the classifier of discrete actions, if there is one."""
+        discrete = isinstance(self.network.actions, DiscreteActions)
+        return super().make_optimizer() if discrete else None
+
+    @property
+    def fitted(self) -> bool:
+        """See `RewardModel`."""
+        return bool(self.network.expert.fitted) and (self.optimizer is None or self.trained > 0)
 
     @torch.no_grad()
-    def take_experts(self, rows: Batch) -> None:  # noqa: ARG002 - it has them as tensors
-        """Estimates the experts' densities."""
+    def take_demonstrations(self, rows: Batch) -> None:
+        """See `ImitationReward`; estimates the densities of the demonstrations."""
+        super().take_demonstrations(rows)
         network, expert = self.network, self.expert
-        network.input.settle(expert)
         state = network.state(expert["obs"])
         network.expert.fit(state)
         network.policy.fit(state)
@@ -224,39 +209,33 @@ class PDEIL(ImitationReward):
             network.actions.fit(state, expert["act"])
 
     def pretrain(self) -> Metrics | None:
-        """Fits the classifier of discrete actions, if that was not done before."""
-        if self.trained:
+        """Train the classifier of discrete actions, unless that was done before."""
+        if self.fitted:
             return None
-        self.need_experts()
-        if not self.optimizers:
-            self.trained = 1  # there is no more to it than their densities
-            return None
-        return self.fit(self.config.update_per_collect)
+        if self.demonstrations is None:
+            self.load_expert_data()
+        return self.fit(self.config.update_per_collect) if self.optimizer else None
 
     def train(self) -> Metrics | None:
-        """Estimates the density of the policy's states, if there is enough that is new."""
+        """Estimate the density of the policy's states, if there is enough new data."""
         metrics = self.pretrain() or {}
-        if self._new >= self.waits_for:
+        if self._new >= self.train_every:
             self._new = 0
-            metrics |= self._follow()
+            with torch.no_grad():
+                state = self.network.state(tensors(self.memory.rows().obs, self.device))
+                self.network.policy.fit(state)
+                log_ratio = self.network.policy(state) - self.network.expert(state)
+            metrics |= {"divergence": log_ratio.mean()}
         return metrics or None
 
-    @torch.no_grad()
-    def _follow(self) -> Metrics:
-        network = self.network
-        state = network.state(tensors(self.memory.rows().obs, self.device))
-        network.policy.fit(state)
-        return {"divergence": (network.policy(state) - network.expert(state)).mean()}
-
     def step(self) -> Metrics:
-        """One step of telling which action an expert took."""
-        loss = self.network.learn(self.sample_expert(self.config.batch_size))
-        self.optimizers["network"].step(loss)
+        """Take one step of the classifier."""
+        loss = -self.network.log_action(self.sample_expert(self.config.batch_size)).mean()
+        self.descend(loss)
         return {"loss": loss.detach()}
 
     @torch.no_grad()
-    def score(self, data: Batch) -> Tensor:
-        """See the class."""
-        self.prepare(data)
-        rewards: Tensor = self.network(self.tensors(data))
+    def score(self, batch: Batch) -> Tensor:
+        """Return the rewards; see the class."""
+        rewards: Tensor = self.network(self.tensors(batch))
         return rewards

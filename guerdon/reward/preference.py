@@ -1,7 +1,7 @@
-"""Rewards from comparisons of what the policy does.
+"""Rewards from preferences between segments of the policy's episodes.
 
-https://arxiv.org/abs/1706.03741 (the method), https://arxiv.org/abs/2106.05091 (PEBBLE: with a
-replay buffer, whose rewards follow the model).
+https://arxiv.org/abs/1706.03741 (the method), https://arxiv.org/abs/2106.05091 (PEBBLE: off-policy,
+with rewards of the replay buffer that follow the model).
 """
 
 from __future__ import annotations
@@ -10,20 +10,17 @@ import pathlib
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import torch
 from pydantic import Field
 
 from guerdon import ops
 from guerdon.data.batch import Batch
 from guerdon.data.preferences import SKIP, Preference, load_preferences, save_preferences
-from guerdon.data.spaces import check_rows
-from guerdon.reward import items
+from guerdon.data.spaces import as_rows, check_rows
 from guerdon.reward.base import Metrics, Setting, register_reward_model
-from guerdon.reward.history import in_columns, over
 from guerdon.reward.inputs import tensors
 from guerdon.reward.memory import Memory
 from guerdon.reward.ranking import Pairs, RankingConfig, RankingReward
-from guerdon.reward.segments import Comparisons, Cutter, hold_out
+from guerdon.reward.segments import Cutter, SegmentPairs, hold_out, number_to_hold_out
 from guerdon.reward.teachers import Teacher, TeacherConfig
 
 if TYPE_CHECKING:
@@ -34,38 +31,39 @@ class PreferenceConfig(RankingConfig):
     """Options of `preference`."""
 
     comparisons: int = Field(default=200, ge=0)
-    """Pairs that the teacher is asked about in the whole run; 100 to 2,000. With 0 there are only
-    those of ``preferences_path``."""
+    """Queries to the teacher in the whole run, each about a pair of segments; 100 to 2,000. With 0
+    there are only the preferences of ``preferences_path``."""
     initial_share: float = Field(default=0.2, gt=0, le=1)
-    """The share of them that is asked at once, about the first data; 0.1 to 0.25."""
+    """Fraction of the queries in the first round, about the first data; 0.1 to 0.25."""
     rounds: int = Field(default=10, ge=0)
-    """Later rounds of questions, which share the rest."""
+    """Number of later rounds, which share the other queries."""
     schedule: Literal["hyperbolic", "constant"] = "hyperbolic"
-    """Whether later rounds have fewer questions, or all as many."""
+    """Queries of later rounds: ``hyperbolic`` gives round k a share in proportion to 1 / k,
+    ``constant`` gives all the same."""
     train_every: int | None = Field(default=1000, ge=1)
-    """Transitions between two rounds; the rounds shall be over by half of the run."""
+    """Transitions between two rounds; the rounds should end by half of the run."""
     queries: Literal["disagreement", "uniform"] = "disagreement"
-    """Which pairs are asked about: those that the networks disagree on most, or any. Before the
-    networks were fitted for the first time: any."""
+    """Pairs to query: those that the networks disagree on most (in the first round, any), or
+    uniformly drawn ones."""
     candidates: int = Field(default=10, ge=1)
-    """Pairs that are looked at for each that is asked about, by disagreement; 5 to 20."""
+    """Pairs from which each query by disagreement is chosen; 5 to 20."""
     segment_length: int = Field(default=50, ge=1)
     """Transitions of a segment; 25 to 100. The last of an episode may be shorter, and is then
-    compared with the first part of the other. Where an episode is broken off, as whenever a run is
-    saved, less than a quarter is dropped."""
+    compared with the first part of the other. If an episode is broken off, as at checkpoints, a
+    segment of less than a quarter of this is dropped."""
     teacher: TeacherConfig = TeacherConfig()
-    """The synthetic teacher, who knows the true reward."""
+    """Synthetic teacher, which compares segments by the environment's reward."""
     update_per_collect: int = Field(default=300, ge=1)
-    """Gradient steps of a round, at most; 100 to 1,000."""
+    """Maximum number of gradient steps of a round; 100 to 1,000."""
     buffer_size: int = Field(default=20_000, ge=1)
-    """Transitions that questions are about: the newest ones."""
+    """Maximum number of the policy's newest transitions that queries are about."""
     clear_buffer_per_iters: int | None = Field(default=None, ge=1)
-    """It forgets them, too, whenever the number of the policy's updates can be divided by this, and
-    none waits to be asked about."""
+    """Drop them whenever the number of policy updates is divisible by this and none waits to be
+    queried; by default never."""
     preferences_path: str | None = None
-    """A file of judgements to begin with, of people say; see `guerdon.data.preferences`."""
+    """File of preferences to start with, for example of people; see `guerdon.data.preferences`."""
     record_path: str | None = None
-    """A file that all questions and answers of the run are added to; what it holds stays."""
+    """File that all queries and answers of the run are appended to."""
 
 
 @register_reward_model("preference")
@@ -73,96 +71,90 @@ class PreferenceReward(RankingReward):
     """A reward whose sums rank segments of the policy's episodes as a teacher does.
 
     Attributes:
-        comparisons: All judgements so far.
-        asked: How many questions were put.
-        round: How many rounds of questions there were.
+        asked: Number of queries so far.
+        round: Number of rounds so far.
     """
 
     Config = PreferenceConfig
 
-    def __init__(self, config: Any, device: str = "cpu", tb_logger: Any = None) -> None:
-        super().__init__(config, device, tb_logger)
-        length = self.config.segment_length
-        self.memory = Memory(max(self.config.buffer_size // length, 2))
-        self.teacher = Teacher(self.config.teacher)
-        self.comparisons = Comparisons()
-        self.asked, self.round = 0, 0
-        self._cutter = Cutter(length, shortest=-(-length // 4))
+    def __init__(self, config: Any, setting: Setting | None = None) -> None:
+        super().__init__(config, setting)
+        config = self.config
+        self.collects = self.fields
+        self.can_pretrain = config.preferences_path is not None
+        self.memory = Memory(max(config.buffer_size // config.segment_length, 2))
+        self.teacher = Teacher(config.teacher)
+        self.asked = self.round = self._skipped = 0
+        self._unlearned = 0  # preferences since the last fit
+        self._cutter = self._new_cutter()
         self._schedule = query_schedule(
-            self.config.comparisons,
-            self.config.initial_share,
-            self.config.rounds,
-            self.config.schedule,
+            config.comparisons, config.initial_share, config.rounds, config.schedule
         )
-        self._skipped = 0
-        self._unlearned = 0
+        if config.preferences_path is not None:
+            self._load_preferences(config.preferences_path)
 
     # --- data
 
-    def setup(self, setting: Setting) -> None:
-        """Makes the networks, and reads the judgements there are."""
-        super().setup(setting)
-        if self.config.preferences_path is not None:
-            self._take_judgements(setting, self.config.preferences_path)
+    def _new_cutter(self) -> Cutter:
+        length = self.config.segment_length
+        return Cutter(length, shortest=-(-length // 4))
 
-    def _take_judgements(self, setting: Setting, path: str) -> None:
-        judged = [each for each in load_preferences(path) if each.label not in (SKIP, None)]
-        if not judged:
-            raise ValueError(f"{path} has no pair that somebody could judge")
-        pairs = [(self._kept(each.first, path), self._kept(each.second, path)) for each in judged]
-        for name in self.fields:
-            space = setting.action_space if name == "act" else setting.observation_space
-            for segment in (segment for pair in pairs for segment in pair):
-                kind = "same_kind" if name == "act" else "safe"
-                check_rows(space, segment[name], f"{name} of the preferences in {path}", kind)
-        label = np.array([each.label for each in judged], float)
-        number = self.comparisons.still_to_hold_out(len(pairs), self.config.validation_share)
+    def _load_preferences(self, path: str) -> None:
+        labelled = [each for each in load_preferences(path) if each.label not in (SKIP, None)]
+        if not labelled:
+            raise ValueError(f"{path} has no pair with a label: 0, 0.5 or 1")
+        pairs = [(self._read(each.first, path), self._read(each.second, path)) for each in labelled]
+        label = np.array([each.label for each in labelled], float)
+        number = number_to_hold_out(self.pairs.held_out, len(pairs), self.config.validation_share)
         self._add(pairs, label, hold_out(pairs, number, self.generator))
 
-    def _kept(self, segment: Batch, path: str) -> Batch:
-        missing = [name for name in self.fields if name not in segment]
-        if missing:
-            raise ValueError(f"the segments of {path} have no {missing[0]!r}: see 'inputs'")
-        return Batch({name: segment[name] for name in self.fields})
+    def _read(self, segment: Batch, path: str) -> Batch:
+        """The fields of a segment of a file, checked."""
+        for name in self.fields:
+            if name not in segment:
+                raise ValueError(f"the segments of {path} have no {name!r}: see 'inputs'")
+            what = f"{name} of the preferences in {path}"
+            check_rows(self._space(name), segment[name], what, "same_kind")
+        return self._inputs(segment)
 
-    def collect_data(self, data: Any) -> None:
-        """Cuts a rollout, or a list of one environment's transitions, into segments."""
-        given = data if isinstance(data, Batch) else items.to_batch(data)
-        self.prepare(given)
-        data = given if given is data else in_columns(given, self.fields)
-        mask = np.asarray(data.mask)
-        rows = Batch({name: data[name] for name in (*self.fields, "rew")})
-        self._remember(self._cutter.add(rows, mask, over(data)))
-        self._new += int(mask.sum())
+    def _inputs(self, rows: Batch) -> Batch:
+        return Batch({name: rows[name] for name in self.fields})
 
-    def break_off(self, env_ids: np.ndarray | None = None) -> None:
-        """Closes the segments of episodes that do not go on."""
-        self._remember(self._cutter.break_off(env_ids))
+    def _space(self, name: str) -> Any:
+        return self.setting.action_space if name == "act" else self.setting.observation_space
 
-    def _remember(self, segments: Batch | None) -> None:
+    def _add(self, pairs: SegmentPairs, label: np.ndarray, held_out: np.ndarray) -> None:
+        joined = Batch.cat([segment for pair in pairs for segment in pair])
+        in_space = {name: as_rows(self._space(name), part) for name, part in joined.items()}
+        rows: dict[str, Any] = tensors(in_space, self.device)
+        self.network.update(rows)
+        length = np.array([len(first) for first, _ in pairs])
+        first = 2 * (np.cumsum(length) - length)
+        self.pairs = self.pairs.join(Pairs(rows, first, first + length, length, label, held_out))
+        self._unlearned += len(pairs)
+
+    def collect_data(self, batch: Batch) -> None:
+        """Cut fresh transitions into segments."""
+        self._new += int(np.count_nonzero(batch.mask))
+        segments = self._cutter.add(batch, (*self.fields, "rew"))
         if segments is not None:
             drawn = self.generator.random(len(segments.length))
             self.memory.add(segments.replace(held_out=drawn < self.config.validation_share))
 
-    def clear_data(self, iter: int) -> None:  # noqa: A002 - the documented name
-        """Forgets segments, if it was told when; the newest take the oldest ones' place anyway."""
-        if self.config.clear_buffer_per_iters is not None:
-            super().clear_data(iter)
+    @property
+    def forgets(self) -> bool:
+        """See `TrainedReward`: the newest segments overwrite the oldest anyway."""
+        return False
 
     # --- learning
 
-    @property
-    def pretrains(self) -> bool:
-        """Whether there are judgements before the policy acts."""
-        return self.config.preferences_path is not None
-
     def pretrain(self) -> Metrics | None:
-        """Fits the networks to the judgements of ``preferences_path``."""
+        """Fit the networks to the preferences of ``preferences_path``."""
         return self._learn()
 
     def train(self) -> Metrics | None:
-        """Asks the questions of a round, and fits the networks to all answers so far."""
-        if self._new < self.waits_for or len(self.memory) < 2:
+        """Ask the queries of a round, and fit the networks to all answers so far."""
+        if self._new < self.train_every or len(self.memory) < 2:
             return None
         self._new = 0
         if self.round < len(self._schedule):
@@ -171,143 +163,114 @@ class PreferenceReward(RankingReward):
         return self._learn()
 
     def _learn(self) -> Metrics | None:
-        if not self._unlearned or self.comparisons.held_out.all():
+        if not self._unlearned or self.pairs.held_out.all():
             return None
         self._unlearned = 0
-        self.pairs = self.comparisons.pairs(False, self.device)
-        held_out = self.comparisons.pairs(True, self.device)
-        self.held_out = held_out if len(held_out) else None
         metrics = self.fit(self.config.update_per_collect)
-        self.network.rescale(self.pairs.rows)
-        return metrics | {"comparisons": len(self.comparisons), "skipped": self._skipped}
+        return metrics | {"comparisons": len(self.pairs), "skipped": self._skipped}
 
-    def _add(
-        self, pairs: list[tuple[Batch, Batch]], label: np.ndarray, held_out: np.ndarray
-    ) -> None:
-        rows = self.comparisons.add(pairs, label, held_out)
-        self.network.update(self.tensors(rows))
-        self._unlearned += len(pairs)
-
-    # --- questions
+    # --- queries
 
     def _ask(self, number: int) -> None:
-        """Has the teacher compare pairs of remembered segments."""
+        """Let the teacher compare pairs of kept segments."""
         if not number:
             return
         first, second = self._choose(number)
-        held = self.memory.rows()
-        length = np.minimum(held.length[first], held.length[second])
-        returns = self.teacher.returns
+        kept, returns = self.memory.rows(), self.teacher.returns
+        length = np.minimum(kept.length[first], kept.length[second])
         label = self.teacher.label(
-            returns(held.rew[first], length),
-            returns(held.rew[second], length),
-            returns(held.rew, held.length),
+            returns(kept.rew[first], length),
+            returns(kept.rew[second], length),
+            returns(kept.rew, kept.length),
             self.generator,
         )
-        pairs = [
-            (self._segment(held, a, rows), self._segment(held, b, rows))
-            for a, b, rows in zip(first, second, length, strict=True)
-        ]
-        self._record(pairs, label)
+        rows = self._inputs(kept)
+        pairs = [(rows[a][:n], rows[b][:n]) for a, b, n in zip(first, second, length, strict=True)]
+        if self.config.record_path is not None:
+            self._record(pairs, label, self.config.record_path)
+        answered = np.flatnonzero(~np.isnan(label))
         self.asked += number
-        answered = ~np.isnan(label)
-        self._skipped += number - int(answered.sum())
-        if answered.any():
-            chosen = [pair for pair, told in zip(pairs, answered, strict=True) if told]
-            self._add(chosen, label[answered], held.held_out[first][answered])
+        self._skipped += number - len(answered)
+        if len(answered):
+            held_out = kept.held_out[first][answered]
+            self._add([pairs[each] for each in answered], label[answered], held_out)
 
-    def _segment(self, held: Batch, number: int, length: int) -> Batch:
-        segment: Batch = Batch({name: held[name] for name in self.fields})[number][:length]
-        return segment
+    def _choose(self, number: int) -> np.ndarray:
+        """Indices [2, number] of the segments to compare: of a pair, both are held out or none.
 
-    def _choose(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """The numbers of the segments to compare: those of a pair are both held out, or none is.
-
-        Held-out pairs are any, and not those in doubt: they shall stand for all.
+        Held-out pairs are drawn uniformly, so that they represent all data.
         """
         held_out = self.memory.rows().held_out
-        if (~held_out).sum() < 2:  # too few to set any aside
-            held_out[:] = False
+        if (~held_out).sum() < 2:  # too few to train on
+            held_out[:] = False  # in the memory, so that they are never held out later
         kept, away = np.flatnonzero(~held_out), np.flatnonzero(held_out)
-        n_away = self.comparisons.still_to_hold_out(number, self.config.validation_share)
+        n_away = number_to_hold_out(self.pairs.held_out, number, self.config.validation_share)
         n_away = n_away if len(away) > 1 else 0
         n_kept = number - n_away
         by_disagreement = self.config.queries == "disagreement" and self.trained > 0
         pairs = self._draw(kept, n_kept * self.config.candidates if by_disagreement else n_kept)
         if by_disagreement and n_kept:
             pairs = pairs[:, np.argsort(-self._disagreement(*pairs), kind="stable")[:n_kept]]
-        first, second = np.concatenate([pairs, self._draw(away, n_away)], 1)
-        return first, second
+        return np.concatenate([pairs, self._draw(away, n_away)], 1)
 
     def _draw(self, segments: np.ndarray, number: int) -> np.ndarray:
-        """Pairs [2, number] of different ones of these segments."""
+        """Pairs [2, number] of different segments."""
         if not number:
             return np.zeros((2, 0), np.int64)
         first = self.generator.integers(len(segments), size=number)
         further = self.generator.integers(1, len(segments), size=number)
         return segments[np.stack([first, (first + further) % len(segments)])]
 
-    @torch.no_grad()
     def _disagreement(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """The spread of the networks' probabilities that the second segment is better."""
-        held, size = self.memory.rows(), self.config.segment_length
-        flat = Batch({name: held[name] for name in self.fields}).apply(_flat)
-        length = np.minimum(held.length[first], held.length[second])
-        rows = tensors(flat, self.device)
-        pairs = Pairs(rows, first * size, second * size, length, np.zeros(len(first)))
-        spread = ops.preference_probability(self.logits(pairs)).std(0, correction=0)
-        return spread.numpy(force=True)
+        """Standard deviation of the networks' probabilities that the second segment is better."""
+        kept, size = self.memory.rows(), self.config.segment_length
+        rows = self.tensors(kept.apply(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])))
+        length = np.minimum(kept.length[first], kept.length[second])
+        none = np.zeros(len(first), bool)
+        pairs = Pairs(rows, first * size, second * size, length, none, none)
+        logit = self.logits(pairs, np.arange(len(first)))
+        return ops.preference_probability(logit).std(0, correction=0).numpy(force=True)
 
-    def _record(self, pairs: list[tuple[Batch, Batch]], label: np.ndarray) -> None:
-        if self.config.record_path is None:
-            return
-        rater = f"synthetic {self.teacher.name}"
-        said = [SKIP if np.isnan(each) else float(each) for each in label]
-        first = _first_free(pathlib.Path(self.config.record_path))
-        save_preferences(
-            self.config.record_path,
-            [
-                Preference(f"{first + i:06d}", *pair, label=told, rater=rater)
-                for i, (pair, told) in enumerate(zip(pairs, said, strict=True))
-            ],
-        )
+    def _record(self, pairs: SegmentPairs, label: np.ndarray, path: str) -> None:
+        start, rater = _next_number(pathlib.Path(path)), f"synthetic {self.teacher.name}"
+        answers = [SKIP if np.isnan(each) else float(each) for each in label]
+        preferences = [
+            Preference(f"{number:06d}", *pair, label=answer, rater=rater)
+            for number, (pair, answer) in enumerate(zip(pairs, answers, strict=True), start)
+        ]
+        save_preferences(path, preferences)
 
-    # --- files
+    # --- state
 
-    def state_dict(self) -> dict[str, Any]:
+    def training_state(self) -> dict[str, Any]:
         """See `RewardModel`."""
-        state = super().state_dict()
-        if not state:
-            return state
-        return state | {
-            "comparisons": self.comparisons.state_dict(),
-            "cutter": self._cutter.state_dict(),
+        return super().training_state() | {
+            "pairs": dict(vars(self.pairs)),
+            "cutter": self._cutter.training_state(),
             "counts": [self.asked, self.round, self._skipped, self._unlearned],
         }
 
-    def portable(self, state: dict[str, Any]) -> dict[str, Any]:
-        """See `RewardModel`: who begins with it asks anew, and keeps the answers."""
-        own = ("counts", "cutter")
-        return {key: part for key, part in super().portable(state).items() if key not in own}
+    def portable_state(self) -> dict[str, Any]:
+        """See `RewardModel`: another run keeps the answers, and asks queries of its own."""
+        fresh = {"cutter": self._new_cutter().training_state(), "counts": [0, 0, 0, 0]}
+        return super().portable_state() | fresh
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_training_state(self, state: Mapping[str, Any]) -> None:
         """See `RewardModel`."""
-        super().load_state_dict(state)
-        if not state:
-            return
-        self.comparisons.load_state_dict(state["comparisons"])
-        if "counts" in state:  # not of another run
-            self._cutter.load_state_dict(state["cutter"])
-            self.asked, self.round, self._skipped, self._unlearned = state["counts"]
+        super().load_training_state(state)
+        rows: dict[str, Any] = tensors(state["pairs"]["rows"], self.device)
+        self.pairs = Pairs(**{**state["pairs"], "rows": rows})
+        self._cutter.load_training_state(state["cutter"])
+        self.asked, self.round, self._skipped, self._unlearned = state["counts"]
 
 
 def query_schedule(comparisons: int, initial_share: float, rounds: int, schedule: str) -> list[int]:
-    """How many questions each round has, the first one included.
+    """Number of queries in each round, the first one included.
 
     Args:
         comparisons: All of them.
-        initial_share: The share of the first round; all, if it is the only one.
-        rounds: How many come after.
+        initial_share: Fraction of the first round; all, if it is the only one.
+        rounds: Number of later rounds.
         schedule: ``constant``, or ``hyperbolic``: round k gets a share in proportion to 1 / k.
     """
     initial = round(initial_share * comparisons) if rounds else comparisons
@@ -316,11 +279,7 @@ def query_schedule(comparisons: int, initial_share: float, rounds: int, schedule
     return [initial, *np.diff(np.rint(ends).astype(int), prepend=0).tolist()]
 
 
-def _first_free(path: pathlib.Path) -> int:
-    """A number above those of all pairs whose segments lie beside a file of judgements."""
+def _next_number(path: pathlib.Path) -> int:
+    """A number above those of all pairs whose segments lie beside a file of preferences."""
     stems = [file.stem for file in path.with_name(f"{path.stem}_segments").glob("*.npz")]
     return max((int(stem) for stem in stems if stem.isdecimal()), default=-1) + 1
-
-
-def _flat(leaf: Any) -> Any:
-    return leaf.reshape(-1, *leaf.shape[2:])

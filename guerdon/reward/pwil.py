@@ -1,7 +1,4 @@
-"""PWIL: the steps of an episode are matched with demonstrated ones, the nearest that are left.
-
-https://arxiv.org/abs/2006.04678.
-"""
+"""Primal Wasserstein imitation learning (PWIL): https://arxiv.org/abs/2006.04678."""
 
 from __future__ import annotations
 
@@ -9,13 +6,14 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numba import njit
 from pydantic import Field
 
-from guerdon.reward.base import RewardModel, Setting, register_reward_model
-from guerdon.reward.experts import ExpertConfig, check_experts, draw_rows, read_experts
-from guerdon.reward.history import in_columns, over
-from guerdon.reward.inputs import TransitionInput, refuse_images, tensors
+from guerdon.reward.base import EpisodeRewardModel, Setting, register_reward_model
+from guerdon.reward.inputs import TransitionInput, tensors
+from guerdon.reward.requirements import REQUIREMENTS
+from guerdon.reward.trained import ExpertConfig, draw_rows, read_demonstrations
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,182 +22,143 @@ if TYPE_CHECKING:
     from guerdon.data.demonstrations import Demonstrations
 
 CHUNK = 2**20
-"""Distances that are held at a time."""
+"""Maximum number of distances in memory."""
 
 
 class PWILConfig(ExpertConfig):
     """Options of `pwil`."""
 
     subsample: int = Field(default=10, ge=1)
-    """Of each demonstrated episode every so many-th transition is taken, from a random one on;
-    1 to 20."""
+    """Use one of so many transitions of a demonstrated episode, from a random one on; 1 to 20."""
     sample_size: int | None = Field(default=None, ge=1)
-    """Transitions that are then drawn from these; None takes all."""
+    """Number of transitions that are drawn from these; None uses all."""
     alpha: float = Field(default=5.0, gt=0)
-    """What a step is worth that meets the demonstrations exactly."""
+    """Reward of a step that equals a demonstrated one."""
     beta: float = Field(default=5.0, gt=0)
-    """How fast that falls with the distance; 1 to 10."""
+    """Decay of the reward with the distance; 1 to 10."""
     horizon: int | None = Field(default=None, ge=1)
-    """Steps of an episode; the environment's limit, where left out."""
+    """Maximum length of an episode; the environment's limit by default."""
 
 
 @register_reward_model("pwil")
-class PWIL(RewardModel):
-    """Rewards an episode for how cheaply it can be moved onto the demonstrations.
+class PWIL(EpisodeRewardModel):
+    """Rewards an episode by its greedy coupling with the demonstrations.
 
-    The demonstrations are atoms that weigh 1 together, and so do the `horizon` steps of an
-    episode. Each step takes its weight from the nearest atoms that are left, and is worth less the
-    farther away they were. When nothing is left, the rest of the episode is worth 0.
+    The demonstrations are atoms of total weight 1, and so are the `horizon` steps of an episode.
+    Each step takes its weight from the nearest atoms that are left, and its reward falls with their
+    distance. When no atom is left, the rest of the episode has reward 0.
 
     Attributes:
-        atoms: Demonstrated states and actions [N, size], in units of the experts' spread.
+        atoms: Demonstrated (obs, act) [N, size], in standard deviations of the demonstrations.
+        horizon: Maximum length of an episode.
+        demonstrations: The demonstrations; None before `load_expert_data`.
     """
 
     Config = PWILConfig
-    fields = ("obs", "act")
-    imitates = True
-    episodic = True
-    setting: Setting | None = None
+    requires = frozenset({"demonstrations", "vectors", "horizon"})
+    collects = ("obs", "act")
+    annotations = ("coupling",)
     demonstrations: Demonstrations | None = None
 
-    def __init__(self, config: Any, device: str = "cpu", tb_logger: Any = None) -> None:
-        super().__init__(config, device, tb_logger)
-        self.atoms = np.zeros((0, 0))
-        self._mean, self._spread = np.zeros(0), np.ones(0)
-        # What is left of each atom, by environment. An atom has `horizon` units and a step takes
-        # N, so that the weights 1 / N and 1 / horizon are whole numbers and nothing is rounded.
-        self._left = np.zeros((0, 0), np.int64)
-
-    def setup(self, setting: Setting) -> None:
-        """See `RewardModel`."""
-        refuse_images("pwil", setting)
-        horizon = self.config.horizon or setting.horizon
+    def __init__(self, config: Any, setting: Setting | None = None) -> None:
+        super().__init__(config, setting)
+        horizon = self.config.horizon or self.setting.horizon
         if horizon is None:
-            raise ValueError(
-                "pwil needs to know how long an episode can be: set 'horizon' in the reward's "
-                "options, or 'env.max_episode_steps'"
-            )
-        self.setting = setting
+            raise ValueError(f"the reward 'pwil' {REQUIREMENTS['horizon']}")
         self.horizon = int(horizon)
-        self._input = TransitionInput(setting, self.fields, clip=math.inf)
+        self._input = TransitionInput(self.setting, self.collects, clip=math.inf)
+        self.atoms = np.zeros((0, self._input.size))
+        self._mean, self._std = np.zeros(self._input.size), np.ones(self._input.size)
 
-    def load_expert_data(self, data: Any = None) -> None:
-        """Takes demonstrations.
+    @classmethod
+    def requirements(cls, config: Any) -> frozenset[str]:
+        """See `RewardModel`."""
+        return cls.requires - ({"horizon"} if config.horizon else set())
 
-        Args:
-            data: The demonstrations, or what `guerdon.data.load_demonstrations` reads; what
-                ``expert_data_path`` names by default.
-        """
-        self.demonstrations = read_experts(self, data)
-        rows = self.demonstrations.transitions()
-        if self.setting is None:
-            self.setup(Setting.of(rows, self.demonstrations))
-        assert self.setting is not None
-        rows = check_experts(self.setting, rows)
+    @property
+    def fitted(self) -> bool:
+        """See `RewardModel`."""
+        return len(self.atoms) > 0
+
+    def load_expert_data(self, demonstrations: Any = None) -> None:
+        """Take demonstrations; see `ImitationReward.load_expert_data`."""
+        self.demonstrations, rows = read_demonstrations(self, demonstrations)
         vectors = self._vectors(rows)
-        self._mean, self._spread = vectors.mean(0), _spread(vectors)
+        self._mean, self._std = vectors.mean(0), vectors.std(0)
+        # A number that is constant says nothing of its scale.
+        self._std[self._std <= 1e-6 * np.maximum(1.0, np.abs(vectors).max(0))] = 1.0
         self.atoms = self._scaled(vectors[self._chosen(self.demonstrations.lengths)])
-        self._left = self._untouched(0)
 
     def _chosen(self, lengths: np.ndarray) -> np.ndarray:
         """The demonstrated rows that become atoms."""
-        assert self.setting is not None
         generator = np.random.default_rng(self.setting.seed)
-        step, size = self.config.subsample, self.config.sample_size
+        step = self.config.subsample
         first = generator.integers(np.minimum(step, lengths))
         starts = np.cumsum(lengths) - lengths
         parts = zip(starts + first, starts + lengths, strict=True)
         rows = np.concatenate([np.arange(start, stop, step) for start, stop in parts])
-        return draw_rows(rows, size, generator)
+        return draw_rows(rows, self.config.sample_size, generator)
 
-    # --- what transitions are worth
+    # --- rewards
 
-    def score(self, data: Batch) -> Any:
-        """What `scan` said; without it, the rows [T, ...] are taken for episodes from the start."""
-        if "scanned" in data:
-            return data.scanned
-        rollout = in_columns(data, self.fields)
-        vectors, mask = self._vectors(rollout), rollout.mask
-        found = self._match(vectors, mask, over(rollout), self._untouched(mask.shape[1]))
-        return found.reshape(data.rew.shape)
+    def score(self, batch: Batch) -> torch.Tensor:
+        """Return the rewards that `annotate` found."""
+        coupling: torch.Tensor = batch.coupling
+        return coupling
 
-    def scan(self, data: Batch) -> np.ndarray:
-        """Matches the steps of a fresh rollout with what earlier ones have left."""
-        mask = np.asarray(data.mask)
-        if len(self._left) != mask.shape[1]:
-            self._left = self._untouched(mask.shape[1])
-        return self._match(self._vectors(data), mask, over(data), self._left)
+    def new_memory(self, n_envs: int) -> np.ndarray:
+        """What is left of each atom [n_envs, N].
 
-    def _match(
-        self, vectors: np.ndarray, mask: np.ndarray, ends: np.ndarray, left: np.ndarray
-    ) -> np.ndarray:
-        """What steps [T, B, size] are worth; they take from `left`."""
-        if not len(self.atoms):
+        An atom has `horizon` units and a step takes N, so that the weights 1 / N and 1 / horizon
+        are whole numbers.
+        """
+        return np.full((n_envs, len(self.atoms)), self.horizon, np.int64)
+
+    def annotate(
+        self, batch: Batch, memory: np.ndarray
+    ) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Couple the steps of a rollout with what is left of the atoms."""
+        if not self.fitted:
             raise ValueError("pwil has no demonstrations yet: call load_expert_data() first")
-        size = self.atoms.shape[1]
+        mask, first = np.asarray(batch.mask), np.asarray(batch.first)
+        vectors, left = self._scaled(self._vectors(batch)), memory.copy()
         cost = np.full(mask.shape, math.inf)
         n_steps = max(1, CHUNK // max(1, left.size))
         for start in range(0, len(mask), n_steps):
             now = slice(start, start + n_steps)
-            squares = _squares(self._scaled(vectors[now]), self.atoms)
-            take_nearest(squares, mask[now], ends[now], left, self.horizon, cost[now])
-        worth = np.exp(-self.config.beta * self.horizon / math.sqrt(size) * cost)
-        rewards: np.ndarray = self.config.alpha * worth
-        return rewards.astype(np.float32)
+            squares = _squares(vectors[now], self.atoms)
+            take_nearest(squares, mask[now], first[now], left, self.horizon, cost[now])
+        decay = self.config.beta * self.horizon / math.sqrt(self._input.size)
+        rewards = self.config.alpha * np.exp(-decay * cost)
+        return {"coupling": rewards.astype(np.float32)}, left
 
-    def break_off(self, env_ids: np.ndarray | None = None) -> None:
-        """The next steps of some environments (None: all) begin episodes."""
-        if len(self._left):
-            self._left[slice(None) if env_ids is None else env_ids] = self.horizon
-
-    def _untouched(self, n_envs: int) -> np.ndarray:
-        return np.full((n_envs, len(self.atoms)), self.horizon, np.int64)
-
-    def _vectors(self, data: Batch) -> np.ndarray:
-        """States and actions [..., size] as they are, categories one-hot."""
-        if self.setting is None:
-            raise ValueError("pwil has no demonstrations yet: call load_expert_data() first")
-        parts = {name: tensors(data[name], "cpu") for name in self.fields}
+    def _vectors(self, batch: Batch) -> np.ndarray:
+        """(obs, act) [..., size], categories one-hot."""
+        parts = {name: tensors(batch[name], torch.device("cpu")) for name in self.collects}
         vectors: np.ndarray = self._input(parts).double().numpy()
         return vectors
 
     def _scaled(self, vectors: np.ndarray) -> np.ndarray:
-        scaled: np.ndarray = (vectors - self._mean) / self._spread
+        scaled: np.ndarray = (vectors - self._mean) / self._std
         return scaled
 
-    # --- files
+    # --- state
 
-    def state_dict(self) -> dict[str, Any]:
+    def training_state(self) -> dict[str, Any]:
         """See `RewardModel`."""
-        if not len(self.atoms):
-            return {}
-        return {
-            "atoms": self.atoms.copy(),
-            "mean": self._mean.copy(),
-            "spread": self._spread.copy(),
-            "left": self._left.copy(),
-        }
+        arrays = {"atoms": self.atoms, "mean": self._mean, "spread": self._std}
+        return {name: array.copy() for name, array in arrays.items()}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_training_state(self, state: Mapping[str, Any]) -> None:
         """See `RewardModel`."""
-        if not state:
-            return
         atoms = np.array(state["atoms"])
-        if self.setting is not None and atoms.shape[1] != self._input.size:
+        if atoms.shape[1] != self._input.size:
             raise ValueError(
-                f"size mismatch of pwil: the saved demonstrations have {atoms.shape[1]} numbers a "
-                f"step, and a step of this environment has {self._input.size}"
+                f"size mismatch of pwil: a step of the saved demonstrations has {atoms.shape[1]} "
+                f"numbers, but a step of this environment has {self._input.size}"
             )
         self.atoms = atoms
-        self._mean, self._spread = np.array(state["mean"]), np.array(state["spread"])
-        self._left = np.array(state["left"])
-
-
-def _spread(vectors: np.ndarray) -> np.ndarray:
-    """Standard deviations; 1 where a number is always the same, which says nothing of its scale."""
-    spread = vectors.std(0)
-    constant = spread <= 1e-6 * np.maximum(1.0, np.abs(vectors).max(0))
-    return np.where(constant, 1.0, spread)
+        self._mean, self._std = np.array(state["mean"]), np.array(state["spread"])
 
 
 def _squares(vectors: np.ndarray, atoms: np.ndarray) -> np.ndarray:
@@ -214,25 +173,27 @@ def _squares(vectors: np.ndarray, atoms: np.ndarray) -> np.ndarray:
 def take_nearest(
     squares: np.ndarray,
     mask: np.ndarray,
-    ends: np.ndarray,
+    first: np.ndarray,
     left: np.ndarray,
     horizon: int,
     cost: np.ndarray,
 ) -> None:
-    """Lets each step take its weight from the nearest atoms.
+    """Let each step take its weight from the nearest atoms.
 
     Args:
         squares: Squared distances [T, B, N].
-        mask: Which steps [T, B] are real.
-        ends: Where episodes end [T, B].
+        mask: Which steps [T, B] are transitions.
+        first: Which steps [T, B] begin an episode.
         left: Units of each atom that are left [B, N]; changed.
         horizon: Units of an atom; a step takes N.
-        cost: Weight times distance of what each step took [T, B]; written where a step is real and
+        cost: Weight times distance of what each step took [T, B]; written for transitions for which
             enough is left.
     """
     n_steps, n_envs, n_atoms = squares.shape
     for env in range(n_envs):
         for step in range(n_steps):
+            if first[step, env]:
+                left[env] = horizon
             if not mask[step, env]:
                 continue
             need, total = n_atoms, 0.0
@@ -249,5 +210,3 @@ def take_nearest(
                 total += taken * math.sqrt(max(square, 0.0))
             if need == 0:
                 cost[step, env] = total / (n_atoms * horizon)
-            if ends[step, env]:
-                left[env] = horizon

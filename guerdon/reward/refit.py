@@ -1,16 +1,15 @@
-"""Refitting a classifier beside the policy: what the policy gets success for are failures to it.
+"""Refitting a success classifier beside the policy, so that false successes stop paying.
 
-The classifier itself stays as it was fitted, with its threshold. A copy of it, the second opinion,
-learns to tell the successes that were collected from the frames that the policy shows for them
-(https://arxiv.org/abs/1805.11686). A false success is like nothing that was collected: the second
-opinion comes to be sure of that, and the frame is not paid for any longer. A true success is like
-much of it, and the most that the second opinion can say is how much oftener the policy shows it;
-so only a frame that it gives very little chance is doubted.
+The fitted classifier and its threshold stay. A copy of it, the discriminator, is trained to tell
+collected successes from frames that the policy gets success for (as in VICE,
+https://arxiv.org/abs/1805.11686). A false success resembles no collected one, so the discriminator
+becomes certain and the frame is rejected. A true success resembles many, so that its probability
+only falls to how much more often the policy shows it; hence only frames with a very low probability
+are rejected.
 
-What is remembered of the policy is a fair sample of the whole run, so that a false success of long
-ago stays known. Where a success ends an episode, that one is remembered, and of those that were
-doubted before the first alone: a policy that stays where it is doubted would otherwise show that
-ever oftener.
+The policy's frames are a uniform sample of the whole run, so that old false successes stay known.
+Where a success ends an episode, only the first rejected frames of each episode are collected: a
+policy that stays where it is rejected would otherwise fill the sample.
 """
 
 from __future__ import annotations
@@ -28,14 +27,13 @@ from guerdon.data.frames import Frames, load_frames
 from guerdon.nn.augment import augment
 from guerdon.nn.init import seeded
 from guerdon.nn.optimizer import Optimizer
-from guerdon.reward.memory import Memory
+from guerdon.reward.trained import TrainedReward
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from guerdon.nn.classifier import BinaryRewardClassifier
-
-_DECAY = 0.01  # of AdamW
+    from guerdon.reward.base import Metrics, Setting
 
 
 class RefitConfig(BaseModel):
@@ -48,208 +46,151 @@ class RefitConfig(BaseModel):
     update_per_collect: int = Field(default=50, ge=1)
     """Gradient steps of a refit; 20 to 200."""
     batch_size: int = Field(default=64, ge=4)
-    """Frames of a gradient step: half collected successes, half what the policy shows for them."""
+    """Frames of a gradient step: half collected successes, half successes of the policy."""
     learning_rate: float = Field(default=3e-4, gt=0)
-    """Step size of AdamW; 1e-4 to 1e-3."""
+    """Learning rate of AdamW; 1e-4 to 1e-3."""
     min_likeness: float = Field(default=0.05, gt=0, lt=0.5)
-    """The least chance of being one of the collected successes, and not one of the policy's, that
-    a frame is paid with; 0.01 to 0.1. At 0.05 the policy may show a kind of success 19 times as
-    often as it was collected."""
+    """Minimum probability of being a collected success and not one of the policy's; frames below
+    it are rejected. 0.01 to 0.1. At 0.05 the policy may show a kind of success 19 times as often as
+    it was collected."""
     forget: float = Field(default=0.1, ge=0, le=1)
-    """How far the second opinion goes back to the first before each refit; 0.05 to 0.3. What is
-    easy to tell it learns again at once; what takes long it never comes to be sure of."""
+    """Step of the discriminator's weights back to the fitted ones before each refit; 0.05 to 0.3.
+    Differences that are learned slowly then never reject a frame."""
     buffer_size: int = Field(default=4_000, ge=1)
-    """Frames of the policy that are remembered: a fair sample of all that were offered."""
+    """Maximum number of the policy's frames that are kept, a uniform sample of all."""
     keep_per_collect: int = Field(default=500, ge=1)
-    """Frames of each round of collecting that are offered at most, drawn at random."""
+    """Maximum number of frames that are taken from each rollout, drawn at random."""
     positive_dir: str | None = None
-    """Where the successes are; the folder that the classifier was fitted with by default."""
+    """Folder of positive trajectories; by default that of the fit."""
     negative_dir: str | None = None
-    """Where the failures are; likewise."""
+    """Folder of negative trajectories; by default that of the fit."""
 
 
-class Refit:
-    """Remembers what the policy shows for successes, and has a second opinion of such frames.
+class Refit(TrainedReward):
+    """A discriminator between collected successes and those of the policy.
 
     Args:
-        config: The options.
-        shown: How many frames in a row of a success the policy shows before it ends the episode;
-            None where it does not.
-
-    Attributes:
-        second: The second opinion; None until something is refitted.
+        config: Has the options of `RefitConfig`.
+        setting: The run.
+        classifier: The fitted classifier.
+        meta: Metadata of its fit.
+        hold: Number of frames after which a success ends the policy's episodes; None if it does
+            not.
     """
 
-    def __init__(self, config: RefitConfig, shown: int | None = None) -> None:
-        self.config = config
-        self.second: BinaryRewardClassifier | None = None
-        self.generator = np.random.default_rng(0)
-        self._shown = shown
-        self._memory = Memory(config.buffer_size)
-        self._new = 0
+    network: BinaryRewardClassifier
+
+    def __init__(
+        self,
+        config: Any,
+        setting: Setting,
+        classifier: BinaryRewardClassifier,
+        meta: Mapping[str, Any],
+        hold: int | None = None,
+    ) -> None:
+        self._classifier, self._meta, self._hold = classifier, meta, hold
         self._successes: dict[str, np.ndarray] = {}
-        self._moments = np.zeros(0, np.int64)  # rows of them at which the policy's episodes end
-        self._optimizer: Optimizer | None = None
+        self._ends = np.zeros(0, np.int64)  # those like the ones at which episodes end
+        super().__init__(config, setting)
 
-    @property
-    def due(self) -> bool:
-        """Whether there is enough that is new, and anything to doubt."""
-        enough = len(self._memory) >= min(self.config.batch_size // 2, self.config.buffer_size)
-        return enough and self._new >= self.config.train_every
+    def build(self) -> BinaryRewardClassifier:
+        """Copy the fitted classifier."""
+        return copy.deepcopy(self._classifier)
 
-    def remember(self, pictures: Mapping[str, np.ndarray], n_new: int) -> None:
-        """Takes what the policy has shown for successes.
+    def make_optimizer(self) -> Optimizer:
+        """See `TrainedReward`."""
+        rate = self.config.learning_rate
+        parameters = self.network.parameters()
+        return Optimizer(parameters, rate, max_grad_norm=1.0, weight_decay=0.01, alone=True)
+
+    @torch.no_grad()
+    def rejects(self, images: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Return which frames [B] resemble no collected success."""
+        return self._is_low(self.network(images))
+
+    def _is_low(self, logits: torch.Tensor) -> torch.Tensor:
+        low: torch.Tensor = torch.sigmoid(logits) < self.config.min_likeness
+        return low
+
+    def collect_frames(self, images: Mapping[str, np.ndarray], n_new: int) -> None:
+        """Take successes of the policy.
 
         Args:
-            pictures: By camera [N, ...].
-            n_new: Transitions that these are from.
+            images: By camera [N, ...].
+            n_new: Number of transitions that they come from.
         """
         self._new += n_new
-        found = len(next(iter(pictures.values())))
+        found = len(next(iter(images.values())))
         number = min(self.config.keep_per_collect, found)
         if number:
             chosen = self.generator.choice(found, number, replace=False)
-            rows = Batch({key: part[chosen] for key, part in pictures.items()})
-            self._memory.mix_in(rows, self.generator)
+            rows = Batch({key: part[chosen] for key, part in images.items()})
+            self.memory.mix_in(rows, self.generator)
 
-    @torch.no_grad()
-    def doubts(self, images: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Which frames [B] that are taken for successes are like none that was collected."""
-        assert self.second is not None
-        return self._unlike(self.second(images))
-
-    def _unlike(self, logits: torch.Tensor) -> torch.Tensor:
-        return torch.sigmoid(logits) < self.config.min_likeness
-
-    def load(self, meta: Mapping[str, Any]) -> None:
-        """Reads the successes that the classifier was fitted with.
-
-        Args:
-            meta: What the fit says of the classifier.
-        """
+    def load_successes(self) -> None:
+        """Read the successes that the classifier was fitted with, unless that was done."""
         if self._successes:
             return
-        data, model = meta["data"], meta["model"]
+        data, model = self._meta["data"], self._meta["model"]
         positive = self.config.positive_dir or data["positive_dir"]
         negative = self.config.negative_dir or data["negative_dir"]
         frames = load_frames(positive, negative, model["image_keys"], model["image_size"])
-        fitted = np.isin(frames.digests, data["digests"])  # others may have come since
+        fitted = np.isin(frames.digests, data["digests"])  # others may have been added since
         if missing := len(data["digests"]) - fitted.sum():
             raise ValueError(
                 f"{missing} of the {len(data['digests'])} trajectories that the classifier was "
-                f"fitted with are not in {positive} and {negative}, so a success may be like none "
-                "that is: name their folders in 'reward.positive_dir' and 'reward.negative_dir', "
-                "or fit it again to refit it"
+                f"fitted with are not in {positive} and {negative}: name their folders in "
+                "'reward.positive_dir' and 'reward.negative_dir', or fit it again"
             )
         rows = frames.labels & fitted[frames.episodes]
         self._successes = {key: part[rows] for key, part in frames.images.items()}
-        self._moments = np.flatnonzero(_first(frames, self._shown)[rows])
+        self._ends = np.flatnonzero(_first_successes(frames, self._hold)[rows])
 
-    def fit(
-        self, first: BinaryRewardClassifier, meta: Mapping[str, Any], device: str
-    ) -> dict[str, Any]:
-        """Refits the second opinion, which begins as a copy of the first."""
-        self.load(meta)
-        self._new = 0
-        second = self.second or self._begin(first)
+    def train(self) -> Metrics | None:
+        """Refit, if there are enough new transitions, and enough successes among them."""
+        enough = min(self.config.batch_size // 2, self.config.buffer_size)
+        return super().train() if len(self.memory) >= enough else None
+
+    def fit(self, steps: int) -> Metrics:
+        """See `TrainedReward`."""
+        self.load_successes()
         with torch.no_grad():
-            for own, fitted in zip(second.parameters(), first.parameters(), strict=True):
-                own.lerp_(fitted, self.config.forget)
-        second.train()
-        with seeded(self.generator, device):  # of dropout
-            found = [self._step(device) for _ in range(self.config.update_per_collect)]
-        second.eval()
-        losses, doubted = zip(*found, strict=True)
-        return {"loss": torch.stack(losses).mean(), "doubted": torch.stack(doubted).mean()}
+            fitted = self._classifier.parameters()
+            for own, target in zip(self.network.parameters(), fitted, strict=True):
+                own.lerp_(target, self.config.forget)
+        with seeded(self.generator, self.setting.device):  # dropout
+            return super().fit(steps)
 
-    def _begin(
-        self, first: BinaryRewardClassifier, saved: Mapping[str, Any] | None = None
-    ) -> BinaryRewardClassifier:
-        """Makes the second opinion a copy of the first, or what it was when it was saved."""
-        second, rate = copy.deepcopy(first), self.config.learning_rate
-        optimizer = Optimizer(
-            second.parameters(), rate, max_grad_norm=1.0, weight_decay=_DECAY, alone=True
-        )
-        if saved is not None:
-            second.load_state_dict(saved["second"])
-            optimizer.load_state_dict(saved["optimizer"])
-        self.second, self._optimizer = second, optimizer
-        return second
-
-    def _step(self, device: str) -> tuple[torch.Tensor, torch.Tensor]:
-        """The loss, and the share of the policy's frames that are doubted."""
-        assert self.second is not None
-        assert self._optimizer is not None
+    def step(self) -> Metrics:
+        """Take one gradient step."""
         half = self.config.batch_size // 2
         n_successes = len(next(iter(self._successes.values())))
         rows = self.generator.integers(n_successes, size=half)
-        rows[: half // 2] = self.generator.choice(self._moments, half // 2)
-        successes = {key: part[rows] for key, part in self._successes.items()}
-        remembered = self._memory.sample(self.config.batch_size - half, self.generator)
-        claimed = _channels_first(remembered, successes)
+        rows[: half // 2] = self.generator.choice(self._ends, half // 2)
+        policy = self.sample(self.config.batch_size - half)
         generator = torch.Generator().manual_seed(int(self.generator.integers(2**62)))
-        images = {
-            key: augment(
-                torch.from_numpy(np.concatenate([part, claimed[key]])).to(device), generator
-            )
-            for key, part in successes.items()
-        }
-        labels = torch.zeros(self.config.batch_size, device=device)
+        images = {}
+        for key, part in self._successes.items():
+            expert, shown = torch.from_numpy(part[rows]).to(self.device), policy[key]
+            if shown.shape[1:] != expert.shape[1:]:  # channels last
+                shown = shown.movedim(-1, 1)
+            images[key] = augment(torch.cat([expert, shown]), generator)
+        labels = torch.zeros(self.config.batch_size, device=self.device)
         labels[:half] = 1.0
-        logits = self.second(images)
+        logits = self.network(images)
         loss = functional.binary_cross_entropy_with_logits(logits, labels)
-        self._optimizer.step(loss)
-        return loss.detach(), self._unlike(logits[half:].detach()).float().mean()
-
-    # --- files
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything that is needed to go on."""
-        state = {
-            "memory": self._memory.state_dict(),
-            "generator": self.generator.bit_generator.state,
-            "new": self._new,
-        }
-        if self.second is None or self._optimizer is None:
-            return state
-        weights = {name: value.clone() for name, value in self.second.state_dict().items()}
-        return {**state, "second": weights, "optimizer": self._optimizer.state_dict()}
-
-    def portable(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """The second opinion of a state, without where its run was and what it remembered."""
-        kept = {key: part for key, part in state.items() if key not in ("generator", "new")}
-        return kept | {"memory": Memory(1).state_dict()}
-
-    def load_state_dict(self, state: Mapping[str, Any], first: BinaryRewardClassifier) -> None:
-        """Goes on where `state_dict` was taken.
-
-        Args:
-            state: What it gave.
-            first: The classifier that the second opinion is a copy of.
-        """
-        self._memory.load_state_dict(state["memory"])
-        if "generator" in state:  # not of another run
-            self.generator.bit_generator.state, self._new = state["generator"], state["new"]
-        self.second, self._optimizer = None, None
-        if "second" in state:
-            self._begin(first, state)
+        self.descend(loss)
+        rejected = self._is_low(logits[half:].detach())
+        return {"loss": loss.detach(), "doubted": rejected.float().mean()}
 
 
-def _first(frames: Frames, number: int | None) -> np.ndarray:
-    """Which frames [N] are among the first so many of a success; all of them if None."""
+def _first_successes(frames: Frames, number: int | None) -> np.ndarray:
+    """Which frames [N] are among the first so many of a run of successes; None: all successes."""
     if number is None:
         return frames.labels
     follows = np.zeros(len(frames), bool)
     follows[1:] = frames.labels[:-1] & (frames.episodes[1:] == frames.episodes[:-1])
     rows = np.arange(len(frames))
-    begun = np.maximum.accumulate(np.where(follows, 0, rows))
-    first: np.ndarray = frames.labels & (rows - begun < number)
+    start = np.maximum.accumulate(np.where(follows, 0, rows))
+    first: np.ndarray = frames.labels & (rows - start < number)
     return first
-
-
-def _channels_first(pictures: Batch, like: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Pictures [N, ...] of environments in the layout of files."""
-    return {
-        key: part if part.shape[1:] == like[key].shape[1:] else np.moveaxis(part, -1, 1)
-        for key, part in pictures.items()
-    }

@@ -1,54 +1,67 @@
-"""A buffer as a learner sees it."""
+"""A buffer as a learner reads it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy as np
+    import torch
 
-    from guerdon.data import ReplayBuffer
     from guerdon.data.batch import Batch
     from guerdon.reward.composition import Reward
 
 
 class ResolvedBuffer:
-    """A buffer whose rewards are resolved as they are read; everything else is the buffer's own."""
+    """A buffer or rollout whose rewards are resolved as they are read; the rest is its own.
 
-    def __init__(self, buffer: ReplayBuffer, reward: Reward) -> None:
-        self._buffer = buffer
+    Args:
+        source: The buffer or rollout.
+        reward: The reward.
+        device: Device of the tensors that reading gives.
+    """
+
+    def __init__(self, source: Any, reward: Reward, device: torch.device) -> None:
+        self._source = source
         self._reward = reward
+        self._device = device
 
     def __len__(self) -> int:
-        return len(self._buffer)
+        return len(self._source)
 
     def __getitem__(self, index: Any) -> Batch:
-        return self._reward.resolve(self._buffer[index], self._buffer.rows(index), self._buffer)
+        rows = self._source.rows(index)
+        flat = np.atleast_1d(rows)
+        batch = self._resolved(self._source[flat], flat)
+        return batch[0] if rows.ndim == 0 else batch
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._buffer, name)
+        return getattr(self._source, name)
 
-    def get(self, index: Any, key: str, stack_num: int | None = None) -> Any:
+    def _resolved(self, batch: Batch, rows: np.ndarray) -> Batch:
+        batch = self._reward.transform(batch, rows, self._source)
+        return self._reward.resolve(batch.to_device(self._device))
+
+    def get(self, index: Any, key: str) -> Any:
         """One field at some rows."""
-        if key.startswith("rew") or (key == "terminated" and self._reward.decider):
-            return self[index][key]
-        return self._buffer.get(index, key, stack_num)
+        return self[index][key]
 
     def sample(
         self, batch_size: int, length: int = 1, fields: Sequence[str] | None = None
     ) -> tuple[Batch, np.ndarray]:
-        """As `ReplayBuffer.sample`."""
-        batch, rows = self._buffer.sample(batch_size, length, self._reads(fields))
-        return self._reward.resolve(batch, rows, self._buffer), rows
+        """See `ReplayBuffer.sample`."""
+        batch, rows = self._source.sample(batch_size, length, self._reads(fields))
+        return self._resolved(batch, rows), rows
 
     def rollout(
         self, fields: Sequence[str] | None = None, since: np.ndarray | None = None
     ) -> tuple[Batch, np.ndarray]:
-        """As `ReplayBuffer.rollout`."""
-        batch, rows = self._buffer.rollout(self._reads(fields), since)
-        return self._reward.resolve(batch, rows, self._buffer), rows
+        """See `ReplayBuffer.rollout`."""
+        batch, rows = self._source.rollout(self._reads(fields), since)
+        return self._resolved(batch, rows), rows
 
     def _reads(self, fields: Sequence[str] | None) -> Sequence[str] | None:
         if fields is None:
@@ -62,7 +75,7 @@ class ResolvedBuffer:
 
 
 class ResolvedRewards:
-    """What ``buffer.rew`` is for a learner: only the rows that are asked for are resolved."""
+    """``buffer.rew`` for a learner: only the rows that are asked for are resolved."""
 
     def __init__(self, buffer: ResolvedBuffer) -> None:
         self._buffer = buffer

@@ -1,4 +1,4 @@
-"""Rewards on the scale of one: divided by the spread of the discounted return."""
+"""Scales rewards by the standard deviation of their discounted return."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import numpy as np
 
 
 class ReturnScaler:
-    """Follows the discounted return of every environment, and knows its spread.
+    """Tracks the discounted return of every environment, and its standard deviation.
 
-    Dividing by it keeps value targets near one whatever the environment pays. Only `collect`
-    changes anything, on fresh rollouts in time order; `scale` is pure.
+    Only `collect` changes anything, on fresh rollouts in time order.
 
     Args:
         gamma: Discount of the return.
@@ -22,19 +21,20 @@ class ReturnScaler:
         self._returns = np.zeros(0)
         self._count, self._mean, self._square = 0.0, 0.0, 0.0
 
-    def collect(self, rew: np.ndarray, over: np.ndarray, mask: np.ndarray) -> None:
-        """Takes a rollout [T, B]: rewards, where episodes are over, and which rows are real."""
+    def collect(self, rew: np.ndarray, mask: np.ndarray, first: np.ndarray | None = None) -> None:
+        """Take a rollout [T, B].
+
+        Args:
+            rew: Rewards.
+            mask: Which rows are transitions.
+            first: Which rows begin an episode; None lets the return run on across episodes.
+        """
         if len(self._returns) != rew.shape[1]:
             self._returns = np.zeros(rew.shape[1])
-        for now, ends, real in zip(rew.astype(np.float64), over, mask, strict=True):
-            self._returns = np.where(real, self.gamma * self._returns + now, self._returns)
-            self._merge(self._returns[real])
-            self._returns[ends & real] = 0.0
-
-    def break_off(self, env_ids: np.ndarray | None = None) -> None:
-        """Forgets the running episodes of some environments (None: all)."""
-        if len(self._returns):
-            self._returns[slice(None) if env_ids is None else env_ids] = 0.0
+        for t, now in enumerate(rew.astype(np.float64)):
+            before = self._returns if first is None else np.where(first[t], 0.0, self._returns)
+            self._returns = np.where(mask[t], self.gamma * before + now, self._returns)
+            self._merge(self._returns[mask[t]])
 
     def _merge(self, values: np.ndarray) -> None:
         """Chan's update of count, mean and sum of squares."""
@@ -48,13 +48,13 @@ class ReturnScaler:
 
     @property
     def scale(self) -> float:
-        """What rewards are multiplied with."""
+        """The factor of rewards."""
         if self._count < 2:
             return 1.0
         return float(1.0 / np.sqrt(self._square / self._count + 1e-8))
 
-    def state_dict(self) -> dict[str, Any]:
-        """Everything that is needed to go on."""
+    def training_state(self) -> dict[str, Any]:
+        """Everything that is needed to resume."""
         return {
             "returns": self._returns.copy(),
             "count": self._count,
@@ -62,8 +62,8 @@ class ReturnScaler:
             "square": float(self._square),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on where `state_dict` was taken."""
+    def load_training_state(self, state: dict[str, Any]) -> None:
+        """Restore `training_state`."""
         self._returns = np.asarray(state["returns"]).copy()
         self._count, self._mean = state["count"], state["mean"]
         self._square = state["square"]

@@ -1,4 +1,4 @@
-"""Synthetic teachers: they compare segments by true rewards, as well as their options let them.
+"""Synthetic teachers: they compare segments by the environment's reward, with options for errors.
 
 The options are those of B-Pref, https://arxiv.org/abs/2111.03026, made independent of the scale of
 rewards.
@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+PERFECT = {"beta": np.inf, "gamma": 1.0, "mistake": 0.0, "skip": 0.0, "equal": 0.0}
 TYPES: dict[str, dict[str, float]] = {
     "perfect": {},
     "noisy": {"beta": 3.0, "mistake": 0.1},
@@ -18,29 +19,29 @@ TYPES: dict[str, dict[str, float]] = {
     "skipping": {"skip": 0.25},
     "equal": {"equal": 0.25},
 }
-"""The options that make a teacher of each kind; all others are those of the perfect one."""
-PERFECT = {"beta": np.inf, "gamma": 1.0, "mistake": 0.0, "skip": 0.0, "equal": 0.0}
+"""Options in which the teacher of each type differs from the perfect one."""
 
 
 class TeacherConfig(BaseModel):
-    """Options of a synthetic teacher; what is left out comes from its type."""
+    """Options of a synthetic teacher; the defaults depend on its type."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     type: Literal["perfect", "noisy", "myopic", "skipping", "equal"] = "perfect"
-    """Its weakness: none, wrong answers, a view of the latest steps alone, no answer where both are
-    bad, or no preference where they are alike."""
+    """Kind of errors: none, wrong labels, discounted early steps, no label if both segments are
+    bad, or label 0.5 if they are similar."""
     beta: float | None = Field(default=None, gt=0)
-    """How surely it names the better one: the logit of that for returns which lie one spread (of
-    all segments' returns) apart; 1 to 10."""
+    """Rationality: the logit of naming the better segment if returns differ by one standard
+    deviation (of all segments' returns); 1 to 10."""
     gamma: float | None = Field(default=None, gt=0, le=1)
-    """The discount of steps by how long before the segment's last they are; 0.9 to 1."""
+    """Discount of steps by their distance to the end of the segment; 0.9 to 1."""
     mistake: float | None = Field(default=None, ge=0, le=0.5)
-    """How often it says the opposite; 0 to 0.2."""
+    """Probability of the opposite label; 0 to 0.2."""
     skip: float | None = Field(default=None, ge=0, le=1)
-    """It does not answer where both are among this share of the worst segments; 0 to 0.5."""
+    """Quantile of all returns below which both segments are bad, so that there is no label; 0 to
+    0.5."""
     equal: float | None = Field(default=None, ge=0)
-    """It has no preference where returns differ by less than so many spreads; 0 to 1."""
+    """Difference of returns, in standard deviations, below which the label is 0.5; 0 to 1."""
 
 
 class Teacher:
@@ -51,18 +52,17 @@ class Teacher:
     """
 
     def __init__(self, config: TeacherConfig) -> None:
-        said = config.model_dump(exclude={"type"}, exclude_none=True)
-        options = {**PERFECT, **TYPES[config.type], **said}
+        given = config.model_dump(exclude={"type"}, exclude_none=True)
+        options = {**PERFECT, **TYPES[config.type], **given}
         self.name = config.type
-        self.beta, self.gamma = options["beta"], options["gamma"]
-        self.mistake, self.skip, self.equal = (
-            options[name] for name in ("mistake", "skip", "equal")
+        self.beta, self.gamma, self.mistake, self.skip, self.equal = (
+            options[name] for name in PERFECT
         )
 
     def returns(self, rew: np.ndarray, length: np.ndarray) -> np.ndarray:
-        """What it makes of true rewards [P, T], of which so many [P] count: the first ones."""
-        before_last = length[:, None] - 1 - np.arange(rew.shape[1])
-        weight = np.where(before_last < 0, 0.0, self.gamma ** np.maximum(before_last, 0))
+        """Returns [P] of the first rows, so many [P], of true rewards [P, T]."""
+        to_end = length[:, None] - 1 - np.arange(rew.shape[1])
+        weight = np.where(to_end < 0, 0.0, self.gamma ** np.maximum(to_end, 0))
         found: np.ndarray = (rew.astype(np.float64) * weight).sum(1)
         return found
 
@@ -73,23 +73,21 @@ class Teacher:
         all_returns: np.ndarray,
         generator: np.random.Generator,
     ) -> np.ndarray:
-        """Labels [P]: 0, 0.5, 1, and NaN where it does not answer.
+        """Labels [P]: 0, 0.5 or 1; NaN if there is none.
 
         Args:
             first: Returns of the first segments [P].
             second: Returns of the second segments [P].
-            all_returns: Returns of all segments [N], which tell it what is bad and what is alike.
-            generator: Draws.
+            all_returns: Returns of all segments [N].
+            generator: Source of randomness.
         """
-        spread = max(float(all_returns.std()), 1e-12)
-        difference = (second - first) / spread
-        sure = np.where(difference > 0, 1.0, np.where(difference < 0, 0.0, 0.5))
-        label = sure
+        difference = (second - first) / max(float(all_returns.std()), 1e-12)
+        label = correct = 0.5 * (1 + np.sign(difference))
         if np.isfinite(self.beta):
             right = 1 / (1 + np.exp(-np.minimum(self.beta * np.abs(difference), 700)))
-            label = np.where(generator.random(len(sure)) < right, sure, 1 - sure)
+            label = np.where(generator.random(len(label)) < right, correct, 1 - correct)
         if self.mistake:
-            label = np.where(generator.random(len(sure)) < self.mistake, 1 - label, label)
+            label = np.where(generator.random(len(label)) < self.mistake, 1 - label, label)
         label = np.where(np.abs(difference) < self.equal, 0.5, label)
         if self.skip:
             bad = np.quantile(all_returns, self.skip)

@@ -1,4 +1,4 @@
-"""What reward models with networks have in common: data in, gradient steps, files."""
+"""Bases of reward models with networks: data in, gradient steps, state."""
 
 from __future__ import annotations
 
@@ -10,28 +10,26 @@ from pydantic import Field, PositiveInt
 from torch import nn
 
 from guerdon.data.batch import Batch
+from guerdon.data.demonstrations import Demonstrations
+from guerdon.data.loading import load_demonstrations
+from guerdon.data.spaces import as_rows, check_rows
 from guerdon.nn.init import seeded
-from guerdon.reward import items
+from guerdon.nn.optimizer import Optimizer
 from guerdon.reward.base import Metrics, RewardConfig, RewardModel, Setting
-from guerdon.reward.experts import ExpertConfig, check_experts, read_experts
-from guerdon.reward.inputs import take_rows, tensors
+from guerdon.reward.inputs import TransitionInput, take_rows, tensors
 from guerdon.reward.memory import Memory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from guerdon.data.demonstrations import Demonstrations
-    from guerdon.nn.optimizer import Optimizer
-
-
-OFF_POLICY_WAITS = 256
+OFF_POLICY_TRAIN_EVERY = 256
 
 
 class TrainedConfig(RewardConfig):
-    """What every reward model with networks can be told."""
+    """Options of every reward model with networks."""
 
     learning_rate: float = Field(default=1e-3, gt=0)
-    """Step size of Adam; 1e-4 to 3e-3."""
+    """Learning rate of Adam; 1e-4 to 3e-3."""
     batch_size: int = Field(default=128, ge=1)
     """Transitions of a gradient step, of each kind; 64 to 512."""
     hidden_size: PositiveInt | list[PositiveInt] = Field(default=[64, 64])
@@ -39,14 +37,13 @@ class TrainedConfig(RewardConfig):
     update_per_collect: int = Field(default=16, ge=1)
     """Gradient steps in a call of `train`."""
     train_every: int | None = Field(default=None, ge=1)
-    """New transitions that `train` waits for. Where left out: it never waits if the policy is
-    on-policy, and for 256 of them otherwise, since few are collected at a time then."""
+    """New transitions that `train` waits for. By default it never waits if the policy is
+    on-policy, and for 256 transitions otherwise."""
     buffer_size: int = Field(default=100_000, ge=1)
-    """Transitions of the policy that it remembers at most."""
+    """Maximum number of the policy's transitions that are kept."""
     clear_buffer_per_iters: int | None = Field(default=None, ge=1)
-    """It forgets them whenever the number of the policy's updates can be divided by this, and
-    nothing waits to be learned from. Where left out: after every iteration of an on-policy policy,
-    and never otherwise."""
+    """Drop them whenever the number of policy updates is divisible by this and none waits to be
+    trained on. By default after every on-policy iteration, and never otherwise."""
 
     @property
     def hidden(self) -> list[int]:
@@ -55,186 +52,225 @@ class TrainedConfig(RewardConfig):
 
 
 class TrainedReward(RewardModel):
-    """A reward model with networks, which a subclass makes in `build` and fits in `step`.
+    """A reward model with networks, which a subclass makes in `build` and trains in `step`.
 
     Attributes:
-        network: All its networks; saved and restored as one module.
-        optimizers: By name; saved and restored, too.
-        memory: What the policy did lately: the `fields`, as rows.
-        generator: What it draws from.
+        network: All its networks, as one module.
+        memory: The newest transitions of the policy: the fields of `collects`, as rows.
+        generator: Source of randomness.
+        trained: Gradient steps so far.
     """
 
     Config = TrainedConfig
-    learns = True
-    setting: Setting | None = None
     network: nn.Module
+    optimizer: Optimizer | None = None
 
-    def __init__(self, config: Any, device: str = "cpu", tb_logger: Any = None) -> None:
-        super().__init__(config, device, tb_logger)
+    def __init__(self, config: Any, setting: Setting | None = None) -> None:
+        super().__init__(config, setting)
         self.memory = Memory(self.config.buffer_size)
-        self.optimizers: dict[str, Optimizer] = {}
-        self.generator = np.random.default_rng(0)
+        self.generator = np.random.default_rng(self.setting.seed)
         self.trained = 0
-        """Gradient steps so far."""
         self._new = 0
+        with seeded(self.setting.seed):
+            self.network = self.build().to(self.device).eval()
+        self.optimizer = self.make_optimizer()
 
     # --- for subclasses
 
-    def build(self, setting: Setting) -> None:
-        """Makes ``network`` and ``optimizers``; whatever it draws comes from the run's seed."""
+    def build(self) -> nn.Module:
+        """Make the networks."""
         raise NotImplementedError
+
+    def make_optimizer(self) -> Optimizer | None:
+        """Make the optimizer."""
+        return Optimizer(
+            self.network.parameters(),
+            self.config.learning_rate,
+            weight_decay=getattr(self.config, "weight_decay", 0.0),
+            alone=True,
+        )
 
     def step(self) -> Metrics:
-        """One gradient step."""
+        """Take one gradient step."""
         raise NotImplementedError
 
-    def remembered(self, rows: Batch) -> Batch:
-        """What the memory keeps of transitions: their `fields`."""
-        return Batch({name: rows[name] for name in self.fields})
+    def descend(self, loss: torch.Tensor) -> None:
+        """Take a step of the optimizer."""
+        assert self.optimizer is not None
+        self.optimizer.step(loss)
 
-    # --- the contract
+    # --- the interface
 
-    def setup(self, setting: Setting) -> None:
+    @property
+    def fitted(self) -> bool:
         """See `RewardModel`."""
-        self.setting = setting
-        self.generator = np.random.default_rng(setting.seed)
-        with seeded(setting.seed):
-            self.build(setting)
-        self.network.to(self.device).eval()
+        return self.trained > 0
 
-    def prepare(self, data: Batch, demonstrations: Demonstrations | None = None) -> Setting:
-        """Sees that the networks are there, made for these transitions if for nothing else."""
-        if self.setting is None:
-            self.setup(Setting.of(data, demonstrations))
-        assert self.setting is not None
-        return self.setting
+    def collect_data(self, batch: Batch) -> None:
+        """Keep the transitions of a rollout, if it learns from any."""
+        number = int(np.count_nonzero(batch.mask)) if self.collects else 0
+        if number:
+            rows = Batch({name: batch[name] for name in self.collects})
+            self.memory.add(self.kept(rows[np.asarray(batch.mask)]))
+            self._new += number
 
-    def collect_data(self, data: Any) -> None:
-        """Remembers the real transitions of a rollout, or a list of them."""
-        rows = data if isinstance(data, Batch) else items.to_batch(data)
-        if "mask" in rows:
-            rows = rows[np.asarray(rows.mask)]
-        self.prepare(rows)
-        if len(rows.rew):
-            self.memory.add(self.remembered(rows))
-            self._new += len(rows.rew)
+    def kept(self, rows: Batch) -> Batch:
+        """What the memory keeps of transitions."""
+        return rows
 
     def train(self) -> Metrics | None:
-        """Fits the networks, if there is enough that is new."""
-        if self._new < self.waits_for:
+        """Train the networks, if there is enough new data."""
+        if self._new < self.train_every:
             return None
         self._new = 0
         return self.fit(self.config.update_per_collect)
 
     @property
-    def waits_for(self) -> int:
+    def train_every(self) -> int:
         """New transitions that `train` waits for."""
         if self.config.train_every is not None:
             return int(self.config.train_every)
-        return 1 if self.setting is None or self.setting.on_policy else OFF_POLICY_WAITS
+        return 1 if self.setting.on_policy else OFF_POLICY_TRAIN_EVERY
 
     def fit(self, steps: int) -> Metrics:
-        """Takes gradient steps; the metrics are means over them."""
+        """Take gradient steps; the metrics are means over them."""
         self.network.train()
-        seen = [self.step() for _ in range(steps)]
-        self.network.eval()  # or spectral norms would change whenever it is asked
+        found = [self.step() for _ in range(steps)]
+        self.network.eval()  # or spectral norms would change whenever it is called
         self.trained += steps
-        return {name: _mean([metrics[name] for metrics in seen]) for name in seen[-1]}
+        return {name: _mean([metrics[name] for metrics in found]) for name in found[-1]}
 
     def clear_data(self, iter: int) -> None:  # noqa: A002 - the documented name
-        """Forgets what the policy did, if it is time to."""
-        if self._new:  # `train` waits for more
-            return
+        """Drop the policy's transitions, if it is time to."""
         every = self.config.clear_buffer_per_iters
-        if self.forgets if every is None else iter % every == 0:
+        if not self._new and (self.forgets if every is None else iter % every == 0):
             self.memory.clear()
 
     @property
     def forgets(self) -> bool:
-        """Whether it learns from what is new alone, where the config does not say."""
-        return self.setting is not None and self.setting.on_policy
+        """Whether it trains on new data alone, where the config does not say."""
+        return self.setting.on_policy
 
     def sample(self, number: int) -> dict[str, Any]:
-        """Tensors of remembered transitions, drawn at random."""
+        """Tensors of kept transitions, drawn at random."""
         drawn: dict[str, Any] = tensors(self.memory.sample(number, self.generator), self.device)
         return drawn
 
-    def tensors(self, data: Batch) -> dict[str, Any]:
+    def tensors(self, batch: Batch) -> dict[str, Any]:
         """The fields of transitions as tensors."""
-        return {name: tensors(data[name], self.device) for name in self.fields}
+        return {name: tensors(batch[name], self.device) for name in self.fields}
 
-    # --- files
+    # --- state
 
-    def state_dict(self) -> dict[str, Any]:
+    def training_state(self) -> dict[str, Any]:
         """See `RewardModel`."""
-        if self.setting is None:
-            return {}
         return {
             "network": {name: value.clone() for name, value in self.network.state_dict().items()},
-            "optimizers": {name: o.state_dict() for name, o in self.optimizers.items()},
-            "memory": self.memory.state_dict(),
+            "optimizer": self.optimizer.state_dict() if self.optimizer else {},
+            "memory": self.memory.training_state(),
             "generator": self.generator.bit_generator.state,
             "trained": self.trained,
             "new": self._new,
         }
 
-    def portable(self, state: dict[str, Any]) -> dict[str, Any]:
-        """See `RewardModel`: all but what it remembers of what the policy did."""
-        return state and state | {"memory": Memory(1).state_dict()}
+    def portable_state(self) -> dict[str, Any]:
+        """See `RewardModel`: without the policy's transitions."""
+        return self.training_state() | {"memory": Memory(1).training_state()}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_training_state(self, state: Mapping[str, Any]) -> None:
         """See `RewardModel`."""
-        if not state:
-            return
         self.network.load_state_dict(state["network"])
-        for name, optimizer in self.optimizers.items():
-            optimizer.load_state_dict(state["optimizers"][name])
-        self.memory.load_state_dict(state["memory"])
+        if self.optimizer:
+            self.optimizer.load_state_dict(state["optimizer"])
+        self.memory.load_training_state(state["memory"])
         self.generator.bit_generator.state = state["generator"]
         self.trained, self._new = state["trained"], state["new"]
 
 
+class ExpertConfig(RewardConfig):
+    """Options of every reward model that learns from demonstrations."""
+
+    expert_data_path: str | None = None
+    """Demonstrations: a folder that `guerdon collect` wrote, ``minari:<dataset id>``, a ``.pkl``
+    file, ``zoo:<name>`` for those that come with guerdon, or ``expert:<preset>``, optionally with
+    ``?episodes=10&return=475``, for those of a policy that is trained once and kept."""
+
+
+def read_demonstrations(model: RewardModel, source: Any = None) -> tuple[Demonstrations, Batch]:
+    """Read the demonstrations of a model, and check them against the spaces of its run.
+
+    Args:
+        model: Has ``expert_data_path`` among its options.
+        source: Demonstrations to take instead, or what `guerdon.data.load_demonstrations` reads.
+
+    Returns:
+        The demonstrations, and their transitions in the dtypes of the run's spaces.
+    """
+    source = model.config.expert_data_path if source is None else source
+    if source is None:
+        raise ValueError(
+            f"{model.name} learns from demonstrations: name them in 'expert_data_path'"
+        )
+    found = source if isinstance(source, Demonstrations) else load_demonstrations(source)
+    rows, setting = found.transitions(), model.setting
+    spaces = {
+        "obs": setting.observation_space,
+        "obs_next": setting.observation_space,
+        "act": setting.action_space,
+    }
+    for name, space in spaces.items():
+        check_rows(space, rows[name], f"{name} of the demonstrations", "same_kind")
+    rows = rows.replace(**{name: as_rows(space, rows[name]) for name, space in spaces.items()})
+    return found, rows
+
+
+def draw_rows(rows: np.ndarray, size: int | None, generator: np.random.Generator) -> np.ndarray:
+    """Draw so many rows without replacement; all of them if None, or more than there are."""
+    if size is None or size >= len(rows):
+        return rows
+    drawn: np.ndarray = generator.choice(rows, size, replace=False)
+    return drawn
+
+
 class ImitationConfig(ExpertConfig, TrainedConfig):
-    """What every reward model with networks that learns from demonstrations can be told."""
+    """Options of every reward model with networks that learns from demonstrations."""
 
 
 class ImitationReward(TrainedReward):
-    """A reward model that learns from demonstrations.
+    """A reward model with networks that learns from demonstrations.
 
     Attributes:
-        expert: The demonstrated transitions: the `fields`, as tensors.
+        demonstrations: The demonstrations; None before `load_expert_data`.
+        expert: Their transitions: the fields, as tensors.
     """
 
     Config = ImitationConfig
-    imitates = True
+    requires = frozenset({"demonstrations"})
     demonstrations: Demonstrations | None = None
     expert: dict[str, Any]
 
-    def load_expert_data(self, data: Any = None) -> None:
-        """Takes demonstrations.
+    def load_expert_data(self, demonstrations: Any = None) -> None:
+        """Take demonstrations.
 
         Args:
-            data: The demonstrations, or what `guerdon.data.load_demonstrations` reads; what
-                ``expert_data_path`` names by default.
+            demonstrations: The demonstrations, or what `guerdon.data.load_demonstrations` reads;
+                by default what ``expert_data_path`` names.
         """
-        self.demonstrations = read_experts(self, data)
-        rows = self.demonstrations.transitions()
-        rows = check_experts(self.prepare(rows, self.demonstrations), rows)
+        self.demonstrations, rows = read_demonstrations(self, demonstrations)
         self.expert = self.tensors(rows)
-        self.take_experts(rows)
+        self.take_demonstrations(rows)
 
-    def need_experts(self) -> None:
-        """Loads the demonstrations that ``expert_data_path`` names, if there are none yet."""
-        if self.demonstrations is None:
-            self.load_expert_data()
+    def take_demonstrations(self, rows: Batch) -> None:  # noqa: ARG002 - for subclasses
+        """Use the demonstrated transitions; by default, their statistics normalise inputs."""
+        for module in self.network.modules():
+            if isinstance(module, TransitionInput):
+                module.settle(self.expert)
 
     def fit(self, steps: int) -> Metrics:
-        """See `TrainedReward`; demonstrations are loaded, if nobody did so."""
-        self.need_experts()
+        """See `TrainedReward`; loads the demonstrations if that was not done."""
+        if self.demonstrations is None:
+            self.load_expert_data()
         return super().fit(steps)
-
-    def take_experts(self, rows: Batch) -> None:
-        """Is told all demonstrated transitions, once they are there."""
 
     def sample_expert(self, number: int) -> dict[str, Any]:
         """Tensors of demonstrated transitions, drawn at random."""

@@ -1,4 +1,4 @@
-"""Whether a model of success is right about what a policy does: it is not asked of the learner."""
+"""Compares predicted success with true success, which the learner never sees."""
 
 from __future__ import annotations
 
@@ -10,112 +10,112 @@ import numpy as np
 from guerdon.collect.collector import SUCCESS
 
 if TYPE_CHECKING:
-    from guerdon.reward.seen import Judged
+    from guerdon.reward.success import EpisodePrediction
 
-CHEATED = 0.2
-"""The share of episodes that are wrongly taken for successes from which a policy is a cheat."""
+FALSE_CLAIMS = 0.2
+"""Share of episodes with a false predicted success from which there is a warning."""
 
 
 @dataclass
 class Audit:
-    """What a model said of episodes beside what is true.
+    """Predicted and true success of episodes.
 
-    An episode is judged at the frame at which it ends for the model: at its first success where
-    that is an end, else at the last one.
+    An episode is evaluated at `EpisodePrediction.end`.
     """
 
     claimed: list[bool] = field(default_factory=list)
-    """Whether the model took an episode for a success, of all episodes."""
+    """Predicted success of all episodes."""
     checked: list[bool] = field(default_factory=list)
-    """The same of episodes of which the environment tells what they show."""
+    """Predicted success of episodes for which the environment reports true success."""
     confirmed: list[bool] = field(default_factory=list)
-    """Whether it did, and the environment says so of the very frame at which it did; of these."""
+    """Whether success is predicted and true at the same frame; of these."""
     once: list[bool] = field(default_factory=list)
-    """Whether the environment says so of any frame; of these."""
+    """True success at any frame; of these."""
     given_away: int = 0
-    """How many of these the environment itself terminated at a success."""
+    """Number of these that the environment terminated at a success."""
     frames: np.ndarray = field(default_factory=lambda: np.zeros((2, 2), np.int64))
-    """How many frames by what is true (row) and what the model says (column)."""
+    """Number of frames by true (row) and predicted (column) success."""
 
-    def add(self, judged: Judged, told: np.ndarray, terminated: bool = False) -> None:
-        """Takes one episode.
+    def add(
+        self, prediction: EpisodePrediction, success: np.ndarray, terminated: bool = False
+    ) -> None:
+        """Add one episode.
 
         Args:
-            judged: What the model says of its frames.
-            told: What they truly show [T]; see `told_success`.
+            prediction: Predicted success of its frames.
+            success: True success [T]; see `told_success`.
             terminated: Whether the environment terminated it.
         """
-        claimed = bool(judged.held[judged.end])
+        claimed = bool(prediction.held[prediction.end])
         self.claimed.append(claimed)
-        if np.isnan(told).any():
+        if np.isnan(success).any():
             return
-        success = told > 0
+        true = success > 0
         self.checked.append(claimed)
-        self.confirmed.append(claimed and bool(success[judged.end]))
-        self.once.append(bool(success.any()))
-        self.given_away += terminated and bool(success[-1])
-        lived = slice(0, judged.end + 1)
-        np.add.at(self.frames, (success[lived].astype(int), judged.passes[lived].astype(int)), 1)
+        self.confirmed.append(claimed and bool(true[prediction.end]))
+        self.once.append(bool(true.any()))
+        self.given_away += terminated and bool(true[-1])
+        rows = slice(0, prediction.end + 1)
+        np.add.at(self.frames, (true[rows].astype(int), prediction.success[rows].astype(int)), 1)
 
     @property
     def false_claims(self) -> float:
-        """The share of episodes that the model took for successes at a frame that shows none."""
+        """Share of episodes whose predicted success is false."""
         return float(np.mean(np.greater(self.checked, self.confirmed))) if self.checked else 0.0
 
     def metrics(self) -> dict[str, float]:
-        """What can be logged about it."""
+        """Metrics for the log."""
         if not self.claimed:
             return {}
-        said = {"reward/success_rate": float(np.mean(self.claimed))}
+        metrics = {"reward/success_rate": float(np.mean(self.claimed))}
         if not self.checked:
-            return said
+            return metrics
+        metrics["eval/success_at_verdict"] = float(np.mean(self.confirmed))
+        metrics["eval/success_once"] = float(np.mean(self.once))
         (true_negative, false_positive), (false_negative, true_positive) = self.frames.tolist()
-        rates = {
-            "reward/false_positive_rate": (false_positive, true_negative + false_positive),
-            "reward/false_negative_rate": (false_negative, true_positive + false_negative),
-        }
-        return {
-            **said,
-            "eval/success_at_verdict": float(np.mean(self.confirmed)),
-            "eval/success_once": float(np.mean(self.once)),
-            **{name: wrong / of for name, (wrong, of) in rates.items() if of},
-        }
+        for name, wrong, right in (
+            ("positive", false_positive, true_negative),
+            ("negative", false_negative, true_positive),
+        ):
+            if wrong + right:
+                metrics[f"reward/false_{name}_rate"] = wrong / (wrong + right)
+        return metrics
 
     def warnings(self, refitted: bool = False) -> list[str]:
-        """A sentence each, if the policy cheats the model or the environment gives success away.
+        """Return a sentence for each thing that is wrong with the predictions.
 
         Args:
             refitted: Whether the model is refitted beside the policy.
         """
-        said = []
-        if self.false_claims >= CHEATED:
+        found = []
+        if self.false_claims >= FALSE_CLAIMS:
             remedy = "wait for the next refits" if refitted else (
-                "refit it beside the policy with 'reward.cotrain=true'"
+                "refit the classifier beside the policy with 'reward.cotrain=true'"
             )  # fmt: skip
-            said.append(
-                f"the policy cheats its reward: the model sees success in "
-                f"{np.mean(self.checked):.0%} of episodes, but {np.mean(self.confirmed):.0%} are; "
-                f"{remedy}, or collect such frames as failures and fit it again"
+            found.append(
+                f"the policy cheats its reward: predicted success {np.mean(self.checked):.0%}, "
+                f"true success {np.mean(self.confirmed):.0%}; {remedy}, or collect such frames as "
+                "failures and fit it again"
             )
-        if self.checked and not any(self.checked) and np.mean(self.once) >= CHEATED:
-            said.append(
-                f"the model sees no success, but {np.mean(self.once):.0%} of episodes have one: "
-                "collect more of these and fit it again, or lower 'reward.threshold' or "
-                "'reward.hold'"
+        if self.checked and not any(self.checked) and np.mean(self.once) >= FALSE_CLAIMS:
+            found.append(
+                f"no success is predicted, but {np.mean(self.once):.0%} of episodes have one: "
+                "collect more of these and fit the classifier again, or lower 'reward.threshold' "
+                "or 'reward.hold'"
             )
         if self.given_away:
-            said.append(
-                "the environment ends episodes at success, which tells the learner what the model "
-                "alone should: let it run on (env.kwargs.terminate=false, where it has that)"
+            found.append(
+                "the environment ends episodes at success, which reveals it to the learner: let "
+                "them continue (env.kwargs.terminate=false, where there is that option)"
             )
-        return said
+        return found
 
 
 def told_success(info: dict[str, Any], n_rows: int) -> np.ndarray:
-    """Whether the frames of a step show a success: 1 or 0, and NaN where nobody tells.
+    """Return true success of the frames of a step: 1 or 0, and NaN where it is not reported.
 
     Args:
-        info: Of the step, in Gymnasium's layout.
+        info: ``info`` of the step, in Gymnasium's layout.
         n_rows: Rows of the step.
     """
     told: np.ndarray = np.full(n_rows, np.nan, np.float32)

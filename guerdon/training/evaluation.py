@@ -9,6 +9,7 @@ import numpy as np
 
 from guerdon.collect import Collector
 from guerdon.data.batch import Batch
+from guerdon.reward import EpisodeRewardModel
 from guerdon.training.audit import Audit, told_success
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from guerdon.reward import Reward
 
 _CHUNK = 1_024  # transitions that are scored at once: few calls, little memory
-_SHOWN = {"obs", "act", "rew", "terminated", "truncated", "obs_next"}
+_SHOWN = {"obs", "act", "rew", "terminated", "truncated", "obs_next", "annotations"}
 
 
 def evaluate(
@@ -91,7 +92,7 @@ def can_follow(reward: Reward) -> bool:
 
     What an environment tells beside a transition is not kept.
     """
-    return not reward.plain and _SHOWN.issuperset(reward.fields)
+    return not reward.is_env and _SHOWN.issuperset(reward.fields)
 
 
 class LearnedReturns:
@@ -113,10 +114,12 @@ class LearnedReturns:
         self._returns: list[float] = []
         self._steps: list[tuple[Step, np.ndarray, Batch]] = []
         # Models that depend on earlier transitions are shown whole episodes, all others many rows.
-        self._whole = any(model.episodic or model.history for model in reward.models)
+        self._whole = reward.history > 0 or any(
+            isinstance(model, EpisodeRewardModel) for model in reward.models
+        )
         self._open: list[list[Batch]] = [[] for _ in range(n_envs)]
-        self._judge = reward.judge
-        self._kept = {"rew", "terminated", "truncated", *reward.fields, *reward.scans}
+        self._judge: Any = None if reward.success is None else reward.success.judge
+        self._kept = {"rew", "terminated", "truncated", *reward.fields, *reward.collects}
         self.audit = Audit() if self._judge is not None else None
 
     def __call__(self, rows: dict[str, Any], step: Step, dummy: np.ndarray | None) -> None:

@@ -19,11 +19,11 @@ import numpy as np
 from guerdon.collect import Collector
 from guerdon.config import compose, to_yaml
 from guerdon.config.errors import ConfigError, suggestion
-from guerdon.data import Batch, ListReplayBuffer
+from guerdon.data import Batch, Rollout
 from guerdon.data.demonstrations import KEYS, Demonstrations, save_demonstrations
 from guerdon.training.evaluation import in_testing_state
 from guerdon.training.noise import Noisy
-from guerdon.training.parts import make_env
+from guerdon.training.parts import make_env, uses_demonstrations
 from guerdon.training.replay import Checkpoint, load_policy
 from guerdon.training.threads import threads
 
@@ -101,7 +101,7 @@ def play_episodes(
             ended += number
             progress(ended, n_episodes)
 
-    buffer = ListReplayBuffer(n_envs=env.n_envs)
+    buffer = Rollout(256, env.n_envs)
     Collector(acting, env, buffer, seed=seed, watch=watch).collect(n_episode=n_episodes)
     rollout, _ = buffer.rollout(KEYS)
     return [
@@ -280,6 +280,23 @@ def expert_folder(name: str, display: Mode = "auto") -> Path:
         if not folder.exists():  # another process may have been at it
             _make(expert, config, folder, display)
     return folder
+
+
+def make_experts(config: GuerdonConfig, display: Mode = "auto") -> GuerdonConfig:
+    """Make the demonstrations that a config names as ``expert:<preset>``, before a run is built.
+
+    Args:
+        config: The config.
+        display: See `expert_folder`.
+
+    Returns:
+        The config with folders instead of those names.
+    """
+    terms = {
+        name: with_experts(options, display) if uses_demonstrations(config, name) else options
+        for name, options in config.reward.terms.items()
+    }
+    return config.model_copy(update={"reward": config.reward.model_copy(update={"terms": terms})})
 
 
 def with_experts(options: Any, display: Mode = "auto") -> Any:

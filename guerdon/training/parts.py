@@ -13,24 +13,24 @@ from guerdon.collect import Collector
 from guerdon.collect.cameras import check_cameras
 from guerdon.collect.reward_data import RewardDataCollector
 from guerdon.config import compose, sources
+from guerdon.config.validation import validated
+from guerdon.data import ReplayBuffer
 from guerdon.data.demonstrations import Demonstrations
 from guerdon.envs import make_vec
 from guerdon.envs.ids import registered_limit
 from guerdon.policy import POLICIES, create_policy, register_policy
-from guerdon.reward import REWARDS, RewardModel, Setting, make_reward
-from guerdon.reward.drawing import Draws
+from guerdon.reward import REWARDS, ReplaySource, RewardModel, Setting, make_reward
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from guerdon.config import GuerdonConfig
     from guerdon.config.schema import DataCollectionConfig, EnvConfig
-    from guerdon.data import ReplayBuffer
+    from guerdon.data import Rollout
     from guerdon.envs import VectorEnv
     from guerdon.policy import Policy
     from guerdon.reward import Reward
-    from guerdon.training.display import Mode
 
 LIMIT = 30_000
 """Steps of an episode where nobody sets a limit: one that never ends would stop an evaluation."""
@@ -69,15 +69,14 @@ class Parts:
     """Keeps what cameras see, where that is asked for."""
 
     @property
-    def buffer(self) -> ReplayBuffer:
-        """The collector's buffer."""
+    def buffer(self) -> ReplayBuffer | Rollout:
+        """The collector's buffer or rollout."""
         assert self.collector.buffer is not None
         return self.collector.buffer
 
     def clean_point(self) -> None:
         """Breaks off all episodes, so that a run saved here goes on exactly like this one."""
         self.collector.break_off()
-        self.reward.break_off()
         if self.pictures is not None:
             self.pictures.break_off()
 
@@ -86,22 +85,24 @@ class Parts:
         self.pictures = RewardDataCollector(config, self.env.n_envs)
         self.collector.watch = self.pictures.watch
 
-    def state_dict(self) -> dict[str, Any]:
-        """Everything that is needed to go on from a clean point."""
+    def training_state(self) -> dict[str, Any]:
+        """Everything that is needed to resume from a clean point."""
         state = {
             "policy": self.policy.training_state(),
-            "reward": self.reward.state_dict(),
-            "collector": self.collector.state_dict(),
+            "reward": self.reward.training_state(),
+            "collector": self.collector.training_state(),
         }
-        return state if self.policy.on_policy else state | {"buffer": self.buffer.state_dict()}
+        if isinstance(self.buffer, ReplayBuffer):
+            state["buffer"] = self.buffer.training_state()
+        return state
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on where `state_dict` was taken."""
+    def load_training_state(self, state: dict[str, Any]) -> None:
+        """Restore `training_state`."""
         self.policy.load_training_state(state["policy"])
-        self.reward.load_state_dict(state["reward"])
-        self.collector.load_state_dict(state["collector"])
-        if "buffer" in state:
-            self.buffer.load_state_dict(state["buffer"])
+        self.reward.load_training_state(state["reward"])
+        self.collector.load_training_state(state["collector"])
+        if isinstance(self.buffer, ReplayBuffer):
+            self.buffer.load_training_state(state["buffer"])
 
     def close(self) -> None:
         """Ends all environments, when all that is to be kept is on the disk."""
@@ -134,7 +135,6 @@ def make_parts(
     env_setting: EnvSetting | None = None,
     model: Any = None,
     policy_fn: Callable[..., Policy] | None = None,
-    display: Mode = "auto",
 ) -> Parts:
     """Makes the parts of a run.
 
@@ -143,7 +143,6 @@ def make_parts(
         env_setting: Environments, instead of those that the config names.
         model: A network for the policy, instead of its own.
         policy_fn: A policy class, instead of the one that the config names.
-        display: How the training of an expert is shown, where demonstrations are made by one.
     """
     seeds = Seeds.of(config.seed)
     collecting, testing = config.env, config.env.for_evaluation(config.eval.n_envs)
@@ -160,77 +159,58 @@ def make_parts(
             check_cameras(env.observation_space, config.reward.data_collection, config.env.id)
         device = find_device(config.run.device)
         policy = make_policy(config, env, policy_fn, seed=seeds.policy, device=device, model=model)
-        reward = prepare_reward(config, policy, env, seeds.reward, display)
+        reward = prepare_reward(config, policy, env, seeds.reward)
         if policy.on_policy:
-            size = rollout_slots(config, env) * env.n_envs
+            size = rollout_steps(config, env) * env.n_envs
         else:
             size = config.collect.buffer_size or 0
-        buffer = policy.make_buffer(size, env.n_envs, seeds.buffer)
+        buffer = policy.make_buffer(size, env.n_envs, seeds.buffer, reward.history)
+        if reward.ends_online and not env.can_begin:
+            raise ValueError(
+                f"'reward.terminate' is online, but single environments of {env.spec_id!r} cannot "
+                "be reset here: set it to read, or use env.backend=base"
+            )
         collector = Collector(
             policy,
             env,
             buffer,
+            reward=reward,
             seed=seeds.collect,
             store_info="info" in reward.fields,
-            verdicts=_verdicts(reward, env),
         )
         opened.pop_all()
     return Parts(env, eval_env, policy, reward, collector, seeds)
 
 
-def _verdicts(reward: Reward, env: VectorEnv) -> Any:
-    """What ends episodes beside the environments, if a model of success does so online."""
-    decider = reward.decider
-    if decider is None or not decider.ends_online:
-        return None
-    if not env.can_begin:
-        raise ValueError(
-            f"'reward.terminate' is online, but single environments of {env.spec_id!r} cannot be "
-            "reset here: set it to read, or use env.backend=base"
-        )
-    return decider.verdicts
-
-
-def prepare_reward(
-    config: GuerdonConfig, policy: Policy, env: VectorEnv, seed: int, display: Mode = "auto"
-) -> Reward:
-    """The reward of a config, ready for a run: its models know the spaces and demonstrations.
+def prepare_reward(config: GuerdonConfig, policy: Policy, env: VectorEnv, seed: int) -> Reward:
+    """Make the reward of a config for a run, with its demonstrations.
 
     Args:
-        config: What was asked for.
-        policy: Who will learn from it.
-        env: Where.
-        seed: Of all that the models draw.
-        display: How the training of an expert is shown, where demonstrations are made by one.
+        config: The config.
+        policy: The policy that learns from it.
+        env: The environments.
+        seed: Random seed of the models.
     """
-    from guerdon.training.experts import with_experts  # who are made of parts, too
-
     gamma = config.policy.get("gamma", 0.99)
     section = config.reward.model_dump(exclude=_NOT_OF_THE_MODEL)
-    shown = {name for name, options in config.reward.terms.items() if _is_shown(config, options)}
-    section["terms"] = {
-        name: with_experts(options, display) if name in shown else options
-        for name, options in config.reward.terms.items()
-    }
-    with Draws(seed).own():  # models of the guide's style make their networks at once
-        reward = make_reward(section, gamma=gamma, device=str(policy.device))
-    reward.setup(
-        Setting(
-            env.observation_space,
-            env.action_space,
-            n_envs=env.n_envs,
-            gamma=gamma,
-            seed=seed,
-            on_policy=policy.on_policy,
-            horizon=config.env.max_episode_steps or registered_limit(config.env.id),
-            log_prob=policy.log_prob if policy.has_density else None,
-            example=env.example,
-        )
+    section["terms"] = config.reward.terms
+    setting = Setting(
+        env.observation_space,
+        env.action_space,
+        n_envs=env.n_envs,
+        gamma=gamma,
+        seed=seed,
+        device=str(policy.device),
+        on_policy=policy.on_policy,
+        horizon=config.env.max_episode_steps or registered_limit(config.env.id),
+        log_prob=policy.log_prob if policy.has_density else None,
+        example=env.example,
+        checkpoint_path=config.reward.checkpoint_path,
     )
+    reward = make_reward(section, setting)
     for name, term in reward.terms.items():
-        if term.model.imitates and name in shown:
+        if uses_demonstrations(config, name):
             _load_experts(term.model, name, config.reward.terms[name].get("expert_data_path"))
-    _check_fitted(config, reward)
     _check_trained(config, reward)
     _check_intrinsic(config)
     if config.policy.get("model", {}).get("normalize_obs") == "demonstrations":
@@ -238,39 +218,34 @@ def prepare_reward(
     return reward
 
 
-def _is_frozen(config: GuerdonConfig) -> bool:
-    """Whether the reward comes from a checkpoint, stays so, and nobody else asks for its data."""
+def uses_demonstrations(config: GuerdonConfig, name: str) -> bool:
+    """Whether a term of a run reads its demonstrations: what they taught may be in a checkpoint.
+
+    Args:
+        config: The config.
+        name: Name of the term.
+    """
+    options = config.reward.terms[name]
+    kind = REWARDS.get(options["type"])
+    own = {key: value for key, value in options.items() if key != "weight"}
+    if "demonstrations" not in kind.requirements(validated(kind.Config, own, "reward")):
+        return False
     model = config.policy.get("model") or {}
-    return (
+    frozen = (
         config.reward.checkpoint_path is not None
         and not config.reward.cotrain
         and model.get("normalize_obs") != "demonstrations"
     )
-
-
-def _is_shown(config: GuerdonConfig, options: Mapping[str, Any]) -> bool:
-    """Whether a term is shown its demonstrations; what they taught may all be in a checkpoint."""
-    wraps = REWARDS.get(options["type"]).wrap_buffer is not RewardModel.wrap_buffer
-    return wraps or not _is_frozen(config)  # who wraps the buffer reads them all the time
-
-
-def _check_fitted(config: GuerdonConfig, reward: Reward) -> None:
-    """Sees that models that are fitted beforehand have been."""
-    for name, term in reward.terms.items():
-        if term.model.needs_checkpoint and config.reward.checkpoint_path is None:
-            raise ValueError(
-                f"the reward {name!r} has to be fitted beforehand: do so with `guerdon reward "
-                "fit`, and name its folder as 'reward.checkpoint_path'"
-            )
+    return issubclass(kind, ReplaySource) or not frozen
 
 
 def _check_trained(config: GuerdonConfig, reward: Reward) -> None:
-    """Sees that models that have to learn do so at some time."""
+    """Check that models that have to be trained will be."""
     section = config.reward
     if section.cotrain or section.pretrain or section.checkpoint_path is not None:
         return
     for name, term in reward.terms.items():
-        if term.model.learns:
+        if not term.model.fitted:
             raise ValueError(
                 f"the reward {name!r} would never be trained: 'reward.cotrain' is false, so set "
                 "'reward.pretrain' or name a 'reward.checkpoint_path'"
@@ -354,14 +329,10 @@ def compose_run(
     return compose(path, overrides)
 
 
-def rollout_slots(config: GuerdonConfig, env: VectorEnv) -> int:
-    """Rows an environment that hold one on-policy iteration, whatever happens in it."""
-    if config.collect.n_step is None:
-        return 0
-    if not env.synchronous:
-        return config.collect.n_step  # one environment may be ready much more often than others
-    # Every transition may be the last of its episode, and be followed by a row for the reset.
-    return 2 * -(-config.collect.n_step // env.n_envs) + 1
+def rollout_steps(config: GuerdonConfig, env: VectorEnv) -> int:
+    """Rows of each environment in an on-policy iteration, to begin with: rollouts grow."""
+    steps = config.collect.n_step or env.n_envs
+    return -(-steps // env.n_envs) + 1  # and one for resets
 
 
 def find_device(name: str) -> str:

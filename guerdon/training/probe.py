@@ -10,7 +10,8 @@ import numpy as np
 from guerdon.data.batch import Batch
 from guerdon.data.demonstrations import KEYS, Demonstrations
 from guerdon.data.loading import load_demonstrations
-from guerdon.training.experts import play_episodes, with_experts
+from guerdon.data.rollout import Rollout
+from guerdon.training.experts import make_experts, play_episodes
 from guerdon.training.parts import Parts, make_parts
 from guerdon.training.reward_files import load_reward
 from guerdon.training.trainers import train_reward
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from guerdon.training.display import Mode
 
 DEMONSTRATIONS = "demonstrations"
+MARGIN = 2.0
+"""Standard errors by which demonstrations have to score higher than other behaviour."""
 MOST = 0.95
 """The share of steps (of those that differ) on one side that makes living or ending a reward."""
 
@@ -36,6 +39,8 @@ class Probed:
     """Which kind."""
     per_step: float
     """Mean reward of a step, less what an end is worth beside."""
+    error: float
+    """Standard error of that mean, over episodes."""
     per_episode: float
     """Mean sum of an episode."""
     length: float
@@ -77,16 +82,17 @@ def probe(
         steps: Transitions that the reward is trained on, where it is trained at all.
         display: How the training of an expert is shown, where demonstrations are made by one.
     """
-    parts = make_parts(config, display=display)
+    config = make_experts(config, display)
+    parts = make_parts(config)
     try:
-        needed = set(parts.reward.fields) - set(KEYS)
+        needed = set(parts.reward.fields) - {*KEYS, "annotations"}
         if needed:
             raise ValueError(
                 f"this reward cannot be probed: it reads {', '.join(sorted(needed))}, which no "
                 f"demonstration holds"
             )
         _train(config, parts, steps)
-        behaviours = _demonstrated(config, parts.seeds.reward, display)
+        behaviours = _demonstrated(config, parts.seeds.reward)
         for number, kind in enumerate((_Random, _Constant)):
             acting = kind(parts.eval_env)
             seed = parts.seeds.evaluate + number
@@ -113,21 +119,23 @@ def _train(config: GuerdonConfig, parts: Parts, steps: int) -> None:
         reward.pretrain()
     done, updates = 0, 0
     per_iteration = 1 if parts.policy.on_policy else config.learn.updates_per_collect
-    while reward.learns and done < steps:
+    if not reward.collects:
+        reward.train()
+    while reward.collects and done < steps:
         collected = collector.collect(config.collect.n_step, config.collect.n_episode)
         done += collected.n_step
-        train_reward(reward, collector, collected, updates)
+        train_reward(reward, collector, updates)
         updates += per_iteration  # there are none, but models forget by them
-        if parts.policy.on_policy:
+        if isinstance(parts.buffer, Rollout):
             parts.buffer.reset()
 
 
-def _demonstrated(config: GuerdonConfig, seed: int, display: Mode) -> dict[str, list[Batch]]:
+def _demonstrated(config: GuerdonConfig, seed: int) -> dict[str, list[Batch]]:
     """The demonstrations that a reward learns from, and the same with their actions exchanged."""
     path = next(_demonstration_paths(config.reward.terms), None)
     if path is None:
         return {}
-    real: Demonstrations = load_demonstrations(with_experts(path, display))
+    real: Demonstrations = load_demonstrations(path)
     act = real.transitions().act
     order = np.random.default_rng(seed).permutation(len(act))
     exchanged = np.split(act[order], np.cumsum(real.lengths)[:-1])
@@ -202,9 +210,11 @@ def _after(scored: list[_Scored], gamma: float) -> float:
 
 def _probed(name: str, scored: list[_Scored], after: float) -> Probed:
     steps = np.concatenate([each.going_on for each in scored])
+    means = np.array([each.going_on.mean() for each in scored])
     return Probed(
         name,
         per_step=float(steps.mean()),
+        error=float(means.std() / np.sqrt(max(len(means) - 1, 1))),
         per_episode=float(np.mean([each.rew.sum() for each in scored])),
         length=float(np.mean([len(each.rew) for each in scored])),
         true_return=float(np.mean([np.asarray(each.episode.rew).sum() for each in scored])),
@@ -237,7 +247,14 @@ def _ranking(rows: list[Probed]) -> str:
     first, *others = rows
     if first.name != DEMONSTRATIONS:
         return "There are no demonstrations to compare with."
-    better = [row.name for row in others if row.per_step >= first.per_step]
-    if better:
-        return f"A step of the demonstrations is worth no more than one of {' and '.join(better)}."
-    return "A step of the demonstrations is worth more than any other."
+    unclear = []
+    for row in others:
+        margin = MARGIN * float(np.hypot(first.error, row.error))
+        if first.per_step - row.per_step <= margin:
+            unclear.append(f"{row.name} ({row.per_step:.3g}, margin {margin:.2g})")
+    if unclear:
+        return (
+            f"A step of the demonstrations scores {first.per_step:.3g}, not clearly higher than "
+            f"one of {' and '.join(unclear)}."
+        )
+    return "A step of the demonstrations scores higher than any other, by more than the margin."

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from guerdon.reward import REWARDS
+from guerdon.reward import REWARDS, SuccessModel
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint
 from guerdon.training.evaluation import evaluate, evaluation_metrics
 from guerdon.training.parts import (
@@ -143,10 +143,12 @@ def _classifier(
     """The run's reward, where that is a classifier of success: what it says is worth knowing."""
     root = RunFolder(run_dir).reward
     kinds = [REWARDS.get(options["type"]) for options in config.reward.terms.values()]
-    if not any(kind.needs_checkpoint for kind in kinds) or not checkpoint_steps(root):
+    if not any(issubclass(kind, SuccessModel) for kind in kinds) or not checkpoint_steps(root):
         return None
-    reward = prepare_reward(config, policy, env, seed=0, display="none")
-    reward.load_state_dict(load_checkpoint(root, parts=("state",))[0]["state"])
+    from guerdon.training.experts import make_experts  # which plays runs, too
+
+    reward = prepare_reward(make_experts(config, "none"), policy, env, seed=0)
+    reward.load_training_state(load_checkpoint(root, parts=("state",))[0]["state"])
     return reward
 
 

@@ -22,8 +22,8 @@ _KEYS = ("reward", "imports")
 def save_reward(root: Path, step: int, reward: Reward, config: Path) -> None:
     """Writes a reward as it is, with the options it was made with, in the place of an older one.
 
-    What only its run can use is left out: what episodic models said about rows of the buffer, and
-    what models remember of what the policy did. The environment's own reward is not written.
+    What only its run can use is left out, such as the policy's transitions. The environment's own
+    reward is not written.
 
     Args:
         root: The folder ``reward`` of the run.
@@ -31,12 +31,9 @@ def save_reward(root: Path, step: int, reward: Reward, config: Path) -> None:
         reward: The reward.
         config: The run's ``config.yaml``.
     """
-    if reward.plain:
+    if reward.is_env:
         return
-    state = reward.state_dict() | {"columns": {}}
-    state["terms"] = {
-        name: term.model.portable(state["terms"][name]) for name, term in reward.terms.items()
-    }
+    state = reward.portable_state()
     values = sources.read(config)
     options = {key: values[key] for key in _KEYS if key in values}
     save_checkpoint(root, step, {"state": state, "options": options}, keep=1)
@@ -73,7 +70,7 @@ def _load_run(reward: Reward, config: RewardConfig, path: str) -> None:
             f"reward with --from-reward, or leave out 'reward.checkpoint_path'"
         )
     try:
-        reward.load_state_dict(saved["state"])
+        reward.load_training_state(saved["state"])
     except (RuntimeError, ValueError, KeyError, AttributeError) as error:
         why = " ".join(part.strip() for part in str(error).splitlines()[:2])
         raise ValueError(
@@ -91,7 +88,8 @@ def _load_classifier(reward: Reward, path: str) -> None:
         )
     model = found[0]
     members, meta = load_classifier(path)
-    model.load_state_dict({"members": [member.state_dict() for member in members], "meta": meta})
+    weights = [member.state_dict() for member in members]
+    model.load_training_state({"members": weights, "meta": meta})
 
 
 def _types(terms: Mapping[str, Any]) -> str:

@@ -18,6 +18,7 @@ from guerdon.training.audit import Audit
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint, save_checkpoint
 from guerdon.training.display import Mode, Status, make_display
 from guerdon.training.evaluation import evaluate
+from guerdon.training.experts import make_experts
 from guerdon.training.monitor import Budget, Monitor
 from guerdon.training.parts import EnvSetting, Parts, compose_run, make_parts
 from guerdon.training.recorder import Recorder
@@ -106,9 +107,8 @@ def train(
     with ExitStack() as stack:
         stack.enter_context(threads(config.run.threads))
         # Before the folder: a config that cannot be built leaves nothing behind.
-        parts = make_parts(
-            config, env_setting=env_setting, model=model, policy_fn=policy_fn, display=display
-        )
+        made = make_experts(config, display)
+        parts = make_parts(made, env_setting=env_setting, model=model, policy_fn=policy_fn)
         stack.callback(parts.close)
         _begin_reward(config, parts, resume)
         if resume is None:
@@ -124,7 +124,7 @@ def train(
 
 def _begin_reward(config: GuerdonConfig, parts: Parts, resume: str | Path | None) -> None:
     """Gives the reward what it begins with, unless a checkpoint will."""
-    if config.reward.pretrain and not parts.reward.pretrains:
+    if config.reward.pretrain and not parts.reward.can_pretrain:
         raise ValueError(
             f"'reward.pretrain' is set, but nothing in {', '.join(parts.reward.terms)} can be "
             f"trained before the policy acts: leave it out"
@@ -237,7 +237,7 @@ def _differences(path: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]
 
 def _restore(parts: Parts, state: dict[str, Any], folder: RunFolder) -> None:
     try:
-        parts.load_state_dict(state)
+        parts.load_training_state(state)
     except (RuntimeError, ValueError, KeyError) as error:
         raise ValueError(
             f"the checkpoint in {folder.path} does not fit this config "
@@ -267,7 +267,7 @@ def _monitor(
 
     def save(is_best: bool) -> None:
         parts.clean_point()
-        state = parts.state_dict() | {"monitor": monitor.state_dict()}
+        state = parts.training_state() | {"monitor": monitor.state_dict()}
         steps = monitor.progress.env_steps
         save_checkpoint(folder.checkpoints, steps, state, keep=config.run.keep, is_best=is_best)
         save_reward(folder.reward, steps, parts.reward, folder.config)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from guerdon.data import PrioritizedReplayBuffer
 from guerdon.training.monitor import Budget, Monitor
 
 if TYPE_CHECKING:
-    from guerdon.collect import Collected, Collector
+    from guerdon.collect import Collector
     from guerdon.policy import Policy
     from guerdon.reward import Reward
 
@@ -49,10 +47,10 @@ def onpolicy_trainer(
     while monitor.stop_reason() is None:
         policy.advance(monitor.progress.env_steps, monitor.fraction)
         collected = collector.collect(n_step=n_step, n_episode=n_episode)
-        metrics = train_reward(reward, collector, collected, monitor.progress.updates)
-        if len(buffer):  # but maybe all of it came after a success
+        metrics = train_reward(reward, collector, monitor.progress.updates)
+        if len(buffer):  # all of it may have come after a success
             metrics |= policy.update(batch_size, buffer, reward, repeat=repeat)
-        metrics |= reward.seen() if reward is not None else {}
+        metrics |= reward.reward_stats() if reward is not None else {}
         buffer.reset()
         monitor.iteration(collected, 1, metrics)
     monitor.finish()
@@ -96,12 +94,12 @@ def offpolicy_trainer(
         warming_up = monitor.progress.env_steps < warmup_steps
         policy.advance(monitor.progress.env_steps, monitor.fraction)
         collected = collector.collect(n_step=n_step, n_episode=n_episode, random=warming_up)
-        metrics = train_reward(reward, collector, collected, monitor.progress.updates)
-        read_from = buffer if reward is None else reward.buffer(buffer)
+        metrics = train_reward(reward, collector, monitor.progress.updates)
+        replay = buffer if reward is None else reward.replay(buffer)
         updates = 0 if warming_up else updates_per_collect
         for _ in range(updates):
-            metrics |= policy.update(batch_size, read_from, reward)
-        metrics |= reward.seen() if reward is not None else {}
+            metrics |= policy.update(batch_size, replay, reward)
+        metrics |= reward.reward_stats() if reward is not None else {}
         monitor.iteration(collected, updates, metrics)
     monitor.finish()
     return monitor
@@ -125,31 +123,24 @@ def _buffer_of(collector: Collector) -> Any:
     return collector.buffer
 
 
-def train_reward(
-    reward: Reward | None, collector: Collector, collected: Collected, updates: int
-) -> dict[str, Any]:
-    """Shows the reward what is new, and lets it learn.
+def train_reward(reward: Reward | None, collector: Collector, updates: int) -> dict[str, Any]:
+    """Give the reward fresh transitions, and train it.
 
     Args:
         reward: The reward; None is the environment's.
         collector: Has collected.
-        collected: What its last call said.
-        updates: How often the policy was updated so far.
+        updates: Policy updates so far.
 
     Returns:
-        What can be said about the reward.
+        Metrics of the reward.
     """
-    if reward is None or not reward.learns:
+    if reward is None:
         return {}
-    if collected.broken:
-        reward.break_off(np.unique(collected.broken))
-    fields = dict.fromkeys(("rew", "terminated", "truncated", *reward.fields, *reward.scans))
-    data, rows = collector.fresh(tuple(fields))
-    reward.collect_data(data, rows)
-    if len(past := reward.past(rows[data.mask])):
-        _buffer_of(collector).discard(past)
+    if reward.collects:
+        batch, rows = collector.fresh(reward.collects)
+        reward.collect_data(batch, collector.annotations, rows, collector.buffer)
     metrics = reward.train()
     reward.clear_data(updates)
     if metrics and isinstance(collector.buffer, PrioritizedReplayBuffer):
-        collector.buffer.reset_priorities()  # errors of old were about another reward
+        collector.buffer.reset_priorities()  # old errors were about another reward
     return metrics

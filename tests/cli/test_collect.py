@@ -126,5 +126,5 @@ def test_a_reward_is_probed_before_a_policy_learns_from_it(run, tmp_path):
     assert header.split()[:4] == ["a", "step", "an", "episode"]
     kinds = ["demonstrations", "permuted actions", "random actions", "constant actions"]
     assert [re.split(r" {2,}", row)[0] for row in rows] == kinds
-    assert ranking.startswith("A step of the demonstrations is worth")
+    assert ranking.startswith("A step of the demonstrations scores")
     assert verdict.startswith("It rewards survival as such")

@@ -9,7 +9,7 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from guerdon.collect import Collected, Collector
-from guerdon.data import Batch, ReplayBuffer
+from guerdon.data import Batch, ReplayBuffer, Rollout
 from guerdon.envs import Counting, VectorEnv, make_vec
 from guerdon.policy import Policy
 from tests.envs.walking import Pattern, Row
@@ -68,8 +68,13 @@ def backend_vector(
     return make_vec("guerdon/Counting-v0", len(patterns), backend=backend, **options)
 
 
-def make_collector(env: VectorEnv, policy: Policy | None = None, **options: Any) -> Collector:
-    buffer = ReplayBuffer(20_000, env.n_envs, seed=0)
+def make_collector(
+    env: VectorEnv,
+    policy: Policy | None = None,
+    container: type[ReplayBuffer | Rollout] = ReplayBuffer,
+    **options: Any,
+) -> Collector:
+    buffer = Rollout(4, env.n_envs) if container is Rollout else ReplayBuffer(20_000, env.n_envs)
     return Collector(policy or Tracing(env), env, buffer, **options)
 
 
@@ -91,6 +96,11 @@ def check_true(rows: Batch, env: int, pattern: Pattern) -> list[Row]:
     if len(rows.rew):
         np.testing.assert_array_equal(rows.act, action_for(rows.obs))
     return found
+
+
+def check_first(batch: Batch) -> None:
+    """An episode begins where Counting has made no step."""
+    np.testing.assert_array_equal(batch.first, batch.mask & (batch.obs[..., 2] == 0))
 
 
 def ended(rows: Sequence[Row], pattern: Pattern) -> list[tuple[int, float]]:
@@ -121,8 +131,11 @@ class Follower:
         """Collects, and checks everything that is new."""
         if "n_episode" in amount:
             self.after_reset = [True] * len(self.patterns)
+        buffer = self.collector.buffer
+        emptied = isinstance(buffer, ReplayBuffer) and not len(buffer)
         collected = self.collector.collect(**amount)
         fresh, _ = self.collector.fresh(FIELDS)
+        check_first(fresh[1:] if emptied else fresh)  # an emptied ring takes any row for the first
         new: list[list[Row]] = []
         for env, pattern in enumerate(self.patterns):
             rows = check_true(rows_of(fresh, env), env, pattern)
@@ -136,6 +149,8 @@ class Follower:
         assert collected.n_episode == len(over)
         if "n_episode" in amount:
             self.after_reset = [True] * len(self.patterns)
+        if isinstance(buffer, Rollout):  # it holds one iteration
+            buffer.reset()
         return collected, new
 
     def _expected(self, env: int, number: int) -> list[Row]:
@@ -149,8 +164,9 @@ class Follower:
     def check_buffer(self) -> None:
         """All that was ever new is stored, and nothing else."""
         buffer = self.collector.buffer
-        assert buffer is not None
+        assert isinstance(buffer, ReplayBuffer)
         batch, _ = buffer.rollout(FIELDS)
+        check_first(batch)
         for env, pattern in enumerate(self.patterns):
             assert check_true(rows_of(batch, env), env, pattern) == self.stored[env]
         assert len(buffer) == sum(map(len, self.stored))

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from guerdon.collect import Collected, Collector
-from guerdon.data import Batch, ReplayBuffer
+from guerdon.data import Batch, ReplayBuffer, Rollout
 from guerdon.envs import VectorEnv, make_vec
+from guerdon.reward import EpisodeRewardModel, make_reward
 from tests.collect.acting import (
     FIELDS,
     Follower,
@@ -21,6 +22,7 @@ from tests.collect.acting import (
     Tracing,
     action_for,
     backend_vector,
+    check_first,
     check_true,
     make_collector,
     modes_vector,
@@ -60,6 +62,8 @@ def make_vector(kind, patterns=MIXED, **options):
     return backend_vector(kind, patterns, **options)
 
 
+CONTAINERS = [ReplayBuffer, Rollout]
+both_containers = pytest.mark.parametrize("container", CONTAINERS)
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: getattr(kind, "name", kind))
 
 
@@ -89,7 +93,7 @@ def follow(follower, calls):
             assert amount <= collected.n_step < amount + n_envs
         else:
             check_shares(new, follower.patterns, amount)
-    if any(follower.stored):
+    if any(follower.stored) and isinstance(follower.collector.buffer, ReplayBuffer):
         follower.check_buffer()
 
 
@@ -109,24 +113,26 @@ def check_shares(new, patterns, n_episode):
 
 
 @settings(max_examples=60)
-@given(st.sampled_from(AutoresetMode), VECTORS, CALLS, st.booleans())
-def test_any_calls_in_any_autoreset_mode_store_true_transitions(mode, patterns, calls, copy):
-    follower = Follower(make_collector(modes_vector(mode, patterns, copy)), patterns)
-    follow(follower, calls)
+@given(st.sampled_from(AutoresetMode), VECTORS, CALLS, st.booleans(), st.sampled_from(CONTAINERS))
+def test_any_calls_in_any_autoreset_mode_store_true_transitions(
+    mode, patterns, calls, copy, container
+):
+    env = modes_vector(mode, patterns, copy)
+    follow(Follower(make_collector(env, container=container), patterns), calls)
 
 
 @settings(max_examples=40)
-@given(VECTORS, CALLS)
-def test_any_calls_on_the_base_backend_store_true_transitions(patterns, calls):
-    follower = Follower(make_collector(backend_vector("base", patterns)), patterns)
-    follow(follower, calls)
+@given(VECTORS, CALLS, st.sampled_from(CONTAINERS))
+def test_any_calls_on_the_base_backend_store_true_transitions(patterns, calls, container):
+    env = backend_vector("base", patterns)
+    follow(Follower(make_collector(env, container=container), patterns), calls)
 
 
 @pytest.mark.parametrize("backend", ["subprocess", "async_subprocess"])
 @settings(max_examples=15)
-@given(calls=CALLS)
-def test_any_calls_on_processes_store_true_transitions(vectors, backend, calls):
-    follow(Follower(make_collector(vectors(backend)), MIXED), calls)
+@given(calls=CALLS, container=st.sampled_from(CONTAINERS))
+def test_any_calls_on_processes_store_true_transitions(vectors, backend, calls, container):
+    follow(Follower(make_collector(vectors(backend), container=container), MIXED), calls)
 
 
 @every_kind
@@ -248,8 +254,9 @@ def test_an_episode_that_spans_calls_is_reported_once_and_whole(vectors, kind):
     assert all(r == n * (n + 1) / 2 for call in calls for n, r in reported(call))
 
 
-def test_episodes_that_were_broken_off_are_not_reported():
-    collector = make_collector(backend_vector("base", [Pattern((4,))]))
+@both_containers
+def test_episodes_that_were_broken_off_are_not_reported(container):
+    collector = make_collector(backend_vector("base", [Pattern((4,))]), container=container)
     assert collector.collect(n_step=3).lengths == []
     collector.break_off()
     collected = collector.collect(n_step=4)
@@ -417,11 +424,12 @@ LIVES = {1: [], 2: [], 4: [3], 6: [3], 9: [3, 5], 10: [3, 5, 1]}
 FAILURES = [("subprocess", at) for at in LIVES] + [("async_subprocess", at) for at in (4, 6)]
 
 
+@both_containers
 @pytest.mark.parametrize(("backend", "fails_at"), FAILURES)
 @pytest.mark.usefixtures("_quiet")
-def test_the_open_episode_of_a_failed_environment_is_dropped(backend, fails_at):
+def test_the_open_episode_of_a_failed_environment_is_dropped(backend, fails_at, container):
     with failing(backend, fails_at) as env:
-        collector = make_collector(env)
+        collector = make_collector(env, container=container)
         lengths, broken = [], 0
         step = env.step
 
@@ -434,14 +442,16 @@ def test_the_open_episode_of_a_failed_environment_is_dropped(backend, fails_at):
         env.step = spying
         while broken < 3:
             lengths += collector.collect(n_step=2).lengths
-    rows = rows_of(collector.buffer.rollout(FIELDS)[0], 1)
-    found = check_true(rows, 1, Pattern((3, 5, 1)))
+    batch, _ = collector.buffer.rollout(FIELDS)
+    check_first(batch)
+    assert len(collector.buffer) == batch.mask.sum()
+    found = check_true(rows_of(batch, 1), 1, Pattern((3, 5, 1)))
     life = Pattern(LIVES[fails_at]).rows(sum(LIVES[fails_at])) if LIVES[fails_at] else []
     whole = 3 * life
     assert found[: len(whole)] == whole
     # and what the last one has done since
     assert found[len(whole) :] == Pattern((3, 5, 1)).rows(len(found) - len(whole))
-    other = rows_of(collector.buffer.rollout(FIELDS)[0], 0)
+    other = rows_of(batch, 0)
     check_true(other, 0, Pattern((4,), (True,)))
     over = (other.terminated | other.truncated).sum()
     ends = [step for episode, step in found if step == Pattern((3, 5, 1)).length(episode)]
@@ -469,49 +479,105 @@ def test_an_environment_that_fails_still_brings_its_share_of_episodes():
     assert reported(collected) == [(3, 6.0)] * 3 + [(4, 10.0)] * 3
 
 
+@both_containers
 @pytest.mark.parametrize("backend", ["subprocess", "async_subprocess"])
 @pytest.mark.usefixtures("_quiet")
-def test_an_episode_that_was_broken_off_before_is_not_the_one_that_is_dropped(backend):
+def test_an_episode_that_was_broken_off_before_is_not_the_one_that_is_dropped(backend, container):
     with backend_vector(backend, [Pattern((5,))], [{"fails_at": 3}], max_restarts=9) as env:
-        collector = make_collector(env)
+        collector = make_collector(env, container=container)
         collector.collect(n_step=2)
         collector.break_off()
         collector.collect(n_step=1)  # it fails at once, and is restarted
         assert env.restarts == 1
-    rows = rows_of(collector.buffer.rollout(FIELDS)[0], 0)
-    assert check_true(rows, 0, Pattern((5,))) == [(0, 1), (0, 2), (0, 1)]
+    batch, _ = collector.buffer.rollout(FIELDS)
+    check_first(batch)
+    assert check_true(rows_of(batch, 0), 0, Pattern((5,))) == [(0, 1), (0, 2), (0, 1)]
 
 
+@both_containers
 @pytest.mark.usefixtures("_quiet")
-def test_a_failure_after_the_buffer_was_emptied_drops_what_is_left_of_the_episode():
+def test_a_failure_after_the_buffer_was_emptied_drops_what_is_left_of_the_episode(container):
     with backend_vector("subprocess", [Pattern((9,))], [{"fails_at": 6}], max_restarts=9) as env:
-        collector = make_collector(env)
+        collector = make_collector(env, container=container)
         collector.collect(n_step=3)
         collector.buffer.reset()
         collected = collector.collect(n_step=4)
         assert env.restarts == 1
-    rows = rows_of(collector.buffer.rollout(FIELDS)[0], 0)
-    assert check_true(rows, 0, Pattern((9,))) == [(0, 1), (0, 2)]
+    batch, _ = collector.buffer.rollout(FIELDS)
+    check_first(batch)
+    assert check_true(rows_of(batch, 0), 0, Pattern((9,))) == [(0, 1), (0, 2)]
     assert collected.n_step == 4  # these steps were taken, whatever became of them
 
 
 @pytest.mark.parametrize(
-    ("amounts", "told"),
+    ("amounts", "steps"),
     # It fails at every sixth step, in the middle of its second episode, which begins with row 4.
     [
-        ([5, 1], [[], [0]]),  # the episode began in the call before
-        ([3, 3], [[], []]),  # in this one: nobody outside has heard of it
-        ([4, 2, 6], [[], [0], []]),
-        ([12], [[]]),
+        ([5, 1], [[0, 1, 2, 0, 1], [0]]),  # the episode began in the call before
+        ([3, 3], [[0, 1, 2], [0]]),  # in the same call
+        ([4, 2, 6], [[0, 1, 2, 0], [0], [1, 2, 0, 1]]),
+        ([12], [[0, 1, 2, 0, 1, 2, 0, 1]]),
     ],
 )
+@both_containers
 @pytest.mark.usefixtures("_quiet")
-def test_it_tells_of_episodes_of_earlier_calls_that_were_lost(amounts, told):
-    own = [{"fails_at": 6}]
+def test_annotations_start_anew_after_an_episode_that_was_lost(container, amounts, steps):
+    own, model = [{"fails_at": 6}], StepCount({})
     with backend_vector("subprocess", [Pattern((3, 5, 1))], own, max_restarts=9) as env:
-        collector = make_collector(env)
-        assert [collector.collect(n_step=amount).broken for amount in amounts] == told
+        collector = make_collector(env, container=container, reward=make_reward(model))
+        found = []
+        for amount in amounts:
+            collector.collect(n_step=amount)
+            fresh, _ = collector.fresh(("obs", "annotations"))
+            check_first(fresh)
+            found.append(fresh.annotations.stepcount.step[fresh.mask].tolist())
+            np.testing.assert_array_equal(found[-1], fresh.obs[fresh.mask][:, 2])
+            if container is Rollout:
+                collector.buffer.reset()
         assert env.restarts >= 1
+    assert found == steps
+
+
+# --- annotations
+
+
+class StepCount(EpisodeRewardModel):
+    """The number of transitions before each one in its episode."""
+
+    collects = ("obs",)
+    annotations = ("step",)
+
+    def new_memory(self, n_envs):
+        return np.zeros(n_envs, np.int64)
+
+    def annotate(self, batch, memory):
+        steps = np.zeros(batch.mask.shape, np.int64)
+        for t, real in enumerate(batch.mask):
+            memory = np.where(batch.first[t], 0, memory)
+            steps[t] = memory
+            memory = memory + real
+        return {"step": steps}, memory
+
+    def score(self, batch):
+        return batch.step
+
+
+@both_containers
+@every_kind
+def test_annotations_follow_episodes_from_call_to_call(vectors, kind, container):
+    reward = make_reward(StepCount({}))
+    collector = make_collector(vectors(kind), container=container, reward=reward)
+    for amount in ({"n_step": 13}, {"n_step": 8}, {"n_episode": 7}, {"n_step": 4}, {"n_step": 20}):
+        collector.collect(**amount)
+        batch, rows = collector.buffer.rollout(("obs", "rew", "annotations"))
+        real = batch.mask
+        np.testing.assert_array_equal(batch.annotations.stepcount.step[real], batch.obs[real][:, 2])
+        read = reward.transform(batch, rows, collector.buffer).to_device(torch.device("cpu"))
+        np.testing.assert_array_equal(reward.resolve(read).rew[real], batch.obs[real][:, 2])
+        if container is Rollout:
+            collector.buffer.reset()
+        elif amount == {"n_step": 8}:
+            collector.break_off()
 
 
 # --- being watched
@@ -558,7 +624,7 @@ def test_a_collector_goes_on_where_its_state_was_taken():
     assert len(set(whole)) == 5
     assert starts(first, 2) == whole[:2]
     second = make_collector(env, seed=8)
-    second.load_state_dict(first.state_dict())
+    second.load_training_state(first.training_state())
     assert starts(second, 3) == whole[2:]
 
 

@@ -16,8 +16,9 @@ class Row:
     rew: float
     terminated: bool
     truncated: bool
-    dummy: bool = False
     dropped: bool = False
+    note: int = 0
+    """The annotation."""
     follows: Row | None = field(default=None, repr=False)
     """The row before it in its episode."""
 
@@ -25,67 +26,57 @@ class Row:
     def done(self) -> bool:
         return self.terminated or self.truncated
 
-    @property
-    def valid(self) -> bool:
-        return not (self.dummy or self.dropped)
-
 
 class Model:
     """What a buffer should hold, in lists.
 
     Args:
-        slots: Rows an environment keeps; None for all.
+        capacity: Rows that are kept of each environment; None for all.
         n_envs: Number of environments.
     """
 
-    def __init__(self, slots: int | None, n_envs: int) -> None:
-        self.slots = slots
+    def __init__(self, capacity: int | None, n_envs: int) -> None:
+        self.capacity = capacity
         self.n_envs = n_envs
         self.written: list[list[Row]] = [[] for _ in range(n_envs)]
         self.open: list[Row | None] = [None] * n_envs
-        self.episodes: list[list[float]] = [[] for _ in range(n_envs)]
 
-    def add(self, env: int, row: Row) -> tuple[float, int] | None:
-        """Appends a row; returns return and length of an episode that ended."""
-        before = self.open[env]
-        if row.dummy or before is None or before.obs_next != row.obs:
-            self.cut(env)
-        else:
-            row.follows = before
+    def add(self, env: int, row: Row) -> None:
+        row.follows = self.open[env]
         self.written[env].append(row)
-        if row.dummy:
-            return None
         self.open[env] = None if row.done else row
-        self.episodes[env].append(row.rew)
-        if not row.done:
-            return None
-        rewards, self.episodes[env] = self.episodes[env], []
-        return sum(rewards), len(rewards)
 
     def cut(self, env: int) -> None:
         self.open[env] = None
-        self.episodes[env] = []
 
-    def rows(self) -> dict[int, Row]:
-        """The valid rows by index."""
-        found = {}
-        for env, written in enumerate(self.written):
-            slots = self.slots or len(written) + 1
-            for position, row in list(enumerate(written))[-slots:]:
-                if row.valid:
-                    found[position % slots * self.n_envs + env] = row
-        return found
+    def kept(self, env: int, since: int = 0) -> list[tuple[int, Row]]:
+        """Numbers and rows of one environment that are not overwritten, dropped ones included."""
+        written = self.written[env]
+        oldest = max(len(written) - self.capacity, 0) if self.capacity else 0
+        return list(enumerate(written))[max(oldest, since) :]
 
-    def in_time(self) -> list[int]:
-        """The indices, oldest slots first."""
-        order: list[tuple[int, int, int]] = []
-        for env, written in enumerate(self.written):
-            slots = self.slots or len(written) + 1
-            kept = list(enumerate(written))[-slots:]
-            for age, (position, row) in enumerate(kept):
-                if row.valid:
-                    order.append((age, env, position % slots * self.n_envs + env))
-        return [index for _, _, index in sorted(order)]
+    def rows(self, slots: int) -> dict[int, Row]:
+        """The valid rows by index.
+
+        Args:
+            slots: Rows of an environment for which the buffer has memory.
+        """
+        return {
+            env * slots + number % slots: row
+            for env in range(self.n_envs)
+            for number, row in self.kept(env)
+            if not row.dropped
+        }
+
+    def in_time(self) -> list[Row]:
+        """The valid rows, oldest first, then by environment."""
+        order = [
+            (age, env, row)
+            for env in range(self.n_envs)
+            for age, (_, row) in enumerate(self.kept(env))
+            if not row.dropped
+        ]
+        return [row for _, _, row in sorted(order, key=lambda entry: entry[:2])]
 
     def previous(self, rows: dict[int, Row], row: Row) -> Row:
         before = row.follows
@@ -94,11 +85,16 @@ class Model:
     def following(self, rows: dict[int, Row], row: Row) -> Row:
         return next((r for r in rows.values() if r.follows is row), row)
 
+    def before(self, rows: dict[int, Row], row: Row, number: int) -> list[Row]:
+        """Up to so many rows before one in its episode, oldest first."""
+        found = [row]
+        while len(found) <= number and (before := self.previous(rows, found[0])) is not found[0]:
+            found.insert(0, before)
+        return found[:-1]
+
     def stack(self, rows: dict[int, Row], row: Row, frames: int) -> list[Row]:
-        stack = [row]
-        while len(stack) < frames:
-            stack.insert(0, self.previous(rows, stack[0]))
-        return stack
+        stack = [*self.before(rows, row, frames - 1), row]
+        return stack[:1] * (frames - len(stack)) + stack
 
     def segment(self, rows: dict[int, Row], row: Row, length: int) -> list[Row]:
         segment = [row]
@@ -118,7 +114,7 @@ class Model:
 
     def unfinished(self, rows: dict[int, Row]) -> list[int]:
         """Valid rows without an end that nothing in the history follows."""
-        everything = [r for written in self.written for r in written if not r.dummy]
+        everything = [row for written in self.written for row in written]
         return sorted(
             index
             for index, row in rows.items()

@@ -350,3 +350,42 @@ def test_printing_sorts_the_keys_and_indents_what_is_nested():
         sub={"y": {}, "x": {"deep": "text"}},
     )
     assert repr(batch) == str(batch) == PRINTED
+
+
+# --- Batch.replace
+
+
+def test_replace_gives_a_new_batch_and_leaves_the_old_one():
+    batch = Batch(rew=np.array([1.0, 2.0]), obs=np.zeros((2, 3)), policy={"value": np.ones(2)})
+    new = batch.replace(rew=batch.rew * 10, extra=[5, 6])
+    assert new.rew.tolist() == [10.0, 20.0]
+    assert new.extra.tolist() == [5, 6]
+    assert batch.rew.tolist() == [1.0, 2.0]
+    assert "extra" not in batch
+    assert set(new.keys()) == {"rew", "obs", "policy", "extra"}
+
+
+def test_what_is_not_replaced_is_shared():
+    batch = Batch(rew=np.zeros(2), obs=np.zeros((2, 3)), policy={"value": np.ones(2)})
+    new = batch.replace(rew=np.ones(2))
+    assert new.obs is batch.obs
+    assert new.policy.value is batch.policy.value
+    rew = np.ones(2)
+    assert batch.replace(rew=rew).rew is rew
+
+
+def test_replace_takes_nested_values_and_tensors():
+    batch = Batch(rew=np.zeros(2), terms=Batch(env=np.zeros(2)))
+    new = batch.replace(terms={"gail": torch.ones(2)}, rew=torch.ones(2))
+    assert list(new.terms.keys()) == ["gail"]  # a field is replaced as a whole
+    assert isinstance(new.terms, Batch)
+    assert isinstance(new.rew, torch.Tensor)
+    assert list(batch.terms.keys()) == ["env"]
+
+
+def test_replace_without_fields_is_a_shallow_copy():
+    batch = Batch(a=np.arange(3))
+    new = batch.replace()
+    new.b = 1
+    assert "b" not in batch
+    assert new.a is batch.a

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from guerdon.data import Batch, ListReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer
+from guerdon.data import replay_buffer as module
 from guerdon.data.storage import DiskStorage
 from tests.data.buffer_model import Model, Row
 
@@ -48,6 +49,8 @@ class BufferMachine(RuleBasedStateMachine):
         self.keeps_next = not ignore_obs_next
         self.shape, self.only_done = shape, only_done
         self.count = 0
+        self.since = None
+        self.noted = False
         self.model = Model(self.slots, n_envs)
         self.buffer = self.kind(**self.options, seed=0, storage=self.new_storage())
 
@@ -60,6 +63,9 @@ class BufferMachine(RuleBasedStateMachine):
     def teardown(self):
         if hasattr(self, "folder"):
             shutil.rmtree(self.folder)
+
+    def rows(self):
+        return self.model.rows(self.buffer.capacity)
 
     def observation(self, ids):
         ids = np.asarray(ids)
@@ -80,32 +86,26 @@ class BufferMachine(RuleBasedStateMachine):
         return ids
 
     def new_row(self, data, env):
+        # An episode can be broken off, which a buffer is told.
+        if self.model.open[env] is not None and data.draw(st.integers(0, 5)) == 0:
+            self.buffer.cut([env])
+            self.model.cut(env)
         before = self.model.open[env]
-        # An episode can be broken off; without obs_next a buffer cannot see that, so it is told.
-        if before is not None and data.draw(st.integers(0, 5)) == 0:
-            before = None
-            if not self.keeps_next:
-                self.buffer.cut([env])
-                self.model.cut(env)
         self.count += 2
-        obs = before.obs_next if before is not None else self.count
         ended = data.draw(st.integers(0, 3)) == 0
         truncated = ended and not self.only_done and data.draw(st.booleans())
-        just_ended = self.model.written[env] and self.model.open[env] is None
-        dummy = bool(just_ended) and self.n_envs > 1 and data.draw(st.integers(0, 3)) == 0
         return Row(
-            obs=obs,
+            obs=before.obs_next if before is not None else self.count,
             obs_next=self.count + 1,
             act=self.count % 7,
             rew=float(data.draw(st.integers(-3, 3))),
-            terminated=ended and not truncated and not dummy,
-            truncated=truncated and not dummy,
-            dummy=dummy,
+            terminated=ended and not truncated,
+            truncated=truncated,
         )
 
     @rule(data=st.data(), steps=st.integers(2, 9))
-    def add_run(self, data, steps):
-        """Many steps without a look in between, which may wait for their bookkeeping."""
+    def add_several(self, data, steps):
+        """Add steps of all environments without reading in between."""
         for _ in range(steps):
             self.add_step(data, partial=False)
 
@@ -130,24 +130,20 @@ class BufferMachine(RuleBasedStateMachine):
         else:
             fields["terminated"] = np.array([r.terminated for r in rows])
             fields["truncated"] = np.array([r.truncated for r in rows])
-        dummy = np.array([r.dummy for r in rows])
         if self.n_envs == 1 and not partial:
             single = dict(Batch(fields)[0].items())
             for name in ("act", "rew", "done", "terminated", "truncated"):
                 if name in single:
                     single[name] = single[name].item()
-            finished = self.buffer.add(**single)
+            indices = self.buffer.add(**single)
         elif partial:
-            finished = self.buffer.add(fields, envs, dummy=dummy)
+            indices = self.buffer.add(fields, envs)
         else:
-            marks = {"dummy": dummy} if dummy.any() else {}
-            finished = self.buffer.add(**fields, **marks)
-        ended = [
-            (env, *result)
-            for env, row in zip(envs, rows, strict=True)
-            if (result := self.model.add(env, row)) is not None
-        ]
-        assert list(zip(*(part.tolist() for part in finished), strict=True)) == ended
+            indices = self.buffer.add(**fields)
+        for env, row in zip(envs, rows, strict=True):
+            self.model.add(env, row)
+        by_index = self.rows()
+        assert [by_index[i] for i in indices.tolist()] == rows
 
     @precondition(lambda self: len(self.buffer))
     @rule(data=st.data())
@@ -179,9 +175,25 @@ class BufferMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: len(self.buffer))
     @rule(data=st.data())
+    def annotate(self, data):
+        """Annotate some of the rows; others keep what they had."""
+        rows = self.rows()
+        chosen = data.draw(st.lists(st.sampled_from(sorted(rows)), min_size=1, unique=True))
+        self.noted = True
+        self.count += len(chosen)
+        notes = self.count - np.arange(len(chosen))
+        for index, note in zip(chosen, notes, strict=True):
+            rows[index].note = int(note)
+        padding = data.draw(st.booleans())
+        indices = np.array([*chosen, -1] if padding else chosen)
+        values = np.append(notes, 99) if padding else notes
+        self.buffer.annotate(indices, {"note": values, "deep": {"pair": np.stack([values] * 2, 1)}})
+
+    @precondition(lambda self: len(self.buffer))
+    @rule(data=st.data())
     def discard(self, data):
-        index = data.draw(st.sampled_from(sorted(self.model.rows())))
-        self.model.rows()[index].dropped = True
+        index = data.draw(st.sampled_from(sorted(self.rows())))
+        self.rows()[index].dropped = True
         self.buffer.discard([index])
 
     @rule(data=st.data())
@@ -189,6 +201,12 @@ class BufferMachine(RuleBasedStateMachine):
         env = data.draw(st.integers(0, self.n_envs - 1))
         self.buffer.cut([env])
         self.model.cut(env)
+
+    @rule()
+    def mark(self):
+        """Remember how far the buffer was written, for `rollout(since)`."""
+        self.since = self.buffer.written
+        assert self.since.tolist() == [len(rows) for rows in self.model.written]
 
     @rule(how=st.sampled_from(["pickle", "save", "state"]))
     def round_trip(self, how):
@@ -199,7 +217,7 @@ class BufferMachine(RuleBasedStateMachine):
             again = self.kind.load(self.folder / "buffer.npz", storage=self.new_storage())
         else:
             again = self.kind(**self.options, storage=self.new_storage())
-            again.load_state_dict(self.buffer.state_dict())
+            again.load_training_state(self.buffer.training_state())
         if len(self.buffer):
             mine, other = self.buffer.sample(5)[1], again.sample(5)[1]
             np.testing.assert_array_equal(mine, other)
@@ -208,20 +226,22 @@ class BufferMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.buffer))
     @rule(n_envs=st.integers(1, 3), slots=st.integers(1, 8))
     def update(self, n_envs, slots):
-        """Another buffer takes these rows in; its contents are the model's, one after the other."""
+        """Another buffer takes these rows; its contents are the model's, one after the other."""
         target = ReplayBuffer(slots * n_envs, n_envs, ignore_obs_next=not self.keeps_next)
         merged = Model(slots, n_envs)
-        rows = self.model.rows()
+        rows = self.rows()
         for source in range(self.n_envs):
             env = source % n_envs
             merged.cut(env)
             last = None
-            for index in [i for i in self.model.in_time() if i % self.n_envs == source]:
-                row = rows[index]
+            for _, row in self.model.kept(source):
+                if row.dropped:
+                    continue
                 if row.follows is not last or last is None:
                     merged.cut(env)
                 obs_next = self.model.next_stack(rows, row, 1, self.keeps_next)[0]
                 copy = Row(row.obs, obs_next, row.act, row.rew, row.terminated, row.truncated)
+                copy.note = row.note
                 if last is not None and row.follows is last:
                     merged.open[env].obs_next = row.obs
                 merged.add(env, copy)
@@ -234,14 +254,18 @@ class BufferMachine(RuleBasedStateMachine):
     def reset(self):
         self.buffer.reset()
         self.model = Model(self.slots, self.n_envs)
+        self.since = None
 
     @invariant()
     def same_contents(self):
         if hasattr(self, "buffer"):
             self.compare(self.buffer, self.model, self.stack_num)
+            self.compare_rollout(None)
+            if self.since is not None:
+                self.compare_rollout(self.since)
 
     def compare(self, buffer, model, stack_num):
-        rows = model.rows()
+        rows = model.rows(buffer.capacity)
         indices = np.array(sorted(rows), dtype=int)
         assert len(buffer) == len(rows)
         if not rows:
@@ -258,6 +282,10 @@ class BufferMachine(RuleBasedStateMachine):
             stacks, nexts = [s[0] for s in stacks], [n[0] for n in nexts]
         assert self.ids(batch.obs).tolist() == stacks
         assert self.ids(batch.obs_next).tolist() == nexts
+        assert ("annotations" in batch) == self.noted
+        if self.noted:
+            assert batch.annotations.note.tolist() == [r.note for r in expected]
+            assert batch.annotations.deep.pair[:, 1].tolist() == [r.note for r in expected]
         by_identity = {id(row): index for index, row in rows.items()}
         assert buffer.prev(indices).tolist() == [
             by_identity[id(model.previous(rows, row))] for row in expected
@@ -265,11 +293,63 @@ class BufferMachine(RuleBasedStateMachine):
         assert buffer.next(indices).tolist() == [
             by_identity[id(model.following(rows, row))] for row in expected
         ]
+        first = [by_identity[id(model.stack(rows, row, len(rows))[0])] for row in expected]
+        last = [by_identity[id(model.segment(rows, row, len(rows))[-1])] for row in expected]
+        assert buffer.episode_first(indices).tolist() == first
+        assert buffer.episode_last(indices).tolist() == last
         everything, order = buffer.sample(0)
-        assert order.tolist() == model.in_time()
-        assert everything.act.tolist() == [rows[i].act for i in model.in_time()]
+        assert [id(rows[i]) for i in order.tolist()] == [id(row) for row in model.in_time()]
+        assert everything.act.tolist() == [row.act for row in model.in_time()]
         assert buffer.unfinished_index().tolist() == model.unfinished(rows)
+        self.compare_before(buffer, model, rows)
         self.compare_samples(buffer, model, rows)
+
+    def compare_before(self, buffer, model, rows):
+        """The rows before some; those that the mask leaves out have none."""
+        indices = np.array([*rows, 0])
+        mask = np.array([True] * len(rows) + [False])
+        batch = buffer.before(indices, mask, 3, ("act", "rew"))
+        assert set(batch.keys()) == {"act", "rew", "mask"}
+        for i, row in enumerate(rows.values()):
+            before = model.before(rows, row, 3)
+            assert batch.mask[i].tolist() == [k >= 3 - len(before) for k in range(3)]
+            assert batch.act[i][batch.mask[i]].tolist() == [r.act for r in before]
+            assert batch.rew[i][batch.mask[i]].tolist() == [r.rew for r in before]
+        assert not batch.mask[-1].any()
+        assert buffer.before(indices[:1], None, 3, ())["mask"].tolist() == batch.mask[:1].tolist()
+
+    def compare_rollout(self, since):
+        """All rows, or those since a mark, in time order with a column for each environment."""
+        columns = [
+            self.model.kept(env, 0 if since is None else int(since[env]))
+            for env in range(self.n_envs)
+        ]
+        n_steps = max(map(len, columns))
+        if not len(self.buffer):
+            return
+        batch, indices = self.buffer.rollout(("obs", "act", "obs_next", "done"), since)
+        assert batch.mask.shape == batch.cut.shape == batch.first.shape == (n_steps, self.n_envs)
+        assert batch.act.shape == indices.shape == (n_steps, self.n_envs)
+        rows = self.rows()
+        everything = [row for written in self.model.written for row in written]
+        for env, column in enumerate(columns):
+            for t in range(n_steps):
+                row = column[t][1] if t < len(column) and not column[t][1].dropped else None
+                assert batch.mask[t, env] == (row is not None)
+                if row is None:
+                    assert (batch.cut[t, env], batch.first[t, env]) == (True, False)
+                    assert indices[t, env] == -1
+                    continue
+                assert rows[int(indices[t, env])] is row
+                assert (batch.act[t, env], batch.done[t, env]) == (row.act, row.done)
+                assert batch.first[t, env] == (row.follows is None)
+                follower = next((r for r in everything if r.follows is row), None)
+                assert batch.cut[t, env] == (follower is None or follower.dropped)
+        real = indices[np.asarray(Batch(mask=batch.mask).to_numpy().mask)]
+        again = self.buffer[real].to_numpy()
+        flat = batch.to_numpy()
+        assert self.ids(flat.obs)[flat.mask].tolist() == self.ids(again.obs).tolist()
+        assert self.ids(flat.obs_next)[flat.mask].tolist() == self.ids(again.obs_next).tolist()
 
     def compare_samples(self, buffer, model, rows):
         batch, indices = buffer.sample(7)
@@ -291,19 +371,28 @@ class PrioritizedMachine(BufferMachine):
     @precondition(lambda self: len(self.buffer))
     @rule(weight=st.floats(0.0, 10.0), data=st.data())
     def update_weight(self, weight, data):
-        index = data.draw(st.sampled_from(sorted(self.model.rows())))
+        index = data.draw(st.sampled_from(sorted(self.rows())))
         self.buffer.update_weight([index], [weight])
         assert self.buffer.priorities[index] == pytest.approx((weight + 1e-8) ** 0.6)
 
     @invariant()
     def priorities_are_where_rows_are(self):
         if hasattr(self, "buffer"):
-            assert set(np.flatnonzero(self.buffer.priorities)) == set(self.model.rows())
+            assert set(np.flatnonzero(self.buffer.priorities)) == set(self.rows())
             assert self.buffer._tree[1] == pytest.approx(self.buffer.priorities.sum())
 
 
 class ListMachine(BufferMachine):
     kind = ListReplayBuffer
+
+    def __init__(self):
+        super().__init__()
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(module, "_FIRST_CAPACITY", 2)  # so that it grows
+
+    def teardown(self):
+        super().teardown()
+        self.patch.undo()
 
 
 class DiskMachine(BufferMachine):
@@ -312,14 +401,15 @@ class DiskMachine(BufferMachine):
     @precondition(lambda self: isinstance(self.buffer._storage, DiskStorage))
     @rule()
     def reopen(self):
-        """The files alone give the buffer back; episodes under way are cut."""
+        """The files alone give the buffer back; running episodes are cut."""
         folder = self.buffer._storage.folder
         del self.buffer
         self.buffer = self.kind(**self.options, seed=0, storage=f"disk:{folder}")
         for env, rows in enumerate(self.model.written):
             self.model.cut(env)
-            if rows and not rows[-1].valid:  # it might have been half written, and is taken back
+            if rows and rows[-1].dropped:  # it might have been half written, and is taken back
                 rows.pop()
+                self.since = None
                 if len(rows) >= self.slots:
                     rows[-self.slots].dropped = True  # what it had overwritten is gone
 

@@ -1,14 +1,12 @@
-"""Trees and walks over rows, on rings small enough to be drawn on paper."""
+"""Bookkeeping and walks over rows, on rings small enough to be drawn on paper."""
 
 import numpy as np
 import pytest
 
 from guerdon.data import kernels
-from guerdon.data.kernels import LAST, TERMINATED, TRUNCATED, VALID
+from guerdon.data.kernels import FIRST, LAST, TERMINATED, TRUNCATED, VALID
 
-# --- rows in time
-#
-# Four slots of two environments; row = 2 * slot + env. Environment 0 has written six rows, so that
+# Two environments of four slots; row = 4 * env + slot. Environment 0 has written six rows, so that
 # slots 2, 3, 0, 1 follow in time, and an episode ends in slot 0. Environment 1 has written three.
 
 WRITTEN = np.array([6, 3])
@@ -17,103 +15,147 @@ WRITTEN = np.array([6, 3])
 def flags_of(**rows):
     flags = np.full(8, VALID, np.uint8)
     flags[0] |= TERMINATED | LAST
+    flags[[1, 4]] |= FIRST
     flags[7] = 0
     for name, flag in rows.items():
         flags[int(name.removeprefix("row"))] = flag
     return flags
 
 
-def walk(kernel, rows, flags=None):
-    return kernel(np.array(rows), WRITTEN, flags_of() if flags is None else flags).tolist()
+def after(rows, flags=None, steps=1):
+    flags = flags_of() if flags is None else flags
+    return kernels.walk(np.array(rows), steps, WRITTEN, flags, True)[-1].tolist()
 
 
-def test_previous_rows():
-    assert walk(kernels.previous_rows, [4, 6, 0, 2]) == [4, 4, 6, 2]
-    assert walk(kernels.previous_rows, [1, 3, 5]) == [1, 1, 3]
+def before(rows, flags=None, steps=1):
+    flags = flags_of() if flags is None else flags
+    return kernels.walk(np.array(rows), steps, WRITTEN, flags, False)[-1].tolist()
 
 
-def test_next_rows():
-    assert walk(kernels.next_rows, [4, 6, 0, 2]) == [6, 0, 0, 2]
-    assert walk(kernels.next_rows, [1, 3, 5]) == [3, 5, 5]
+def ends(rows, forward, flags=None):
+    flags = flags_of() if flags is None else flags
+    return kernels.episode_ends(np.array(rows), WRITTEN, flags, forward).tolist()
+
+
+def test_the_rows_before():
+    assert before([2, 3, 0, 1]) == [2, 2, 3, 1]
+    assert before([4, 5, 6]) == [4, 4, 5]
+
+
+def test_the_rows_after():
+    assert after([2, 3, 0, 1]) == [3, 0, 0, 1]
+    assert after([4, 5, 6]) == [5, 6, 6]
 
 
 @pytest.mark.parametrize("flag", [VALID | LAST, VALID | LAST | TRUNCATED])
 def test_nothing_follows_a_cut(flag):
-    flags = flags_of(row3=flag)
-    assert walk(kernels.previous_rows, [3, 5], flags) == [1, 5]
-    assert walk(kernels.next_rows, [1, 3], flags) == [3, 3]
+    flags = flags_of(row5=flag, row6=VALID | FIRST)
+    assert before([5, 6], flags) == [4, 6]
+    assert after([4, 5], flags) == [5, 5]
 
 
 def test_the_first_and_last_rows_of_episodes():
-    assert walk(kernels.first_rows, [4, 6, 0, 2, 1, 3, 5]) == [4, 4, 4, 2, 1, 1, 1]
-    assert walk(kernels.last_rows, [4, 6, 0, 2, 1, 3, 5]) == [0, 0, 0, 2, 5, 5, 5]
+    assert ends([2, 3, 0, 1, 4, 5, 6], forward=False) == [2, 2, 2, 1, 4, 4, 4]
+    assert ends([2, 3, 0, 1, 4, 5, 6], forward=True) == [0, 0, 0, 1, 6, 6, 6]
 
 
 @pytest.mark.parametrize("flag", [VALID | LAST, 0], ids=["cut", "no transition"])
 def test_an_episode_goes_no_further_than_a_break(flag):
-    flags = flags_of(row3=flag)
-    assert walk(kernels.last_rows, [1, 5], flags) == [3 if flag else 1, 5]
-    assert walk(kernels.first_rows, [1, 5], flags) == [1, 5]
+    flags = flags_of(row5=flag, row6=VALID | FIRST if flag else VALID)
+    assert ends([4, 6], forward=True, flags=flags) == [5 if flag else 4, 6]
+    assert ends([4, 6], forward=False, flags=flags) == [4, 6]
 
 
 def test_rows_that_are_no_transitions_are_not_walked_to():
-    flags = flags_of(row3=0)
-    assert walk(kernels.previous_rows, [5], flags) == [5]
-    assert walk(kernels.next_rows, [1], flags) == [1]
+    flags = flags_of(row5=0)
+    assert before([6], flags) == [6]
+    assert after([4], flags) == [4]
 
 
 def test_a_ring_that_is_full_for_the_first_time_starts_in_slot_0():
     flags = np.full(3, VALID, np.uint8)
     rows = np.arange(3)
-    assert kernels.previous_rows(rows, np.array([3]), flags).tolist() == [0, 0, 1]
-    assert kernels.next_rows(rows, np.array([3]), flags).tolist() == [1, 2, 2]
-    assert kernels.previous_rows(rows, np.array([4]), flags).tolist() == [2, 1, 1]
-    assert kernels.next_rows(rows, np.array([4]), flags).tolist() == [0, 2, 0]
-    assert kernels.first_rows(rows, np.array([4]), flags).tolist() == [1, 1, 1]
-    assert kernels.last_rows(rows, np.array([4]), flags).tolist() == [0, 0, 0]
+
+    def walked(count, forward):
+        return kernels.walk(rows, 1, np.array([count]), flags, forward)[1].tolist()
+
+    assert walked(3, forward=False) == [0, 0, 1]
+    assert walked(3, forward=True) == [1, 2, 2]
+    assert walked(4, forward=False) == [2, 1, 1]
+    assert walked(4, forward=True) == [0, 2, 0]
+    assert kernels.episode_ends(rows, np.array([4]), flags, False).tolist() == [1, 1, 1]
+    assert kernels.episode_ends(rows, np.array([4]), flags, True).tolist() == [0, 0, 0]
 
 
 def test_a_ring_of_one_slot():
     rows, flags = np.zeros(1, int), np.full(1, VALID, np.uint8)
-    assert kernels.previous_rows(rows, np.array([5]), flags).tolist() == [0]
-    assert kernels.next_rows(rows, np.array([5]), flags).tolist() == [0]
+    for forward in (True, False):
+        assert kernels.walk(rows, 2, np.array([5]), flags, forward).tolist() == [[0], [0], [0]]
 
 
-def test_stacks_repeat_the_first_row():
-    stacks = kernels.stacks(np.array([0, 2, 5]), 4, WRITTEN, flags_of())
-    assert stacks.tolist() == [[4, 4, 6, 0], [2, 2, 2, 2], [1, 1, 3, 5]]
-    assert kernels.stacks(np.array([0, 2]), 1, WRITTEN, flags_of()).tolist() == [[0], [2]]
+def test_several_steps_repeat_the_last_row():
+    back = kernels.walk(np.array([0, 1, 6]), 3, WRITTEN, flags_of(), False)
+    assert back.T.tolist() == [[0, 3, 2, 2], [1, 1, 1, 1], [6, 5, 4, 4]]
+    forward = kernels.walk(np.array([2, 1, 5]), 3, WRITTEN, flags_of(), True)
+    assert forward.T.tolist() == [[2, 3, 0, 0], [1, 1, 1, 1], [5, 6, 6, 6]]
+    assert kernels.walk(np.array([0, 7]), 0, WRITTEN, flags_of(), True).tolist() == [[0, 7]]
 
 
-def test_has_history():
-    rows = np.array([4, 6, 0, 2, 1, 3, 5])
-    expected = {1: "1111111", 2: "0110011", 3: "0010001", 4: "0000000"}
-    for frames, bits in expected.items():
-        found = kernels.has_history(rows, frames, WRITTEN, flags_of())
-        assert found.tolist() == [bit == "1" for bit in bits], frames
+# --- writing: rows are first invalid, then written (not here), then valid
 
 
-def test_segments_repeat_the_last_row():
-    rows, mask = kernels.segments(np.array([4, 2, 3]), 4, WRITTEN, flags_of())
-    assert rows.T.tolist() == [[4, 6, 0, 0], [2, 2, 2, 2], [3, 5, 5, 5]]
-    assert mask.T.astype(int).tolist() == [[1, 1, 1, 0], [1, 0, 0, 0], [1, 1, 0, 0]]
+class Book:
+    """The bookkeeping of a buffer of two environments of two slots, with six final observations."""
+
+    def __init__(self):
+        self.written = np.zeros(2, np.int64)
+        self.flags = np.zeros(4, np.uint8)
+        self.final = np.zeros(4, np.int32)
+        self.count = np.zeros(1, np.int64)
+        self.free = np.array([2, 5, 4, 0, 0, 0, 0])  # rows 0 to 3 belong to the newest rows
+
+    def reserve(self, envs, terminated, truncated):
+        self.envs = np.array(envs)
+        self.ends = np.array(terminated), np.array(truncated)
+        book = self.written, self.flags, self.final, self.count
+        self.plan = kernels.reserve(self.envs, *self.ends, *book, self.free)
+
+    def add(self, envs, terminated, truncated):
+        self.reserve(envs, terminated, truncated)
+        book = self.written, self.flags, self.final, self.count
+        kernels.publish(self.envs, *self.ends, *book, self.plan, True)
+        return tuple(self.plan.tolist())
 
 
-def test_segments_of_one_row_are_all_real():
-    rows, mask = kernels.segments(np.array([0, 7]), 1, WRITTEN, flags_of())
-    assert rows.tolist() == [[0, 7]]
-    assert mask.all()
+def test_a_ring_is_filled_and_overwritten():
+    book = Book()
+    assert book.add([0, 1], [False] * 2, [False] * 2) == ([0, 2], [0, 1], [True, True])
+    assert book.final.tolist() == [1, 0, 2, 0]
+    # The newest observation of an environment is now in its second place; row 0 is followed.
+    assert book.add([0], [False], [False]) == ([1], [2], [False])
+    assert book.final.tolist() == [0, 3, 2, 0]
+    assert book.add([1, 0], [True, False], [False, False]) == ([3, 0], [4, 0], [False, False])
+    assert book.final.tolist() == [1, 0, 0, 5]
+    assert book.flags.tolist() == [VALID, VALID, VALID | FIRST, VALID | TERMINATED | LAST]
+    assert (book.count.tolist(), book.written.tolist()) == ([4], [3, 2])
+    assert book.free[:2].tolist() == [1, 5]
 
 
-@pytest.mark.parametrize("shape", [(), (2,), (2, 3)])
-def test_next_observations(shape):
-    def values(numbers):
-        return np.multiply.outer(np.array(numbers, np.float32), np.ones(shape, np.float32))
+def test_the_final_observation_of_an_overwritten_end_is_free_again():
+    book = Book()
+    for env in (0, 0, 1, 1):
+        book.add([env], [False], [env == 0])
+    assert book.free[0] == 0
+    assert book.add([0], [True], [False]) == ([0], [5 if book.final[1] == 5 else 4], [True])
+    assert book.flags[0] == VALID | FIRST | TERMINATED | LAST
+    assert sorted(book.final[:2].tolist()) == [5, 6]
 
-    source, table = values([0, 10, 20, 30, 40, 50, 60, 70]), values([-1, -2, -3, -4, -5])
-    # Row 0 ends an episode, and rows 2 and 5 are the newest: their next ones lie in the table.
-    link = np.array([5, 0, 3, 0, 0, 2, 0, 0], np.int32)
-    rows = np.array([4, 6, 0, 2, 3, 5])
-    out = np.empty((6, *shape), np.float32)
-    kernels.gather_next(rows, link, 2, source, table, out)
-    assert out.tolist() == values([60, 0, -5, -3, 50, -2]).tolist()
+
+def test_a_reserved_row_is_invalid_and_the_one_before_keeps_its_next_observation():
+    book = Book()
+    for _ in range(2):
+        book.add([0], [False], [False])
+    book.reserve([0], [False], [False])
+    assert book.flags.tolist() == [0, VALID, 0, 0]
+    assert (book.final[1], book.plan[1].tolist()) == (3, [0])  # another place than this one
+    assert (book.count[0], book.written[0]) == (1, 2)

@@ -1,11 +1,11 @@
-"""A buffer that grows: nothing is lost, moved or cut when it does."""
+"""A buffer that grows: nothing is lost or cut when it does."""
 
 import pickle
 
 import numpy as np
 import pytest
 
-from guerdon.data import ListReplayBuffer
+from guerdon.data import DiskStorage, ListReplayBuffer
 
 FIRST = 256  # rows an environment before it grows for the first time
 
@@ -58,7 +58,8 @@ def test_everything_is_there_in_order(steps, n_envs, shape):
     assert len(buffer) == steps * n_envs
     ids = (np.arange(steps)[:, None] + 10_000 * np.arange(n_envs)).ravel()
     batch, rows = buffer.sample(0)
-    assert rows.tolist() == list(range(len(ids)))
+    times, envs = np.divmod(np.arange(len(ids)), n_envs)
+    assert rows.tolist() == (envs * buffer.capacity + times).tolist()
     assert batch.act.tolist() == ids.tolist()
     assert batch.rew.tolist() == (ids / 2).tolist()
     assert ids_of(batch.obs, shape).tolist() == ids.tolist()
@@ -66,9 +67,9 @@ def test_everything_is_there_in_order(steps, n_envs, shape):
     ends = ids % 10_000 % 7 == 6
     assert batch.terminated.tolist() == ends.tolist()
     last = ends | (ids % 10_000 == steps - 1)
-    assert buffer.next(rows).tolist() == np.where(last, rows, rows + n_envs).tolist()
+    assert buffer.next(rows).tolist() == np.where(last, rows, rows + 1).tolist()
     first = ids % 10_000 % 7 == 0
-    assert buffer.prev(rows).tolist() == np.where(first, rows, rows - n_envs).tolist()
+    assert buffer.prev(rows).tolist() == np.where(first, rows, rows - 1).tolist()
 
 
 def test_it_doubles():
@@ -76,15 +77,11 @@ def test_it_doubles():
     assert sizes == [256, 256, 512, 512, 1024]
 
 
-def test_single_rows_that_wait_for_their_bookkeeping():
+def test_single_rows():
     buffer = ListReplayBuffer()
-    waited = 0
     for number in range(1000):
         row = {name: value[0] for name, value in fields_of(number, [0], "array").items()}
-        ended = buffer.add(**row)
-        waited += buffer._express.steps > 0
-        assert ended.lengths.tolist() == ([7] if number % 7 == 6 else [])
-    assert waited > 500
+        assert buffer.add(**row).tolist() == [number]
     batch, rows = buffer.sample(0)
     assert rows.tolist() == batch.act.tolist() == list(range(1000))
     assert batch.obs[:, 0].tolist() == list(range(1000))
@@ -104,19 +101,20 @@ def test_environments_of_their_own_pace():
     assert counts == [700, 3, 350]
     assert len(buffer) == 1053
     for env, count in enumerate(counts):
-        rows = np.arange(count) * 3 + env
+        rows = np.arange(count) + env * buffer.capacity
         ids = np.arange(count) + 10_000 * env
         assert buffer[rows].obs.tolist() == ids.tolist()
         assert buffer[rows].obs_next.tolist() == (ids + 1).tolist()
     with pytest.raises(IndexError, match="holds no transition"):
-        buffer[3 * 3 + 1]
+        buffer[buffer.capacity + 3]
 
 
 def test_every_row_is_sampled_and_no_other():
     buffer = filled(300, n_envs=2)
     batch, rows = buffer.sample(6000)
-    assert set(rows) == set(range(600))
-    assert batch.act.tolist() == (rows // 2 + 10_000 * (rows % 2)).tolist()
+    envs, times = np.divmod(rows, buffer.capacity)
+    assert {*zip(envs, times, strict=True)} == {(e, t) for e in range(2) for t in range(300)}
+    assert batch.act.tolist() == (times + 10_000 * envs).tolist()
 
 
 def test_segments_go_over_the_places_where_it_grew():
@@ -124,7 +122,8 @@ def test_segments_go_over_the_places_where_it_grew():
     batch, rows = buffer.sample(4000, length=5)
     steps = np.diff(batch.act, axis=0)
     assert (steps == batch.mask[1:]).all()
-    real = np.minimum(7 - rows[0] // 2 % 7, 2 * FIRST + 10 - rows[0] // 2)
+    times = rows[0] % buffer.capacity
+    real = np.minimum(7 - times % 7, 2 * FIRST + 10 - times)
     assert batch.mask.sum(0).tolist() == np.minimum(real, 5).tolist()
 
 
@@ -158,7 +157,7 @@ def test_it_comes_back_and_goes_on(how, shape, tmp_path):
         again = pickle.loads(pickle.dumps(buffer))
     else:
         again = filled(3, n_envs=2, shape=shape)
-        again.load_state_dict(buffer.state_dict())
+        again.load_training_state(buffer.training_state())
     assert again.size == buffer.size
     for number in range(600, 1100):
         for each in (buffer, again):
@@ -208,3 +207,36 @@ def test_another_buffer_is_appended():
     buffer.update(other)
     assert buffer.sample(0)[0].act.tolist() == [*range(200), *range(200)]
     assert buffer.next([198, 199, 200]).tolist() == [199, 199, 201]
+
+
+def test_growing_moves_no_annotations():
+    buffer = filled(FIRST, n_envs=2)
+    _, rows = buffer.sample(0)
+    buffer.annotate(rows, {"note": rows % buffer.capacity})
+    for number in range(FIRST, 300):
+        buffer.add(**fields_of(number, range(2), "array"))
+    batch, _ = buffer.sample(0)
+    old = batch.act % 10_000 < FIRST
+    assert batch.annotations.note[old].tolist() == (batch.act[old] % 10_000).tolist()
+
+
+def test_a_smaller_one_is_loaded_into_a_larger_one():
+    buffer, other = filled(600, n_envs=2), filled(10, n_envs=2)
+    buffer.load_training_state(other.training_state())
+    assert buffer.size == other.size
+    assert buffer.sample(0)[0] == other.sample(0)[0]
+
+
+def test_a_cut_before_growing_leaves_next_observations():
+    buffer = filled(FIRST, n_envs=2)
+    buffer.cut()
+    buffer.add(**fields_of(FIRST, range(2), "array"))
+    batch, _ = buffer.sample(0)
+    assert batch.obs_next[:, 0].tolist() == (batch.act + 1).tolist()
+
+
+@pytest.mark.parametrize("kind", [lambda path: f"disk:{path}", DiskStorage])
+def test_there_are_none_on_disk(tmp_path, kind):
+    with pytest.raises(ValueError, match="lives in memory: use ReplayBuffer"):
+        ListReplayBuffer(2, storage=kind(tmp_path))
+    assert list(tmp_path.iterdir()) == []

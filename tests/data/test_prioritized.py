@@ -14,7 +14,7 @@ from guerdon.data import PrioritizedReplayBuffer
 
 
 def step(buffer, number, done=False):
-    """Adds one step of all environments, the plain way that may wait for its bookkeeping."""
+    """Adds one step of all environments."""
     n = buffer.n_envs
     ids = number + 100.0 * np.arange(n)
     fields = {"obs": ids[:, None], "act": ids, "rew": np.zeros(n), "obs_next": ids[:, None] + 1}
@@ -40,7 +40,7 @@ def chi_square(counts, shares):
 
 def snapshot(buffer):
     """All that an update of priorities may change; a new row gets the largest."""
-    return buffer.priorities.tolist(), buffer.state_dict()["meta"]["largest"]
+    return buffer.priorities.tolist(), buffer.training_state()["meta"]["largest"]
 
 
 # --- drawing
@@ -225,10 +225,11 @@ def test_rows_in_any_form(kind):
     assert buffer.priorities.tolist() == pytest.approx([4, 2, 3])
 
 
-def test_an_error_of_0_leaves_a_row_that_can_be_drawn():
-    buffer = filled(2)
+@pytest.mark.parametrize(("alpha", "priority"), [(1.0, 1e-8), (0.5, 1e-4)])
+def test_an_error_of_0_leaves_a_row_that_can_be_drawn(alpha, priority):
+    buffer = filled(2, alpha=alpha)
     buffer.update_weight([0, 1], [0.0, 0.0])
-    assert buffer.priorities.tolist() == [1e-8, 1e-8]
+    assert buffer.priorities.tolist() == pytest.approx([priority] * 2, rel=1e-12)
     assert set(buffer.sample(10)[1]) == {0, 1}
 
 
@@ -294,20 +295,6 @@ def test_a_row_that_is_overwritten_loses_its_priority():
     assert buffer.priorities.tolist() == pytest.approx([5, 5, 0.3])
     step(buffer, 5)
     assert buffer.priorities.tolist() == pytest.approx([5, 5, 5])
-
-
-def test_dummies_have_no_priority():
-    buffer = PrioritizedReplayBuffer(4, n_envs=2, alpha=1.0, seed=0)
-    values = np.zeros(2)
-    fields = {"obs": values, "act": values, "rew": values, "done": values > 0, "obs_next": values}
-    buffer.add(**fields)
-    buffer.add(**fields, dummy=[False, True])
-    assert buffer.priorities.tolist() == [1, 1, 1, 0]
-    assert set(buffer.sample(30)[1]) == {0, 1, 2}
-    buffer.add(**fields, dummy=[True, False])  # over a row that had one
-    assert buffer.priorities.tolist() == [0, 1, 1, 0]
-    buffer.update_weight([0, 1, 2, 3], [9, 9, 9, 9])
-    assert buffer.priorities.tolist() == pytest.approx([0, 9, 9, 0])
 
 
 @pytest.mark.parametrize("index", [[1, 3], [3, 1, 1], slice(1, None, 2), np.arange(4) % 2 > 0])
@@ -376,64 +363,17 @@ def test_a_batch_of_segments_has_a_weight_each():
     assert batch.weight.shape == (4,)
 
 
-# --- steps that wait for their bookkeeping
+# --- several environments
 
 
-def test_steps_that_wait_have_priorities():
+def test_steps_of_several_environments_have_priorities():
     buffer = filled(5, n_envs=2, size=8)
-    assert buffer._express.steps > 0  # otherwise this says nothing
     assert buffer.priorities.tolist() == [1] * 8
     buffer.update_weight([1], [3.0])
     for number in range(5, 8):
         step(buffer, number)
-    assert buffer._express.steps > 0
-    # Slots 1 to 3 are new; in slot 0 is the row that got a priority.
-    assert buffer.priorities.tolist() == pytest.approx([1, 3, 3, 3, 3, 3, 3, 3])
-
-
-@pytest.mark.parametrize("first", ["sample", "weights", "update_weight", "discard", "reset"])
-def test_whatever_comes_first_sees_the_steps_that_wait(first):
-    buffer = filled(4, n_envs=2, beta=1.0)
-    assert buffer._express.steps == 3
-    if first == "sample":
-        assert np.bincount(buffer.sample(8)[1]).tolist() == [1] * 8
-    elif first == "weights":
-        assert buffer.weights(np.array([0, 7])).tolist() == [1, 1]
-    elif first == "update_weight":
-        buffer.update_weight([6, 7], [2, 3])
-        assert buffer.priorities.tolist() == pytest.approx([1] * 6 + [2, 3])
-    elif first == "discard":
-        buffer.discard([7])
-        assert buffer.priorities.tolist() == [1] * 7 + [0]
-    else:
-        buffer.reset()
-        assert buffer.priorities.tolist() == [0] * 8
-
-
-@pytest.mark.parametrize("n_envs", [1, 3])
-def test_waiting_makes_no_difference(n_envs):
-    options = {"n_envs": n_envs, "alpha": 0.7, "seed": 3}
-    waits, never = (PrioritizedReplayBuffer(10 * n_envs, **options) for _ in range(2))
-    rng = np.random.default_rng(0)
-    waited = 0
-    for number in range(60):
-        done = number % 9 == 8
-        step(waits, number, done)
-        waited += waits._express.steps > 0
-        step(never, number, done)
-        len(never)  # asks for the bookkeeping
-        if number % 7 == 6:
-            (batch, rows), (same, same_rows) = waits.sample(16), never.sample(16)
-            assert rows.tolist() == same_rows.tolist()
-            assert batch == same
-            errors = rng.exponential(size=16)
-            waits.update_weight(rows, errors)
-            never.update_weight(rows, errors)
-        if number == 30:
-            waits.discard([4])
-            never.discard([4])
-    assert waited > 20
-    assert snapshot(waits) == snapshot(never)
+    # The newest rows are in slots 1 to 3; slot 0 was written before there was a priority.
+    assert buffer.priorities.tolist() == pytest.approx([1, 3, 3, 3, 1, 3, 3, 3])
 
 
 def test_environments_that_step_at_their_own_pace():
@@ -441,9 +381,9 @@ def test_environments_that_step_at_their_own_pace():
     zeros = np.zeros(2)
     fields = {"obs": zeros, "act": zeros, "rew": zeros, "done": zeros > 0, "obs_next": zeros}
     buffer.add(fields, [2, 0])
-    buffer.update_weight([2], [4.0])
+    buffer.update_weight([4], [4.0])
     buffer.add(fields, [0, 1])
-    assert buffer.priorities.tolist() == pytest.approx([1, 4, 4, 4, 0, 0])
+    assert buffer.priorities.tolist() == pytest.approx([1, 4, 4, 0, 4, 0])
 
 
 # --- files
@@ -463,10 +403,10 @@ def test_a_buffer_that_comes_back_draws_the_same(how, n_envs, tmp_path):
     elif how == "pickle":
         again = pickle.loads(pickle.dumps(buffer))
     else:
-        state = buffer.state_dict()
+        state = buffer.training_state()
         json.dumps(state["meta"])
         again = filled(2, size=7 * n_envs, n_envs=n_envs, alpha=0.7)
-        again.load_state_dict(state)
+        again.load_training_state(state)
         buffer.update_weight([3], [100.0])  # the state is a copy
         again.update_weight([3], [100.0])
     assert (again.alpha, again.beta) == (0.7, 0.8)
@@ -483,7 +423,7 @@ def test_a_buffer_that_comes_back_draws_the_same(how, n_envs, tmp_path):
 
 def test_another_alpha_is_another_buffer():
     with pytest.raises(ValueError, match=r"alpha=1\.0, not 0\.6"):
-        PrioritizedReplayBuffer(3).load_state_dict(filled(3).state_dict())
+        PrioritizedReplayBuffer(3).load_training_state(filled(3).training_state())
 
 
 def test_weights_are_where_the_rows_are():

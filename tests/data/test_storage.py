@@ -1,10 +1,11 @@
-"""Where buffers live, and that nothing half written is ever read, whatever stops a write."""
+"""Storages, and that nothing half written is ever read, whatever stops a write."""
 
 import contextlib
 import errno
 import os
 import pickle
 import re
+import shutil
 import signal
 import sys
 import time
@@ -17,16 +18,7 @@ import pytest
 import torch
 
 import guerdon.data
-from guerdon.data import (
-    Batch,
-    ListReplayBuffer,
-    PrioritizedReplayBuffer,
-    ReplayBuffer,
-    columns,
-    kernels,
-    list_buffer,
-    ring,
-)
+from guerdon.data import Batch, PrioritizedReplayBuffer, ReplayBuffer, kernels
 
 HOME = str(Path(guerdon.data.__file__).parent)
 
@@ -53,12 +45,25 @@ def transition(step, n_envs, nested=False, broken=False, width=2):
 def outcome(numbers, n_envs, broken):
     """The ends, and what is observed next; broken episodes have no end, and are not continued."""
     terminated, truncated = numbers % 5 == 4, numbers % 7 == 6
-    last = terminated | truncated | (broken & (numbers % 3 == 1))
+    last = terminated | truncated | breaks(numbers, broken)
     return terminated, truncated, np.where(last, -numbers, numbers + n_envs)
 
 
+def breaks(numbers, broken):
+    return broken & (numbers % 3 == 1)
+
+
+def add(buffer, step, broken=False, **fields):
+    """Adds a step, as `transition` makes it, and cuts the episodes that break off with it."""
+    n = buffer.n_envs
+    buffer.add(transition(step, n, broken=broken, **fields), range(n))
+    cut = np.flatnonzero(breaks(step * n + np.arange(n), broken))
+    if len(cut):
+        buffer.cut(cut)
+
+
 def check_truth(buffer, broken=False):
-    """Sees that every row is one that was given and follows the row that it followed.
+    """Checks that every row is one that was given and follows the row that it followed.
 
     Returns:
         The step that all environments have written last, or -1.
@@ -80,14 +85,11 @@ def check_truth(buffer, broken=False):
     for step, neighbours in ((n, buffer.next(index)), (-n, buffer.prev(index))):
         moved = neighbours != index
         np.testing.assert_array_equal(buffer[neighbours].act[moved], numbers[moved] + step)
-    by_env = [np.sort(numbers[index % n == env]) for env in range(n)]
+    by_env = [np.sort(numbers[index // buffer.capacity == env]) for env in range(n)]
     for env, mine in enumerate(by_env):
         assert mine.tolist() == list(range(mine[0], mine[-1] + 1, n))
         assert mine[0] % n == env
     return min(mine[-1] for mine in by_env) // n
-
-
-# --- steps that wait for their bookkeeping
 
 
 @pytest.mark.parametrize(
@@ -97,21 +99,19 @@ def check_truth(buffer, broken=False):
         lambda buffer, fields: buffer.add(Batch(fields)),
         lambda buffer, fields: buffer.add(Batch(fields)[[1, 0]], [1, 0]),
         lambda buffer, fields: [buffer.add(Batch(fields)[[env]], [env]) for env in (1, 0)],
-        lambda buffer, fields: buffer.add(**fields, dummy=[False, False]),
         lambda buffer, fields: buffer.add({**fields, "act": fields["act"].tolist()}),
         lambda buffer, fields: buffer.add({**fields, "done": fields["obs_next"][:, 0] <= 0}),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("waiting", range(6))
-def test_plain_steps_and_special_ones_mix(special, waiting):
-    for start in range(8):
+def test_plain_steps_and_special_ones_mix(special):
+    for start in range(13):
         buffer = ReplayBuffer(10, n_envs=2)
-        for step in range(start + waiting):
+        for step in range(start):
             buffer.add(**transition(step, 2))
-        special(buffer, transition(start + waiting, 2))
-        for step in range(start + waiting + 1, start + 2 * waiting + 2):
+        special(buffer, transition(start, 2))
+        for step in range(start + 1, start + 4):
             buffer.add(**transition(step, 2))
-        assert check_truth(buffer) == start + 2 * waiting + 1
+        assert check_truth(buffer) == start + 3
 
 
 @pytest.mark.parametrize(
@@ -122,14 +122,14 @@ def test_plain_steps_and_special_ones_mix(special, waiting):
         lambda buffer: buffer.obs_next,
         lambda buffer: buffer.sample(3),
         lambda buffer: buffer.unfinished_index(),
-        lambda buffer: buffer.state_dict(),
+        lambda buffer: buffer.training_state(),
     ],
 )
 def test_looking_at_a_buffer_changes_nothing(look):
     looked_at, other = ReplayBuffer(10, n_envs=2), ReplayBuffer(10, n_envs=2)
     for step in range(25):
-        finished = [buffer.add(**transition(step, 2)) for buffer in (looked_at, other)]
-        np.testing.assert_equal(finished[0], finished[1])
+        rows = [buffer.add(**transition(step, 2)) for buffer in (looked_at, other)]
+        np.testing.assert_equal(rows[0], rows[1])
         look(looked_at)
     assert repr(looked_at) == repr(other)
     assert check_truth(looked_at) == 24
@@ -138,28 +138,35 @@ def test_looking_at_a_buffer_changes_nothing(look):
 # --- interruptions
 
 
+class Interrupting(np.ndarray):
+    """A column that lets so many writes pass, over all columns, before it is interrupted."""
+
+    left = 10**9
+
+    def __setitem__(self, index, value):
+        if Interrupting.left == 0:
+            raise KeyboardInterrupt
+        Interrupting.left -= 1
+        super().__setitem__(index, value)
+
+
 @pytest.mark.parametrize("n_envs", [1, 2])
-@pytest.mark.parametrize("writes", range(6))
+@pytest.mark.parametrize("writes", range(7))
 def test_an_interrupt_between_the_fields(n_envs, writes, monkeypatch):
     for start in range(3, 12):
         buffer = ReplayBuffer(3 * n_envs, n_envs=n_envs)
         for step in range(start):
-            buffer.add(transition(step, n_envs, nested=True), range(n_envs))
-        left = iter(range(writes))
-
-        def put(rows, index, values, left=left):
-            if next(left, None) is None:
-                raise KeyboardInterrupt
-            columns.put(rows, index, values)
-
+            add(buffer, step, nested=True)
+        for table in (buffer._columns, buffer._finals):
+            table.update({path: column.view(Interrupting) for path, column in table.items()})
         with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
-            patch.setattr(ring, "put", put)
-            buffer.add(transition(start, n_envs, nested=True), range(n_envs))
+            patch.setattr(Interrupting, "left", writes)
+            add(buffer, start, nested=True)
         newest = check_truth(buffer)
-        assert newest == start - (writes < 4)  # act, rew and the other leaf, here and next
-        assert len(buffer) == 3 * n_envs - (writes < 4) * n_envs  # what was to be overwritten
+        assert newest == start - (writes < 6)  # act, rew, two leaves here and two next
+        assert len(buffer) == 3 * n_envs - (writes < 6) * n_envs  # what was to be overwritten
         for step in range(newest + 1, newest + 4):
-            buffer.add(transition(step, n_envs, nested=True), range(n_envs))
+            add(buffer, step, nested=True)
         assert check_truth(buffer) == newest + 3
         assert len(buffer) == 3 * n_envs
 
@@ -188,32 +195,42 @@ def at_every_line(do, call):
 def test_an_interrupt_at_any_line(kind, nested):
     """The row is there or it is not; at most those that it overwrites are lost with it."""
     options = {"nested": nested, "broken": True}
-    for start in (3, 4, 6, 8):
+    for start in (0, 3, 4, 6, 8):
         line, stopped = 0, True
         while stopped:
             line += 1
             buffer = kind(6, n_envs=2)
             for step in range(start):
-                buffer.add(**transition(step, 2, **options))
+                add(buffer, step, **options)
             lines = iter(range(1, line))
 
             def interrupt(lines=lines):
                 if next(lines, None) is None:
                     raise KeyboardInterrupt
 
-            fields = transition(start, 2, **options)
             stopped = False
             try:
-                at_every_line(interrupt, lambda b=buffer, f=fields: b.add(**f))
+                at_every_line(interrupt, lambda b=buffer, s=start: add(b, s, **options))
             except KeyboardInterrupt:
                 stopped = True
+            cut_broken(buffer)
             newest = check_truth(buffer, broken=True)
             assert newest in (start - 1, start)
-            assert len(buffer) >= 4
-            assert set(buffer.sample(50)[1]) <= set(buffer.stored_rows())
+            assert len(buffer) >= min(2 * start, 4)
+            if len(buffer):
+                assert set(buffer.sample(50)[1]) <= set(buffer.stored_rows())
+            if kind is PrioritizedReplayBuffer:
+                assert buffer.priorities[buffer.stored_rows()].all()
             for step in range(newest + 1, newest + 4):
-                buffer.add(**transition(step, 2, **options))
+                add(buffer, step, **options)
             assert check_truth(buffer, broken=True) == newest + 3
+
+
+def cut_broken(buffer):
+    """Cuts what an interrupt of `add` left uncut, as its caller would."""
+    rows = buffer.newest()
+    if len(rows):
+        buffer.cut(rows[breaks(buffer[rows].act, True)] // buffer.capacity)
 
 
 # --- files of a process that is killed
@@ -225,22 +242,21 @@ CASES = {
     "several leaves": (ReplayBuffer, {"size": 12, "n_envs": 3}, {"nested": True}),
     "large rows": (ReplayBuffer, {"size": 20, "n_envs": 2}, {"width": 20_000}),
     "priorities": (PrioritizedReplayBuffer, {"size": 16, "n_envs": 2}, {"broken": True}),
-    "a growing list": (ListReplayBuffer, {"n_envs": 2}, {}),
 }
 
 
-def add_forever(make, n_envs, fields, progress):
-    """What the child does: goes on where the files end, and counts the steps that are in."""
+def add_forever(make, fields, progress):
+    """What the child does: continues where the files end, and counts the steps that are in."""
     buffer = make()
     step = check_truth(buffer, fields.get("broken", False)) + 1
     while True:
-        buffer.add(transition(step, n_envs, **fields), range(n_envs))
+        add(buffer, step, **fields)
         progress[0] = step
         step += 1
 
 
 def in_a_child(function, *arguments):
-    """Runs a function that never returns in a process of its own, and returns the process."""
+    """Runs a function that never returns in another process, and returns its id."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the child has one thread and needs no more
         child = os.fork()
@@ -258,7 +274,7 @@ def in_a_child(function, *arguments):
 def test_a_process_that_is_killed(case, tmp_path):
     kind, options, fields = CASES[case]
     n_envs, broken = options.get("n_envs", 1), fields.get("broken", False)
-    slots = options["size"] // n_envs if "size" in options else 10**9
+    slots = options["size"] // n_envs
     generator = np.random.default_rng(0)
     progress = np.memmap(tmp_path / "progress", np.int64, "w+", shape=1)
     progress[0] = newest = -1
@@ -267,9 +283,9 @@ def test_a_process_that_is_killed(case, tmp_path):
         return kind(**options, storage=f"disk:{tmp_path / 'buffer'}")
 
     for step in range(2):
-        make().add(transition(step, n_envs, **fields), range(n_envs))  # compiles what is needed
+        add(make(), step, **fields)  # compiles what is needed
     for _ in range(12):
-        child = in_a_child(add_forever, make, n_envs, fields, progress)
+        child = in_a_child(add_forever, make, fields, progress)
         while progress[0] <= newest:
             assert os.waitpid(child, os.WNOHANG) == (0, 0)
             time.sleep(0.001)
@@ -302,14 +318,13 @@ def files_in(folder):
         ),
     ],
 )
-@pytest.mark.parametrize("kind", [ReplayBuffer, ListReplayBuffer])
+@pytest.mark.parametrize("kind", [ReplayBuffer, PrioritizedReplayBuffer])
 def test_a_kill_at_any_line(kind, fields, steps, tmp_path, monkeypatch):
     """Whenever the files change, they hold a good buffer; compiled loops are run as Python."""
     for name, value in list(vars(kernels).items()):
         if hasattr(value, "py_func"):
             monkeypatch.setattr(kernels, name, value.py_func)
-    monkeypatch.setattr(list_buffer, "_FIRST_SLOTS", 2)
-    options = {"n_envs": 2} if kind is ListReplayBuffer else {"n_envs": 2, "size": 6}
+    options = {"n_envs": 2, "size": 6}
     seen = {}
     lowest = 0
 
@@ -324,18 +339,51 @@ def test_a_kill_at_any_line(kind, fields, steps, tmp_path, monkeypatch):
             again = kind(**options, storage=f"disk:{tmp_path / 'copy'}")
             newest = check_truth(again, fields.get("broken", False))
             assert lowest <= newest <= step
+            assert len(again) >= min(newest, 2) * 2
+            if "annotations" in again.field_names():
+                batch = again[:]
+                noted = batch.annotations.note
+                assert ((noted == batch.act) | (noted == 0)).all()
             lowest = newest
-            for path in (tmp_path / "copy").iterdir():
-                path.unlink()
-            (tmp_path / "copy").rmdir()
+            shutil.rmtree(tmp_path / "copy")
+
+    def add_and_annotate():
+        add(buffer, step, **fields)
+        rows = buffer.newest()
+        buffer.annotate(rows, {"note": buffer[rows].act})
 
     buffer = kind(**options, storage=f"disk:{tmp_path / 'buffer'}")
     for step in range(steps.stop):
-        row = transition(step, 2, **fields)
         if step in steps:
-            at_every_line(look, lambda row=row: buffer.add(row, range(2)))
+            at_every_line(look, add_and_annotate)
         else:
-            buffer.add(row, range(2))
+            add(buffer, step, **fields)
+
+
+def test_a_kill_while_a_state_is_loaded(tmp_path):
+    """At any line, a folder holds the old buffer, an empty one, or some rows of the new one."""
+    other = ReplayBuffer(6, n_envs=2)
+    for step in range(5):
+        add(other, step, nested=True)
+    buffer = ReplayBuffer(6, n_envs=2, storage=f"disk:{tmp_path / 'buffer'}")
+    for step in range(4):
+        add(buffer, step, width=3)
+    seen, sizes = {}, set()
+
+    def look():
+        nonlocal seen
+        files = files_in(tmp_path / "buffer")
+        if files != seen:
+            seen = files
+            shutil.copytree(tmp_path / "buffer", tmp_path / "copy")
+            again = ReplayBuffer(6, n_envs=2, storage=f"disk:{tmp_path / 'copy'}")
+            sizes.add(len(again))
+            check_truth(again)
+            shutil.rmtree(tmp_path / "copy")
+
+    at_every_line(look, lambda: buffer.load_training_state(other.training_state()))
+    assert sizes == {0, 6}
+    assert check_truth(ReplayBuffer(6, n_envs=2, storage=f"disk:{tmp_path / 'buffer'}")) == 4
 
 
 # --- folders
@@ -349,8 +397,8 @@ def test_a_folder_holds_the_buffer(tmp_path):
     again = ReplayBuffer(12, n_envs=2, stack_num=2, storage=storage)
     assert repr(again) == repr(buffer)
     assert again.sample(0)[0] == buffer.sample(0)[0]
-    finished = again.add(**transition(9, 2, nested=True))  # 19 ends, of an episode that was cut
-    assert (finished.env_ids.tolist(), finished.lengths.tolist()) == ([1], [1])
+    rows = again.add(**transition(9, 2, nested=True))
+    assert again.prev(rows).tolist() == rows.tolist()  # the episodes were cut
     assert len(again) == 12
 
 
@@ -400,25 +448,42 @@ def test_keys_of_info_that_came_later_are_there_after_reopening(tmp_path):
     make().add(**transition(1, 2), info={"lives": np.array([3, 4])})
     make().add(**transition(2, 2), info={"deep": {"score": np.array([1.5, 2.5])}})
     buffer = make()
-    assert buffer.info.lives.tolist() == [[0, 0], [3, 4], [0, 0], [0, 0]]
-    np.testing.assert_array_equal(buffer[:].info.deep.score, [np.nan] * 4 + [1.5, 2.5])
+    assert buffer.info.lives.tolist() == [[0, 3, 0, 0], [0, 4, 0, 0]]
+    nan = np.nan
+    np.testing.assert_array_equal(buffer[:].info.deep.score, [nan, nan, 1.5, nan, nan, 2.5])
     assert check_truth(buffer) == 2
+
+
+def test_annotations_are_there_after_reopening(tmp_path):
+    def make():
+        return ReplayBuffer(8, n_envs=2, storage=f"disk:{tmp_path}")
+
+    buffer = make()
+    for step in range(3):
+        buffer.add(**transition(step, 2))
+    buffer.annotate(buffer.stored_rows(), {"deep": {"note": buffer[:].act * 2}})
+    again = make()
+    assert again[:].annotations.deep.note.tolist() == (again[:].act * 2).tolist()
+    rows = again.add(**transition(3, 2))
+    again.annotate(rows, {"deep": {"note": np.array([12, 14])}})
+    assert make()[:].annotations.deep.note.tolist() == (again[:].act * 2).tolist()
+    again.load_training_state(buffer.training_state())
+    assert make()[:].annotations.deep.note.tolist() == (buffer[:].act * 2).tolist()
 
 
 def test_fields_named_like_the_bookkeeping(tmp_path):
     """Or like one another, with a dot in a key."""
-    names = ("returns", "flags", "link", "book", "meta", "rows.returns", "a/b")
+    names = ("written", "flags", "final", "book", "meta", "rows.written", "a/b")
     extra = {name: np.full(2, i) for i, name in enumerate(names)}
     extra["info"] = {"a.b": np.array([1, 2]), "a": {"b": np.array([3, 4])}, "ü": np.ones(2)}
-    buffer = ListReplayBuffer(2, storage=f"disk:{tmp_path}")
+    buffer = ReplayBuffer(100, 2, storage=f"disk:{tmp_path}")
     for step in range(300):
-        finished = buffer.add({**transition(step, 2), **extra})
-    again = ListReplayBuffer(2, storage=f"disk:{tmp_path}")
-    assert finished.lengths.tolist() == [5]  # 589 ended before 599
+        buffer.add({**transition(step, 2), **extra})
+    again = ReplayBuffer(100, 2, storage=f"disk:{tmp_path}")
     assert check_truth(again) == check_truth(buffer) == 299
     for i, name in enumerate(names):
         assert (again[:][name] == i).all()
-    assert again[-2].info.to_dict() == {"a.b": 1, "a": {"b": 3}, "ü": 1.0}
+    assert again[0].info.to_dict() == {"a.b": 1, "a": {"b": 3}, "ü": 1.0}
 
 
 def test_only_done_is_remembered(tmp_path):
@@ -429,33 +494,33 @@ def test_only_done_is_remembered(tmp_path):
     assert "done: " in repr(again)
 
 
-def test_a_list_grows_in_its_files(tmp_path):
-    buffer = ListReplayBuffer(2, storage=f"disk:{tmp_path}")
-    for step in range(300):
-        buffer.add(**transition(step, 2, nested=True))
-    again = ListReplayBuffer(2, storage=f"disk:{tmp_path}")
-    assert check_truth(again) == 299
-    for step in range(300, 1100):
-        again.add(**transition(step, 2, nested=True))
-    assert check_truth(ListReplayBuffer(2, storage=f"disk:{tmp_path}")) == 1099
+def test_the_table_of_final_observations_grows_in_its_files(tmp_path):
+    buffer = ReplayBuffer(400, 2, storage=f"disk:{tmp_path}")
+    for step in range(150):
+        add(buffer, step, nested=True, broken=True)
+    again = ReplayBuffer(400, 2, storage=f"disk:{tmp_path}")
+    assert check_truth(again, broken=True) == 149
+    for step in range(150, 600):
+        add(again, step, nested=True, broken=True)
+    assert check_truth(ReplayBuffer(400, 2, storage=f"disk:{tmp_path}"), broken=True) == 599
 
 
-@pytest.mark.parametrize("shorter", ["flags", "rows.obs_next.b.c"])
-def test_a_list_that_was_killed_while_it_grew(tmp_path, shorter):
-    """Its arrays grow one after the other; here the last of them did not come to it."""
-    buffer = ListReplayBuffer(2, storage=f"disk:{tmp_path}")
-    for step in range(250):
-        buffer.add(**transition(step, 2, nested=True))
-    size = (tmp_path / f"{shorter}.bin").stat().st_size
-    buffer._ring.grow(512)
-    buffer._ring._grow_table(2)
+def test_a_process_that_was_killed_while_that_table_grew(tmp_path):
+    """Its leaves grow one after the other; here the last of them did not come to it."""
+    buffer = ReplayBuffer(400, 2, storage=f"disk:{tmp_path}")
+    for step in range(150):
+        add(buffer, step, nested=True, broken=True)
+    file = tmp_path / "rows.obs_next.b.c.bin"
+    size = file.stat().st_size
+    buffer._grow_finals(1)
+    assert file.stat().st_size > size
     del buffer
-    os.truncate(tmp_path / f"{shorter}.bin", size)
-    again = ListReplayBuffer(2, storage=f"disk:{tmp_path}")
-    assert check_truth(again) == 249
-    for step in range(250, 1000):
-        again.add(**transition(step, 2, nested=True))
-    assert check_truth(again) == 999
+    os.truncate(file, size)
+    again = ReplayBuffer(400, 2, storage=f"disk:{tmp_path}")
+    assert check_truth(again, broken=True) == 149
+    for step in range(150, 600):
+        add(again, step, nested=True, broken=True)
+    assert check_truth(again, broken=True) == 599
 
 
 def test_priorities_are_in_the_files_too(tmp_path):
@@ -479,7 +544,7 @@ def test_a_buffer_is_loaded_into_a_folder_that_holds_another(tmp_path):
     other = ReplayBuffer(6, n_envs=2)
     for step in range(4):
         other.add(**transition(step, 2))
-    buffer.load_state_dict(other.state_dict())
+    buffer.load_training_state(other.training_state())
     for held in (buffer, ReplayBuffer(6, n_envs=2, storage=storage)):
         assert repr(held) == repr(other)
         assert check_truth(held) == 3
@@ -537,27 +602,24 @@ def test_a_full_disk_with_the_first_step(tmp_path, full_disk, files):
     assert check_truth(ReplayBuffer(6, n_envs=2, storage=f"disk:{tmp_path}")) == 0
 
 
-@pytest.mark.parametrize(
-    "files",
-    [
-        0,
-        *(n for n in range(1, 6)),
-    ],
-)
-def test_a_full_disk_while_a_list_grows(tmp_path, full_disk, files):
-    buffer = ListReplayBuffer(2, storage=f"disk:{tmp_path}")
-    for step in range(256):
-        buffer.add(**transition(step, 2, nested=True))
+@pytest.mark.parametrize("files", range(2))
+def test_a_full_disk_while_the_table_of_final_observations_grows(tmp_path, full_disk, files):
+    buffer = ReplayBuffer(400, 2, storage=f"disk:{tmp_path}")
+    step = 0
+    while buffer._free[0] >= 2:
+        add(buffer, step, nested=True, broken=True)
+        step += 1
     before = repr(buffer)
     full_disk(files)
     with pytest.raises(OSError, match=MESSAGE):
-        buffer.add(**transition(256, 2, nested=True))
+        add(buffer, step, nested=True, broken=True)
     assert repr(buffer) == before
     full_disk(99)
-    for step in range(256, 300):
-        buffer.add(**transition(step, 2, nested=True))
-    assert check_truth(buffer) == 299
-    assert check_truth(ListReplayBuffer(2, storage=f"disk:{tmp_path}")) == 299
+    for later in range(step, step + 44):
+        add(buffer, later, nested=True, broken=True)
+    assert check_truth(buffer, broken=True) == step + 43
+    again = ReplayBuffer(400, 2, storage=f"disk:{tmp_path}")
+    assert check_truth(again, broken=True) == step + 43
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="asks Linux")
@@ -596,7 +658,7 @@ def test_tensors_on_a_device(storage):
     )  # fmt: skip
     assert (row.done.dtype, row.info.x.dtype) == (torch.bool, torch.int16)
     assert buffer.obs.a.device == torch.device("cpu")
-    assert buffer.obs.a.shape == (6, 2, 2)
+    assert buffer.obs.a.shape == (2, 6, 2)
     assert isinstance(buffer.sample(5)[1], np.ndarray)
 
 
@@ -604,8 +666,8 @@ def test_tensors_hold_the_truth():
     buffer = ReplayBuffer(12, n_envs=2, storage="cpu")
     plain = ReplayBuffer(12, n_envs=2)
     for step in range(20):
-        fields = transition(step, 2, nested=True, broken=True)
-        np.testing.assert_equal(buffer.add(**fields), plain.add(**fields))
+        for each in (buffer, plain):
+            add(each, step, nested=True, broken=True)
         assert buffer[:].to_numpy() == plain[:]
         assert buffer.unfinished_index().tolist() == plain.unfinished_index().tolist()
 
@@ -615,16 +677,16 @@ def test_rewards_of_any_dtype_on_a_device(dtype):
     buffer = ReplayBuffer(4, storage="cpu")
     for i in range(3):
         rew = torch.tensor(2, dtype=dtype)
-        finished = buffer.add(obs=i, act=i, rew=rew, done=i == 2, obs_next=i + 1)
+        buffer.add(obs=i, act=i, rew=rew, done=i == 2, obs_next=i + 1)
     assert buffer.rew.dtype == (dtype if dtype.is_floating_point else torch.float64)
-    assert finished.returns.tolist() == [6.0]
+    assert buffer[:].rew.tolist() == [2.0] * 3
 
 
 @pytest.mark.parametrize("kind", [ReplayBuffer, PrioritizedReplayBuffer])
 def test_a_buffer_moves_between_storages(kind, tmp_path):
     buffer = kind(12, n_envs=2, seed=1, storage="cpu")
     for step in range(9):
-        buffer.add(**transition(step, 2, nested=True, broken=True))
+        add(buffer, step, nested=True, broken=True)
     expected = buffer[:].to_numpy()
     for number, storage in enumerate(["memory", f"disk:{tmp_path / 'folder'}", "cpu", "memory"]):
         buffer.save(tmp_path / f"{number}.npz")

@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guerdon.data import sum_tree
-from guerdon.data.kernels import LAST, VALID
 
 
 def tree_of(priorities):
@@ -57,38 +56,13 @@ def test_large_leaves_leave_nothing_behind():
     assert tree[1] == 1e-8
 
 
-def test_update_sets_powers_of_sizes_where_rows_are_valid():
+def test_setting_all_leaves():
     tree = tree_of([7, 7, 7, 7])
-    flags = np.array([VALID, VALID, 0, VALID | LAST], np.uint8)
-    rows, weights = np.array([0, 2, 3]), np.array([-4.0, 9.0, 0.0])
-    largest = sum_tree.update(tree, flags, rows, weights, 0.5)
-    assert largest == pytest.approx(2)
-    # A weight of 0 is one of 1e-8, whose square root is 1e-4.
-    assert tree.tolist() == pytest.approx([0, 9.0001, 9, 1e-4, 2, 7, 0, 1e-4])
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_update_with_what_is_no_number_changes_nothing(bad):
-    tree = tree_of([1, 2])
-    flags = np.full(2, VALID, np.uint8)
-    assert sum_tree.update(tree, flags, np.arange(2), np.array([5.0, bad]), 1.0) == -1
-    assert tree.tolist() == [0, 3, 1, 2]
-
-
-def test_update_of_rows_that_are_gone_reports_no_size():
-    tree = tree_of([1, 2])
-    flags = np.zeros(2, np.uint8)
-    assert sum_tree.update(tree, flags, np.arange(2), np.array([5.0, 6.0]), 1.0) == 0
-    assert tree.tolist() == [0, 0, 0, 0]
-
-
-def test_newest_rows_get_a_value_if_they_are_valid():
-    # Two slots, three environments, which have written 3, 2 and 1 rows.
-    tree = tree_of([1, 1, 1, 1, 1, 1])
-    flags = np.array([VALID, VALID, 0, VALID, VALID, VALID], np.uint8)
-    sum_tree.set_newest(tree, np.arange(3), np.array([3, 2, 1]), flags, 5.0)
-    assert tree[8:14].tolist() == [5, 1, 0, 1, 5, 1]
-    assert tree[1] == 13
+    sum_tree.set_all(tree, np.array([1.0, 0.0, 2.0]))
+    assert tree.tolist() == [0, 3, 1, 2, 1, 0, 2, 0]
+    tree = tree_of([3.0])
+    sum_tree.set_all(tree, np.array([5.0]))
+    assert tree.tolist() == [0, 5]
 
 
 WHOLE = st.lists(st.integers(0, 1000), min_size=1, max_size=40).filter(any)
@@ -115,6 +89,9 @@ def test_sums_are_sums_after_any_changes(priorities, data):
     for i, value in data.draw(st.lists(st.tuples(row, SIZES), max_size=10)):
         sum_tree.set_leaves(tree, np.array([i]), np.array([value]))
         priorities[i] = value
+    again = np.full_like(tree, 9.0)
+    sum_tree.set_all(again, priorities)
+    assert again[1:].tolist() == tree[1:].tolist()
     leaves = len(tree) // 2
     assert tree[leaves : leaves + len(priorities)].tolist() == priorities.tolist()
     assert tree[1] == pytest.approx(np.sum(priorities))

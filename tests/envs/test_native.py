@@ -6,7 +6,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
-from guerdon.data import ReplayBuffer
+from guerdon.data import Batch, ReplayBuffer
 from guerdon.envs import VectorEnv, make_vec
 
 
@@ -48,15 +48,16 @@ def test_cartpoles_native_vector_gives_true_transitions():
     for _ in range(200):
         act = generator.integers(2, size=4)
         step = env.step(act)
-        buffer.add(
+        rows = Batch(
             obs=obs,
             act=act,
             rew=step.rew,
             terminated=step.terminated,
             truncated=step.truncated,
             obs_next=step.obs_next,
-            dummy=step.dummy,
         )
+        real = np.ones(4, bool) if step.dummy is None else ~step.dummy
+        buffer.add(rows[real], env_ids=np.flatnonzero(real))
         n_dummies += 0 if step.dummy is None else step.dummy.sum()
         n_ends += (step.terminated | step.truncated).sum()
         obs = step.obs

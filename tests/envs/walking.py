@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from guerdon.data import ReplayBuffer
+from guerdon.data import Batch, ReplayBuffer
 from guerdon.envs import Counting, VectorEnv, make_vec
 
 Row = tuple[int, int]  # episode, step
@@ -101,9 +101,7 @@ def walk(
         found.broken += broken
         if broken:
             found.buffer.cut(broken)
-        found.buffer.add(
-            env_ids=ids,
-            dummy=step.dummy,
+        rows = Batch(
             obs=np.stack([kept[i] for i in ids]),
             act=np.arange(len(ids)),
             rew=step.rew,
@@ -111,6 +109,9 @@ def walk(
             truncated=step.truncated,
             obs_next=step.obs_next,
         )
+        real = np.ones(len(ids), bool) if step.dummy is None else ~step.dummy
+        if real.any():
+            found.buffer.add(rows[real], env_ids=ids[real])
     return found
 
 

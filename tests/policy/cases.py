@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from guerdon.collect import Collector
+from guerdon.data import ReplayBuffer
 from guerdon.envs import make_vec
 from guerdon.policy import create_policy
 
@@ -69,7 +70,10 @@ def make_policy(case: Case, seed: int = 0, **options: Any) -> Any:
 
 def collected(policy: Any, case: Case, n_step: int = 120, seed: int = 5) -> Any:
     """A buffer with that many transitions of a policy."""
-    buffer = policy.make_buffer(256, N_ENVS, seed)
+    if policy.on_policy:  # a replay buffer can be asked for single rows
+        buffer = ReplayBuffer(256, N_ENVS, seed=seed)
+    else:
+        buffer = policy.make_buffer(256, N_ENVS, seed)
     Collector(policy, make_env(case), buffer, seed=seed).collect(n_step=n_step)
     return buffer
 

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from guerdon.data import ReplayBuffer
+
 GAMMA = 0.5
 TARGETS = {
     # With a value of 10 everywhere: reward + 0.5 * 10, but not beyond what is terminated.
@@ -21,7 +23,7 @@ TARGETS = {
 
 def five_steps(policy: Any) -> Any:
     """A buffer that holds them."""
-    buffer = policy.make_buffer(8, 1, 0)
+    buffer = ReplayBuffer(8, seed=0) if policy.on_policy else policy.make_buffer(8, 1, 0)
     shape, space = policy.observation_space.shape, policy.action_space
     for i in range(5):
         act = np.zeros(space.shape, space.dtype)
@@ -51,4 +53,4 @@ def answer(network: Any, bias: str, *values: float) -> None:
 def processed(policy: Any, buffer: Any, batch_size: int = 0) -> Any:
     """What `process_fn` gives for all rows in time order."""
     batch, indices = policy.read(batch_size, buffer, policy.fields)
-    return policy.process_fn(batch, buffer, indices)
+    return policy.process_fn(batch.to_device(policy.device), buffer, indices)

@@ -4,16 +4,11 @@ import torch
 
 from guerdon.data.batch import Batch
 from guerdon.policy import advantages, create_policy
-from guerdon.policy.advantages import half, index_rows, minibatches, with_advantages
+from guerdon.policy.advantages import half, index_rows, minibatches
 from tests.policy.cases import CASES, collected, make_policy, spaces_of, warmed_up
-from tests.policy.hand import GAMMA, answer, five_steps
+from tests.policy.hand import GAMMA, answer, five_steps, processed
 
 BOTH = {name: spaces_of(CASES[name].env) for name in ("ppo", "ppo_continuous")}
-
-
-def computed(policy, buffer):
-    batch, indices = buffer.rollout(policy.fields)
-    return with_advantages(policy, policy.model, policy.actions, batch, buffer, indices)
 
 
 @pytest.mark.parametrize("where", BOTH.values(), ids=BOTH)
@@ -32,7 +27,7 @@ def computed(policy, buffer):
 def test_terminated_stops_the_bootstrap_and_truncated_does_not(where, type_, gae_lambda, expected):
     policy = create_policy({"type": type_, "gamma": GAMMA, "gae_lambda": gae_lambda}, *where)
     answer(policy.model, "value_head.bias", 10.0)
-    rows = computed(policy, five_steps(policy))
+    rows = processed(policy, five_steps(policy))
     assert rows.advantage.tolist() == expected
     assert rows.returns.tolist() == [each + 10.0 for each in expected]
     assert rows.value.tolist() == [10.0] * 5
@@ -43,13 +38,13 @@ def test_next_observations_are_looked_at_only_where_no_row_follows():
     asked = []
     critic = policy.model.critic
     policy.model.critic = lambda obs: asked.append(obs) or critic(obs)
-    computed(policy, five_steps(policy))
+    processed(policy, five_steps(policy))
     assert [obs[:, 0].tolist() for obs in asked] == [[3.5, 5.0]]
 
 
 def test_log_probabilities_are_those_of_the_policy_as_it_is():
     policy, buffer = warmed_up(CASES["ppo"])
-    rows = computed(policy, buffer)
+    rows = processed(policy, buffer)
     chances = torch.softmax(policy.model(rows.obs)["logit"], -1)
     chosen = chances[torch.arange(len(rows.act)), rows.act].log()
     torch.testing.assert_close(rows.log_prob, chosen)
@@ -60,7 +55,7 @@ def test_rows_are_those_of_the_buffer_in_time_order():
     policy = make_policy(CASES["ppo"])
     buffer = collected(policy, CASES["ppo"])
     batch, indices = buffer.rollout()
-    rows = computed(policy, buffer)
+    rows = processed(policy, buffer)
     stored = buffer[indices[batch.mask]]
     np.testing.assert_array_equal(rows.obs, stored.obs)
     np.testing.assert_array_equal(rows.act, stored.act)
@@ -69,17 +64,29 @@ def test_rows_are_those_of_the_buffer_in_time_order():
 @pytest.mark.parametrize("name", ["ppo", "ppo_continuous"])
 def test_many_rows_are_computed_in_pieces(name, monkeypatch):
     policy, buffer = warmed_up(CASES[name])
-    whole = computed(policy, buffer)
+    whole = processed(policy, buffer)
     monkeypatch.setattr(advantages, "CHUNK", 7)
-    pieces = computed(policy, buffer)
+    pieces = processed(policy, buffer)
     for key in ("log_prob", "value", "advantage", "returns"):
         torch.testing.assert_close(whole[key], pieces[key], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.float16, np.float64])
+def test_rewards_of_any_type_become_single_precision(dtype):
+    policy = create_policy({"type": "ppo"}, *BOTH["ppo"])
+    buffer = five_steps(policy)
+    expected = processed(policy, buffer).advantage
+    batch, indices = buffer.rollout(policy.fields)
+    batch = batch.replace(rew=batch.rew.astype(dtype)).to_device(policy.device)
+    advantage = policy.process_fn(batch, buffer, indices).advantage
+    assert advantage.dtype == torch.float32
+    assert torch.equal(advantage, expected)
 
 
 def test_a_shared_encoder_gives_the_same_values_both_ways():
     config = {"type": "ppo", "gamma": GAMMA, "model": {"hidden": [4], "share_encoder": True}}
     policy = create_policy(config, *BOTH["ppo"])
-    rows = computed(policy, five_steps(policy))
+    rows = processed(policy, five_steps(policy))
     obs = torch.tensor([[3.5] * 4, [5.0] * 4])
     with torch.no_grad():
         ends = policy.model(obs)["value"]

@@ -10,7 +10,7 @@ from torch import nn
 
 from guerdon.collect import Collector
 from guerdon.config.errors import ConfigError
-from guerdon.data import Batch, ListReplayBuffer
+from guerdon.data import Batch, Rollout
 from guerdon.envs import make_vec
 from guerdon.nn import ActorCritic, QNetwork, register_model
 from guerdon.policy import DQN, POLICIES, Policy, create_policy, register_policy
@@ -18,6 +18,7 @@ from guerdon.reward import make_reward
 from guerdon.training.evaluation import evaluate
 from tests.policy.cases import (
     CASES,
+    N_ENVS,
     assert_same_weights,
     collected,
     hashed,
@@ -339,7 +340,7 @@ def test_a_policy_reads_what_it_and_the_reward_need_and_nothing_else():
 
 def test_a_new_reward_in_the_place_of_a_deleted_one_gets_its_own_fields():
     policy, buffer = warmed_up(CASES["ppo"])
-    for field in ("truncated", "obs_next") * 5:
+    for field in ("truncated", "done") * 5:
         seen = []
 
         def rule(data, seen=seen):
@@ -416,10 +417,14 @@ def test_a_learning_rate_is_constant_if_nobody_asks():
     assert policy.optimizers["model"].learning_rate == policy.config.learning_rate
 
 
-def test_a_buffer_of_size_0_has_no_end():
-    buffer = make_policy(CASES["ppo"]).make_buffer(0, 2, 0)
-    assert isinstance(buffer, ListReplayBuffer)
-    assert buffer.n_envs == 2
+@pytest.mark.parametrize("size", [0, 10, 120])
+def test_an_on_policy_buffer_is_a_rollout_that_grows(size):
+    policy = make_policy(CASES["ppo"])
+    buffer = policy.make_buffer(size, N_ENVS, 0, history=2)
+    assert isinstance(buffer, Rollout)
+    assert (buffer.n_envs, buffer.history) == (N_ENVS, 2)
+    collected = Collector(policy, make_env(CASES["ppo"]), buffer).collect(n_step=120)
+    assert len(buffer) == collected.n_step >= 120
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -188,7 +188,8 @@ def test_an_on_policy_class_sees_every_transition_of_the_rollout_once_an_epoch()
     policy.update(32, buffer, repeat=2)
     env.close()
     shown = torch.cat([data["obs"] for data in policy.seen])
-    stored = torch.from_numpy(buffer[buffer.stored_rows()].obs)
+    batch, _ = buffer.rollout()
+    stored = torch.from_numpy(batch.obs[batch.mask])
     assert len(policy.seen) == 2 * round(len(stored) / 32)
     for half in shown.chunk(2):
         assert torch.equal(half.unique(dim=0), stored.unique(dim=0))
@@ -227,7 +228,8 @@ def test_advantages_are_computed_from_rewards_as_they_are_read():
     buffer = policy.make_buffer(100, 1, 0)
     Collector(policy, env, buffer, seed=0).collect(n_step=5)
     env.close()
-    rows = buffer[buffer.stored_rows()]
+    rows = buffer.rollout()[0][:, 0]
+    assert rows.mask.all()
     with torch.no_grad():
         values = policy._model(torch.from_numpy(rows.obs_next))["value"].numpy()
     reward = make_reward({"type": "constant", "value": 3.0})
@@ -507,11 +509,11 @@ def test_it_goes_on_where_it_was_saved(tutorial):
     policies[0].advance(60, 0.1)
     policies[1].load_training_state(policies[0].training_state())
     assert policies[1]._eps == policies[0]._eps < 0.95
-    state = buffer.state_dict()
+    state = buffer.training_state()
     losses, actions = [], []
     for policy in policies:
         again = ReplayBuffer(200, n_envs=2)
-        again.load_state_dict(state)
+        again.load_training_state(state)
         losses.append([policy.update(16, again)["train/total_loss"] for _ in range(3)])
         actions.append(act(policy, 30).act.tolist())
     assert losses[0] == losses[1]

@@ -20,9 +20,9 @@ def make(gae_lambda=0.5, model=None, **options):
 
 
 def processed(policy, buffer, reward):
-    batch, indices = buffer.rollout(policy.fields)
-    batch = reward.resolve(batch, indices, buffer)
-    return batch, policy.process_fn(batch, reward.view(buffer), indices)
+    batch, indices = policy.read(0, buffer, policy.fields + reward.fields)
+    batch = reward.resolve(reward.transform(batch, indices, buffer).to_device(policy.device))
+    return batch, policy.process_fn(batch, reward.view(buffer, policy.device), indices)
 
 
 @pytest.mark.parametrize("coefficient", [1.0, 0.1])
@@ -67,8 +67,9 @@ def test_rollouts_with_ends_of_all_kinds_are_as_by_hand(episodic):
     assert not batch.mask.all()
     assert batch.terminated[batch.mask].any()
     with torch.no_grad():
-        value = policy.intrinsic.value(torch.tensor(batch.obs)).numpy()
-        last = policy.intrinsic.value(torch.tensor(buffer.rollout()[0].obs_next)).numpy()
+        value = policy.intrinsic.value(batch.obs).numpy()
+        last = policy.intrinsic.value(batch.obs_next).numpy()
+    batch = batch.to_numpy()
     expected = np.zeros(batch.mask.shape)
     for env in range(batch.mask.shape[1]):
         steps = np.flatnonzero(batch.mask[:, env])

@@ -64,6 +64,11 @@ def filled(policy, env):
     return buffer
 
 
+def transitions(buffer):
+    batch, _ = buffer.rollout()
+    return batch[batch.mask]
+
+
 @pytest.mark.parametrize("name", POLICIES)
 def test_its_networks_are_made_for_what_it_sees(name):
     policy, _ = made(name, ["state"])
@@ -81,11 +86,13 @@ def test_it_acts_and_learns_alike_whatever_the_other_parts_show(name):
     buffer = filled(actor, env)
     scrambled = copy.deepcopy(buffer)
     noise = np.random.default_rng(0)
-    for part in (scrambled.obs, scrambled.obs_next):
-        shown = part["base_camera"]
-        shown[:] = noise.integers(0, 256, shown.shape, np.uint8)
-    one, two = buffer[buffer.stored_rows()], scrambled[scrambled.stored_rows()]
+    finals = getattr(scrambled, "_finals", {})  # a replay buffer has them in a table of their own
+    for path, column in [*scrambled._columns.items(), *finals.items()]:
+        if path[-1] == "base_camera":
+            column[:] = noise.integers(0, 256, column.shape, np.uint8)
+    one, two = transitions(buffer), transitions(scrambled)
     assert (one.obs.base_camera != two.obs.base_camera).any()
+    assert (one.obs_next.base_camera != two.obs_next.base_camera).any((1, 2, 3)).all()
     for _ in range(3):
         policy.update(16, buffer)
         other.update(16, scrambled)
@@ -103,7 +110,7 @@ def test_what_it_sees_matters(name):
         policy.update(16, filled(policy, env))
         policy.eval()
         network = policy.actor if hasattr(policy, "actor") else policy.model
-        obs = filled(policy, env).sample(0)[0].obs
+        obs = transitions(filled(policy, env)).obs
         with torch.no_grad():
             before = network(policy.observation(obs))
             for key in ("state", "base_camera"):
@@ -116,7 +123,7 @@ def test_what_it_sees_matters(name):
 @pytest.mark.parametrize("name", ["ppo", "sac"])
 def test_how_likely_actions_are_does_not_depend_on_other_parts(name):
     policy, env = made(name, ["state"])
-    rows = filled(policy, env).sample(0)[0]
+    rows = transitions(filled(policy, env))
     act = torch.as_tensor(rows.act)
     one = policy.log_prob(rows.obs, act)
     dark = rows.obs.replace(base_camera=np.zeros_like(rows.obs.base_camera))
@@ -125,7 +132,7 @@ def test_how_likely_actions_are_does_not_depend_on_other_parts(name):
 
 def test_normalisers_see_what_the_policy_sees():
     policy, env = made("ppo", ["state"], normalize_obs=True)
-    rows = filled(policy, env).sample(0)[0]
+    rows = transitions(filled(policy, env))
     policy.normalize_by(rows.obs)
     normalizer = next(m.normalizer for m in policy.modules() if hasattr(m, "normalizer"))
     np.testing.assert_allclose(normalizer.mean.numpy(), rows.obs.state.mean(0), atol=1e-2)

@@ -10,13 +10,14 @@ import pytest
 import torch
 
 from guerdon.policy import DQN, POLICIES
-from guerdon.reward import make_reward
+from guerdon.reward import Setting, make_reward
 from tests.policy.cases import CASES, hashed, twin, warmed_up
 from tests.policy.reference import gradient, targets, watched_update
 
 EXCLUDED: dict[str, str] = {}
 """Built-in policies that the law is not tested for, and why."""
 
+CPU = torch.device("cpu")
 HASH = {"type": "function", "target": hashed, "fields": ("obs",)}
 REWARDS = {
     # Small: far from its target, the gradient of DQN's Huber loss is the same for all targets.
@@ -60,8 +61,8 @@ def warm():
 
 
 def make(name, buffer):
-    reward = make_reward(REWARDS[name], gamma=0.9)
-    if reward.learns:
+    reward = make_reward(REWARDS[name], Setting(gamma=0.9))
+    if reward.collects:
         reward.collect_data(buffer.rollout()[0])
         reward.train()
     return reward
@@ -132,13 +133,15 @@ def test_what_the_environment_paid_and_each_term_are_kept(case, name, warm):
 
     seen = watched_update(policy, buffer, reward)
 
-    batch, real = seen.read, seen.read.get("mask", np.ones(seen.indices.shape, bool))
+    batch = seen.read.to_numpy()
+    real = batch.get("mask", np.ones(seen.indices.shape, bool))
     rows = seen.indices[real]
-    np.testing.assert_array_equal(batch.rew_env[real], buffer[rows].rew)
+    np.testing.assert_array_equal(batch.rew_env[real], buffer[rows].rew.astype(np.float32))
     expected = resolved(name, buffer, reward)[rows]
     np.testing.assert_allclose(batch.rew[real], expected, rtol=1e-6, atol=1e-6)
     random = hashed(buffer[rows])
-    terms = {"env": buffer[rows].rew, "random": random, "function": random}
+    env = buffer[rows].rew.astype(np.float32)
+    terms = {"env": env, "random": random, "function": random}
     assert set(batch.rew_terms.keys()) == set(reward.terms)
     for term, (model, _) in reward.terms.items():
         value = np.float32(model.config.value) if term == "constant" else terms[term]
@@ -182,9 +185,9 @@ def test_a_reward_that_changes_tomorrow_changes_old_transitions(warm):
         {"type": "function", "target": lambda data: np.full(data.rew.shape, worth["value"])}
     )
     rows = buffer.stored_rows()[:3]
-    assert reward.view(buffer).rew[rows].tolist() == [1.0, 1.0, 1.0]
+    assert reward.view(buffer, CPU).rew[rows].tolist() == [1.0, 1.0, 1.0]
     worth["value"] = -7.0
-    assert reward.view(buffer).rew[rows].tolist() == [-7.0, -7.0, -7.0]
+    assert reward.view(buffer, CPU).rew[rows].tolist() == [-7.0, -7.0, -7.0]
 
 
 # --- what `process_fn` sees of the buffer
@@ -211,7 +214,7 @@ class TwoStep(DQN):
         after = buffer[(indices + 2) % length]
         assert np.array_equal(after.obs, buffer.obs[(indices + 2) % length])
         with torch.no_grad():
-            best = self.model(self.observation(after.obs))["logit"].max(-1).values.numpy()
+            best = self.model(self.observation(after.obs))["logit"].max(-1).values
         gamma = self.config.gamma
         rewards = buffer.rew[(indices + 1) % length]
         batch.returns = batch.rew + gamma * rewards + gamma**2 * best
@@ -238,7 +241,7 @@ def test_the_documented_two_step_process_fn_sees_resolved_rewards(line):
 
 def test_every_way_to_read_the_view_gives_resolved_rewards(line):
     _, buffer = line
-    view = make_reward({"type": "constant", "value": 7.0}).view(buffer)
+    view = make_reward({"type": "constant", "value": 7.0}).view(buffer, CPU)
     rows = np.array([1, 4])
     assert view.rew[rows].tolist() == [7.0, 7.0]
     assert view[rows].rew.tolist() == [7.0, 7.0]
@@ -252,7 +255,7 @@ def test_every_way_to_read_the_view_gives_resolved_rewards(line):
 
 def test_everything_else_of_the_view_is_the_buffers_own(line):
     _, buffer = line
-    view = make_reward(HASH).view(buffer)
+    view = make_reward(HASH).view(buffer, CPU)
     assert len(view) == len(buffer) == 10
     np.testing.assert_array_equal(view.obs, buffer.obs)
     np.testing.assert_array_equal(view.get(np.array([3]), "obs_next"), np.full((1, 4), 4.0))

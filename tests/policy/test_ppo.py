@@ -124,11 +124,8 @@ def test_the_actions_of_good_rows_become_more_likely():
 def test_continuous_actions_are_learned_as_they_were_drawn():
     policy = make(BOX)
     buffer = collected(policy, CASES["ppo_continuous"])
-    batch, indices = buffer.rollout(policy.fields)
-    stored = batch.policy.raw.copy()
-    stored[:] = 100.0  # far outside the bounds, as a clipped action never is
-    batch.policy.raw = stored
-    assert (policy.process_fn(batch, buffer, indices).act == 100.0).all()
+    buffer.policy.raw[:] = 100.0  # far outside the bounds, as a clipped action never is
+    assert (processed(policy, buffer).act == 100.0).all()
 
 
 def test_while_testing_it_takes_the_mean_and_the_most_likely():
@@ -138,11 +135,6 @@ def test_while_testing_it_takes_the_mean_and_the_most_likely():
     policy = make(BOX).eval()
     answer(policy.model, "head.linear.bias", 0.5)
     assert policy(Batch(obs=np.zeros((3, 3), np.float32))).act.tolist() == [[0.5]] * 3
-
-
-def test_it_reads_no_next_observations_for_its_batch():
-    assert "obs_next" not in make().fields
-    assert "policy" in make(BOX).fields
 
 
 def test_an_update_tells_the_usual_numbers():

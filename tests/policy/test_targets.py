@@ -7,6 +7,8 @@ from guerdon.policy import create_policy
 from guerdon.policy.targets import with_returns
 from tests.policy.cases import CASES, spaces_of
 
+CPU = torch.device("cpu")
+
 
 @pytest.fixture
 def policy():
@@ -22,7 +24,7 @@ def test_rows_are_kept_as_they_are(policy):
         obs=numbers([1.0], [2.0]), act=numbers(0, 1, dtype=np.int64), rew=numbers(3.0, 4.0),
         terminated=numbers(True, False, dtype=bool), obs_next=numbers([5.0], [6.0]),
     )  # fmt: skip
-    rows = with_returns(policy, batch)
+    rows = with_returns(policy, batch.to_device(CPU))
     assert rows.obs.tolist() == [[1.0], [2.0]]
     assert rows.act.tolist() == [0, 1]
     assert rows.returns.tolist() == [3.0, 4.0]
@@ -43,7 +45,7 @@ def segments(**changes):
         "obs_next": 100 + np.arange(12, dtype=np.float32).reshape(3, 4, 1),
         "mask": mask,
     }
-    return Batch(**{**fields, **changes})
+    return Batch(**{**fields, **changes}).to_device(CPU)
 
 
 def test_segments_become_rows(policy):
@@ -58,7 +60,7 @@ def test_segments_become_rows(policy):
 def test_nothing_that_is_masked_counts(policy):
     clean, dirty = segments(), segments()
     for key in ("rew", "obs", "obs_next"):
-        dirty[key][~dirty.mask] = np.nan
+        dirty[key][~dirty.mask] = torch.nan
     one, other = with_returns(policy, clean), with_returns(policy, dirty)
     for key in ("returns", "discount", "obs", "obs_next"):
         assert one[key].tolist() == other[key].tolist(), key
@@ -74,9 +76,8 @@ def test_nested_observations_are_taken_part_by_part(policy):
 
 @pytest.mark.parametrize("rew", [np.float64, np.float32, np.int64, np.float16], ids=str)
 def test_rewards_of_any_type_become_single_precision(policy, rew):
-    whole = segments()
-    for batch in (whole[0], segments(rew=whole.rew.astype(rew))):
-        batch.rew = batch.rew.astype(rew)
+    whole = segments(rew=segments().rew.numpy().astype(rew))
+    for batch in (whole[0], whole):
         returns = with_returns(policy, batch).returns
         assert returns.dtype == torch.float32
         assert returns[-1] == 4.0
@@ -85,9 +86,3 @@ def test_rewards_of_any_type_become_single_precision(policy, rew):
 def test_weights_pass_through(policy):
     rows = with_returns(policy, segments(weight=numbers(0.1, 0.2, 0.3, 0.4)))
     assert rows.weight.tolist() == pytest.approx([0.1, 0.2, 0.3, 0.4])
-
-
-def test_tensors_are_taken_too(policy):
-    rows = with_returns(policy, segments()[0].to_torch())
-    assert rows.returns.tolist() == [1.0, 2.0, 3.0, 4.0]
-    assert rows.discount.tolist() == [0.5] * 4

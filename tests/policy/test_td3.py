@@ -86,8 +86,7 @@ def test_targets_go_the_share_tau_of_the_way():
 
 def test_the_actor_climbs_the_first_critic():
     policy, buffer = warmed_up(CASES["td3"])
-    batch, indices = policy.read(64, buffer, policy.fields)
-    rows = policy.process_fn(batch, buffer, indices)
+    rows = processed(policy, buffer, 64)
 
     def value():
         with torch.no_grad():

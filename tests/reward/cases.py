@@ -3,12 +3,15 @@
 from typing import Any
 
 import numpy as np
+import torch
 
 from guerdon.data import Batch, ReplayBuffer
 
+CPU = torch.device("cpu")
+
 
 def transitions(n_rows: int = 4) -> Batch:
-    """Rows that the environment paid 1, 2, 3, ... for."""
+    """Rows with the rewards 1, 2, 3, ..."""
     numbers = np.arange(n_rows, dtype=np.float32)
     return Batch(
         obs=np.stack([numbers, -numbers], 1),
@@ -23,14 +26,12 @@ def transitions(n_rows: int = 4) -> Batch:
 def filled_buffer(n_rows: int = 4) -> ReplayBuffer:
     """A buffer that holds them."""
     buffer = ReplayBuffer(n_rows, seed=0)
-    rows = transitions(n_rows)
-    for i in range(n_rows):
-        buffer.add(rows[i])
+    buffer.extend(transitions(n_rows))
     return buffer
 
 
 def first_number(data: Any) -> Any:
-    """A user's rule."""
+    """A user's reward function."""
     return data.obs[..., 0]
 
 

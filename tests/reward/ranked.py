@@ -1,10 +1,13 @@
-"""Data for tests of rewards that learn from better and worse segments."""
+"""Data for tests of rewards that are learned from pairs of segments."""
+
+import copy
 
 import numpy as np
 from gymnasium import spaces
 
 from guerdon.data import Batch, Demonstrations
 from guerdon.reward import Setting
+from guerdon.reward.items import from_batch
 
 VECTOR = spaces.Box(-np.inf, np.inf, (2,), np.float32)
 IMAGE = spaces.Box(0, 255, (3, 12, 12), np.uint8)
@@ -17,7 +20,7 @@ def setting(observation_space=VECTOR, action_space=TWO, n_envs=2, seed=3):
 
 
 def rows(shape, quality=0.0, observation_space=VECTOR, action_space=TWO, seed=0):
-    """Transitions that pay the first number of their observation, or the brightness of an image."""
+    """Transitions whose reward is the first number of the observation, or an image's brightness."""
     generator = np.random.default_rng(seed)
     noise = generator.normal(size=(*shape, *observation_space.shape))
     if observation_space.dtype == np.uint8:
@@ -41,16 +44,16 @@ def rows(shape, quality=0.0, observation_space=VECTOR, action_space=TWO, seed=0)
     )
 
 
-def rollout(shape, **options):
-    """A rollout whose episodes go on after it."""
+def rollout(shape, first=(), ends=(), **options):
+    """Fresh transitions [T, n_envs], with the times at which episodes begin and end."""
+    times = np.arange(shape[0])
     data = rows(shape, **options)
-    cut = np.zeros(shape, bool)
-    cut[-1] = True
-    return data.replace(mask=np.ones(shape, bool), cut=cut)
+    marks = [np.repeat(np.isin(times, at)[:, None], shape[1], 1) for at in (first, ends)]
+    return data.replace(mask=np.ones(shape, bool), first=marks[0], terminated=marks[1])
 
 
 def demonstrations(qualities=(0, 1, 2, 3, 4, 5, 6, 7, 8, 9), lengths=None, noise=None, **options):
-    """Episodes, each the better the larger its quality."""
+    """Episodes, the better the larger their quality."""
     lengths = lengths or [40] * len(qualities)
     episodes = [
         rows((length,), quality / 3, seed=number, **options)
@@ -71,3 +74,28 @@ def same_states(left, right):
     if isinstance(left, list | tuple):
         return len(left) == len(right) and all(map(same_states, left, right))
     return bool(np.array_equal(np.asarray(left), np.asarray(right)))
+
+
+def correlation(model):
+    """Correlation of estimated and true rewards."""
+    data = rows((500,), seed=99)
+    return np.corrcoef(model.estimate(data).rew, data.rew)[0, 1]
+
+
+def check_estimate(model):
+    """Check that an estimate is pure, scores every row by itself, and takes lists."""
+    data = rows((4, 3), seed=7)
+    before, state = copy.deepcopy(data), copy.deepcopy(model.training_state())
+    rew = model.estimate(data).rew
+    assert rew.shape == (4, 3)
+    np.testing.assert_array_equal(model.estimate(data).rew, rew)
+    np.testing.assert_allclose(model.estimate(data[1:3]).rew, rew[1:3], rtol=1e-4, atol=1e-5)
+    order = np.array([2, 0, 3, 1])
+    np.testing.assert_allclose(model.estimate(data[order]).rew, rew[order], rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(model.estimate(data.replace(rew=data.rew + 5)).rew, rew)
+    items = model.estimate(from_batch(data[0]))
+    assert isinstance(items, list)
+    found = [float(item["reward"]) for item in items]
+    np.testing.assert_allclose(found, rew[0], rtol=1e-4, atol=1e-5)
+    assert same_states(model.training_state(), state)
+    assert data == before

@@ -1,4 +1,4 @@
-"""A lamp with a camera, classifiers that say how bright it is, and fits on disk to go on from."""
+"""A lamp with a camera, classifiers of its brightness, and fits on disk."""
 
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from guerdon.data import Batch
 from guerdon.data.frames import Trajectory, load_frames, write_trajectory
 from guerdon.nn.classifier import BinaryRewardClassifier, ClassifierConfig
 from guerdon.nn.init import seeded
+from guerdon.reward import Setting
 from guerdon.reward.classifier import ClassifierReward
 from guerdon.training.checkpoints import save_checkpoint
 
@@ -93,15 +94,16 @@ gymnasium.register(RESETS_LATER, Lamp, vector_entry_point=lamps_that_reset_later
 
 
 class FirstPixel(nn.Module):
-    """Its probability of success is the first pixel, over 255, or any function of it.
+    """Its probability of success is a function of the first pixel over 255.
 
     Attributes:
-        frames: How many it was asked about, by call.
+        frames: Number of frames of each call.
     """
 
     def __init__(self, function: Any = lambda value: value, key: str = "base_camera") -> None:
         super().__init__()
         self.function, self.key = function, key
+        self.unused = nn.Parameter(torch.zeros(1))  # an optimizer needs one
         self.frames: list[int] = []
 
     def forward(self, images: Any) -> torch.Tensor:
@@ -110,7 +112,7 @@ class FirstPixel(nn.Module):
 
 
 def meta_of(**changes: Any) -> dict[str, Any]:
-    """What a fit says of a classifier; changes of the model are those of its config."""
+    """Metadata of a fit; other changes than its keys are those of the network's config."""
     model = {"image_size": [3, SIZE, SIZE], "width": 4, "hidden_dim": 8, "num_spatial_blocks": 2}
     known = {
         "threshold": 0.5, "temperature": 1.0, "target_fpr": 0.01, "validation": {},
@@ -124,9 +126,9 @@ def meta_of(**changes: Any) -> dict[str, Any]:
 
 
 def said_of(*frames: tuple[Any, int]) -> dict[str, Any]:
-    """What a fit keeps of held-out frames: probabilities by member, and how many frames have them.
+    """Held-out predictions of a fit, from probabilities by member and their number of frames.
 
-    Those of the first half of the arguments show a success.
+    The first half of the arguments are successes.
     """
     said = np.repeat([np.ravel(probability) for probability, _ in frames],
                      [number for _, number in frames], axis=0)  # fmt: skip
@@ -135,18 +137,37 @@ def said_of(*frames: tuple[Any, int]) -> dict[str, Any]:
     return {"logits": logits.astype(np.float32), "labels": np.arange(len(said)) < half}
 
 
-def reader(*members: nn.Module, meta: dict[str, Any] | None = None, **options: Any) -> Any:
-    """A reward of classifiers whose every word is known."""
-    model = ClassifierReward(options)
+def reader(
+    *members: nn.Module,
+    meta: dict[str, Any] | None = None,
+    setting: Setting | None = None,
+    **options: Any,
+) -> Any:
+    """A reward of classifiers whose predictions are known."""
+    model = ClassifierReward(options, setting)
     model.members = list(members) or [FirstPixel()]  # type: ignore[arg-type]
     model.meta = meta or meta_of()
+    return model
+
+
+def refitted(model: Any, function: Any) -> FirstPixel:
+    """Make it reject successes for which a function of the first pixel is low."""
+    refit = model._start_refit()
+    refit.network, refit.trained = FirstPixel(function), 1
+    return refit.network  # type: ignore[no-any-return]
+
+
+def loaded(saved: dict[str, Any], setting: Setting | None = None, **options: Any) -> Any:
+    """A reward of saved classifiers."""
+    model = ClassifierReward(options, setting)
+    model.load_training_state(saved)
     return model
 
 
 def weights(number: int = 1, seed: int = 0, **changes: Any) -> dict[str, Any]:
     """The part ``classifier`` of a checkpoint, with random weights.
 
-    Unless the threshold is given, half of the pictures of a lamp pass it.
+    Unless the threshold is given, half of the images of a lamp pass it.
     """
     meta = meta_of(**changes)
     with seeded(seed):
@@ -164,14 +185,14 @@ def weights(number: int = 1, seed: int = 0, **changes: Any) -> dict[str, Any]:
 
 
 def write_fit(folder: Any, number: int = 1, seed: int = 0, **changes: Any) -> str:
-    """A folder as a fit leaves it, with random weights."""
+    """The folder of a fit with random weights."""
     save_checkpoint(folder, 1, {"classifier": weights(number, seed, **changes)}, keep=1)
     (folder / "fit.yaml").write_text("{}\n")
     return str(folder)
 
 
 def write_data(root: Path, number: int = 12, seed: int = 0) -> dict[str, str]:
-    """Trajectories of what a lamp shows, bright in every second one; their folders."""
+    """Write trajectories of a lamp that is bright in every second one; return their folders."""
     generator = np.random.default_rng(seed)
     folders = {f"{kind}_dir": root / kind for kind in ("positive", "negative")}
     for folder in folders.values():
@@ -189,7 +210,7 @@ def write_data(root: Path, number: int = 12, seed: int = 0) -> dict[str, str]:
 
 
 def digests_of(data: dict[str, str]) -> list[str]:
-    """What a fit would say of the trajectories in these folders; nothing if there are none."""
+    """Digests of the trajectories in these folders; none if there are no such folders."""
     folders = [data["positive_dir"], data["negative_dir"]]
     if not all(Path(folder).is_dir() for folder in folders):
         return []
@@ -197,7 +218,7 @@ def digests_of(data: dict[str, str]) -> list[str]:
 
 
 def pictures(levels: Any) -> np.ndarray:
-    """Pictures [..., SIZE, SIZE, 3] with these first pixels."""
+    """Images [..., SIZE, SIZE, 3] with these first pixels."""
     levels = np.asarray(levels)
     shown = np.zeros((*levels.shape, SIZE, SIZE, 3), np.uint8)
     shown[..., 0, 0, 0] = levels
@@ -205,7 +226,7 @@ def pictures(levels: Any) -> np.ndarray:
 
 
 def episode(*levels: int, over: bool = True) -> Batch:
-    """Transitions [T] that lead to pictures with these first pixels; they begin in the dark."""
+    """Transitions [T] to images with these first pixels; the first observation is black."""
     number = len(levels)
     return Batch(
         obs=Batch(base_camera=pictures([0, *levels[:-1]])),

@@ -1,14 +1,18 @@
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 
 from guerdon.config.errors import ConfigError
+from guerdon.data import Batch, Demonstrations
 from guerdon.reward import (
     REWARDS,
     ConstantReward,
     EnvReward,
+    EpisodeRewardModel,
     RewardConfig,
     RewardModel,
+    Setting,
     create_reward_model,
     register_reward_model,
 )
@@ -23,21 +27,25 @@ class DoubleConfig(RewardConfig):
 class Double(RewardModel):
     Config = DoubleConfig
 
-    def estimate(self, data):
-        return data.replace(rew=data.rew * self.config.factor)
+    def score(self, batch):
+        assert isinstance(batch.rew, torch.Tensor)
+        return batch.rew * self.config.factor
 
 
 def test_a_model_is_made_by_its_name():
     model = create_reward_model({"type": "constant", "value": 3.0})
     assert isinstance(model, ConstantReward)
     assert model.config.value == 3.0
-    assert model.device == "cpu"
+    assert model.device == torch.device("cpu")
+    assert model.name == "constant"
+    assert Double({}).name == "double"
 
 
-def test_a_model_is_made_with_the_documented_arguments():
-    logger = object()
-    model = create_reward_model({"type": "env"}, "cpu", logger)
-    assert model.tb_logger is logger
+def test_a_model_is_made_for_a_setting():
+    setting = Setting(seed=3, device="meta")
+    model = create_reward_model({"type": "env"}, setting)
+    assert model.setting is setting
+    assert model.device == torch.device("meta")
 
 
 def test_models_are_registered_by_a_decorator_or_by_a_call():
@@ -55,6 +63,8 @@ def test_models_are_registered_by_a_decorator_or_by_a_call():
 def test_an_unknown_model_is_an_error_that_names_the_nearest():
     with pytest.raises(ConfigError, match="constant"):
         create_reward_model({"type": "constnt"})
+    with pytest.raises(ValueError, match=r"needs 'type': one of .*constant"):
+        create_reward_model({})
 
 
 def test_an_unknown_option_is_refused():
@@ -66,49 +76,134 @@ def test_a_model_takes_a_config_or_a_dictionary():
     assert Double({"factor": 4.0}).config == Double(DoubleConfig(factor=4.0)).config
 
 
-def test_a_model_has_to_say_how_it_estimates():
-    with pytest.raises(NotImplementedError, match="neither score"):
+def test_a_model_has_to_implement_score():
+    with pytest.raises(NotImplementedError, match=r"RewardModel does not implement score\(\)"):
         RewardModel({}).estimate(transitions())
 
 
 def test_most_models_need_no_data_and_no_training():
     model = EnvReward({})
     model.collect_data(transitions())
-    model.train()
+    assert model.pretrain() is None
+    assert model.train() is None
+    model.prepare_training()
     model.clear_data(3)
-    assert not model.learns
-    assert model.state_dict() == {}
-    model.load_state_dict({})
+    assert model.fitted
+    assert (model.fields, model.collects, model.requirements(model.config)) == ((), (), set())
+    assert model.training_state() == model.portable_state() == {}
+    model.load_training_state({})
 
 
 def test_demonstrations_are_refused_by_models_that_do_not_learn_from_them():
-    with pytest.raises(TypeError, match="EnvReward does not learn from demonstrations"):
+    with pytest.raises(TypeError, match="envreward does not learn from demonstrations"):
         EnvReward({}).load_expert_data(None)
 
 
 def test_a_state_for_a_model_without_one_is_refused():
-    with pytest.raises(ValueError, match="EnvReward keeps no state"):
-        EnvReward({}).load_state_dict({"weights": 1})
+    with pytest.raises(ValueError, match="envreward has no state"):
+        EnvReward({}).load_training_state({"weights": 1})
+
+
+# --- estimate
+
+
+def test_estimating_returns_what_it_was_given():
+    model, data = Double({}), transitions(2)
+    found = model.estimate(data)
+    assert isinstance(found.rew, np.ndarray)
+    assert found.rew.dtype == np.float32
+    assert data.rew.tolist() == [1.0, 2.0]
+    assert set(found.keys()) == set(data.keys())
+    tensors = model.estimate(data.to_torch())
+    assert isinstance(tensors.rew, torch.Tensor)
+    assert tensors.rew.tolist() == [2.0, 4.0]
+    listed = model.estimate([{"obs": np.zeros(2), "action": 0, "reward": 4.0}])
+    assert listed[0]["reward"] == 8.0
+
+
+@pytest.mark.parametrize("convert", [Batch.to_numpy, Batch.to_torch])
+def test_a_single_transition_has_a_single_reward(convert):
+    found = Double({}).estimate(convert(transitions(3))[1])
+    assert found.rew == 4.0
+    assert found.obs.tolist() == [1.0, -1.0]
+
+
+class Counted(EpisodeRewardModel):
+    """Reward: steps of the episode so far, times the action."""
+
+    fields = ("act",)
+    collects = ("obs",)
+    annotations = ("steps",)
+
+    def new_memory(self, n_envs):
+        return np.zeros(n_envs, int)
+
+    def annotate(self, batch, memory):
+        steps = []
+        for first in batch.first:
+            memory = np.where(first, 0, memory) + 1
+            steps.append(memory)
+        return {"steps": np.stack(steps), "unused": None}, memory
+
+    def score(self, batch):
+        return batch.steps * batch.act
+
+
+def test_transitions_of_no_run_are_annotated_as_whole_episodes():
+    data = transitions(5).replace(act=np.ones(5, int))
+    data.terminated = np.array([False, True, False, False, True])
+    assert Counted({}).estimate(data).rew.tolist() == [1, 2, 1, 2, 3]
+    assert "steps" not in Counted({}).estimate(data)
+    grid = Batch.stack([data, data.replace(truncated=data.act == 1)], axis=1)
+    assert Counted({}).estimate(grid).rew.T.tolist() == [[1, 2, 1, 2, 3], [1] * 5]
+    assert Counted({}).estimate(data.to_torch()).rew.tolist() == [1, 2, 1, 2, 3]
+    assert Counted({}).estimate(data[3]).rew == 1.0
+
+
+def test_annotations_that_are_there_are_used():
+    data = transitions(2).replace(act=np.ones(2, int), steps=np.array([7, 9]))
+    assert Counted({}).estimate(data).rew.tolist() == [7, 9]
+
+
+# --- settings of demonstrations
+
+
+def demonstrations(**options):
+    return Demonstrations([transitions(3)], **options)
+
+
+def test_a_setting_takes_the_spaces_of_demonstrations():
+    line, two = spaces.Box(-5, 5, (2,), np.float32), spaces.Discrete(4)
+    known = demonstrations(observation_space=line, action_space=two)
+    setting = Setting.of(known, seed=5)
+    assert (setting.observation_space, setting.action_space, setting.seed) == (line, two, 5)
+
+
+def test_a_setting_infers_spaces_but_never_the_number_of_actions():
+    setting = Setting.of(demonstrations(action_space=spaces.Discrete(9)))
+    assert setting.observation_space == spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    with pytest.raises(ValueError, match=r"how many actions there are: set their 'action_space'"):
+        Setting.of(demonstrations())
+    parts = {"a": np.zeros((3, 4, 4, 3), np.uint8), "b": np.zeros((3, 1))}
+    rows = transitions(3).replace(obs=parts, obs_next=parts, act=np.zeros((3, 2)))
+    setting = Setting.of(Demonstrations([rows]))
+    assert setting.observation_space["a"] == spaces.Box(0, 255, (4, 4, 3), np.uint8)
+    assert setting.observation_space["b"].shape == (1,)
+    assert setting.action_space == spaces.Box(-np.inf, np.inf, (2,), np.float32)
 
 
 # --- as_rewards
 
 
 def test_rewards_take_the_shape_of_others():
-    rewards = as_rewards(2.0, np.zeros((3, 2)))
-    assert rewards.dtype == np.float32
+    rewards = as_rewards(2.0, torch.zeros(3, 2))
+    assert rewards.dtype == torch.float32
     assert rewards.tolist() == [[2.0, 2.0]] * 3
 
 
-def test_arrays_stay_arrays_and_tensors_become_arrays():
-    assert as_rewards(np.array([1, 2]), np.zeros(2)).tolist() == [1.0, 2.0]
-    computed = torch.tensor([1.0, 2.0], requires_grad=True)
-    assert isinstance(as_rewards(computed, np.zeros(2)), np.ndarray)
-
-
-def test_beside_tensors_rewards_are_tensors():
+def test_rewards_become_float_tensors():
     like = torch.zeros(2, dtype=torch.float64)
-    for value in (2.0, np.array([2.0, 2.0])):
+    for value in (2.0, np.array([2.0, 2.0]), torch.tensor([2, 2]), [2, 2]):
         rewards = as_rewards(value, like)
         assert isinstance(rewards, torch.Tensor)
         assert rewards.dtype == torch.float32

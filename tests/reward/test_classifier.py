@@ -1,17 +1,20 @@
-"""A classifier of pictures decides what is a success, and nobody else does."""
+"""Rewards of predicted success, alone and in the updates of policies."""
 
 import copy
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
 
 from guerdon.collect import Collector
 from guerdon.config.errors import ConfigError
-from guerdon.data import Batch
+from guerdon.data import Batch, ReplayBuffer
 from guerdon.envs import make_vec
 from guerdon.policy import create_policy
-from guerdon.reward import Reward, Setting, Term, make_reward
+from guerdon.reward import Reward, Setting, Term, classifier, make_reward
 from guerdon.reward.classifier import ClassifierReward
 from tests.policy.cases import Case
 from tests.policy.reference import gradient, targets, watched_update
@@ -20,6 +23,7 @@ from tests.reward.seeing import (
     FirstPixel,
     Lamp,
     episode,
+    loaded,
     meta_of,
     pictures,
     reader,
@@ -27,10 +31,10 @@ from tests.reward.seeing import (
 )
 from tests.training.running import leaves, same
 
-# --- what a transition is worth
+# --- rewards of transitions
 
 
-def test_a_transition_is_scored_on_the_picture_that_it_leads_to():
+def test_a_transition_is_scored_by_the_image_it_leads_to():
     data = episode(0, 204, 51)
     rew = reader(terminate="never", reward_mode="per_step", reward_type="continuous").estimate(data)
     np.testing.assert_allclose(rew.rew, [0.0, 0.8, 0.2], atol=1e-6)
@@ -49,28 +53,28 @@ def test_a_continuous_success_pays_its_probability():
 @pytest.mark.parametrize(
     ("kind", "expected"), [("binary", [0, 1, 1, 0, 1]), ("continuous", [0.2, 0.6, 0.8, 0.4, 1.0])]
 )
-def test_every_frame_is_paid_for_if_that_is_asked_for(kind, expected):
+def test_per_step_pays_every_frame(kind, expected):
     model = reader(reward_mode="per_step", reward_type=kind)
     assert model.config.terminate == "never"
-    assert not model.decides
+    assert not model.ends_episodes
     rew = model.estimate(episode(51, 153, 204, 102, 255)).rew
     np.testing.assert_allclose(rew, expected, atol=1e-6)
 
 
-def test_an_episode_that_nothing_ends_pays_for_its_last_frame():
+def test_terminal_without_an_end_pays_the_last_frame():
     model = reader(terminate="never")
     np.testing.assert_array_equal(model.estimate(episode(200, 10, 200)).rew, [0, 0, 1])
     np.testing.assert_array_equal(model.estimate(episode(200, 10, 90)).rew, [0, 0, 0])
     np.testing.assert_array_equal(model.estimate(episode(200, 10, 200, over=False)).rew, [0, 0, 0])
 
 
-def test_paying_for_every_frame_cannot_end_the_episode():
+def test_per_step_cannot_end_the_episode():
     for terminate in ("read", "online"):
-        with pytest.raises(ConfigError, match=f"'reward.terminate' is {terminate}: where a succ"):
+        with pytest.raises(ConfigError, match=f"'reward.terminate' is {terminate}: a success "):
             ClassifierReward({"reward_mode": "per_step", "terminate": terminate})
 
 
-def test_the_threshold_is_that_of_the_fit_and_can_be_another():
+def test_the_threshold_is_that_of_the_fit_by_default():
     data = episode(102, 153, 204)
     said = {
         at: reader(meta=meta_of(threshold=at)).estimate(data).rew.tolist() for at in (0.3, 0.5, 0.7)
@@ -86,7 +90,7 @@ def test_a_probability_of_just_the_threshold_passes():
     np.testing.assert_array_equal(model.estimate(episode(152, 153)).rew, [0, 1])
 
 
-def test_the_temperature_makes_probabilities_milder():
+def test_logits_are_divided_by_the_temperature():
     model = reader(meta=meta_of(temperature=2.0), reward_mode="per_step", reward_type="continuous")
     odds = (0.8 / 0.2) ** 0.5
     np.testing.assert_allclose(model.estimate(episode(204)).rew, odds / (1 + odds), atol=1e-6)
@@ -97,12 +101,12 @@ def test_a_success_has_to_be_held():
     np.testing.assert_array_equal(rew, [0, 0, 0, 0, 0, 1, 0])
 
 
-def test_several_episodes_in_a_row_begin_with_nothing():
+def test_hold_restarts_with_every_episode():
     data = Batch.cat([episode(10, 200), episode(200, 200), episode(10, 10)])
     np.testing.assert_array_equal(reader(hold=2).estimate(data).rew, [0, 0, 0, 1, 0, 0])
 
 
-def test_rows_of_several_environments_have_episodes_of_their_own():
+def test_environments_have_separate_episodes():
     data = Batch.stack([episode(200, 10, 10), episode(10, 200, 10)], axis=1)
     np.testing.assert_array_equal(reader().estimate(data).rew, [[1, 0], [0, 1], [0, 0]])
 
@@ -110,20 +114,18 @@ def test_rows_of_several_environments_have_episodes_of_their_own():
 # --- ensembles and cameras
 
 
-def doubts(value):
+def half(value):
     return value / 2
 
 
-def test_an_ensemble_says_its_mean():
-    model = reader(
-        FirstPixel(), FirstPixel(doubts), reward_mode="per_step", reward_type="continuous"
-    )
+def test_an_ensemble_predicts_the_mean():
+    model = reader(FirstPixel(), FirstPixel(half), reward_mode="per_step", reward_type="continuous")
     np.testing.assert_allclose(model.estimate(episode(204, 51)).rew, [0.6, 0.15], atol=1e-6)
 
 
-def test_a_pessimistic_ensemble_takes_off_its_spread():
+def test_pessimism_subtracts_the_spread():
     def three(pessimism):
-        members = (FirstPixel(), FirstPixel(doubts), FirstPixel(lambda value: 0 * value))
+        members = (FirstPixel(), FirstPixel(half), FirstPixel(lambda value: 0 * value))
         return reader(*members, pessimism=pessimism, reward_mode="per_step",
                       reward_type="continuous")  # fmt: skip
 
@@ -135,18 +137,16 @@ def test_a_pessimistic_ensemble_takes_off_its_spread():
     assert three(2.0).estimate(data).rew == 0.0
 
 
-def test_pessimism_decides_what_passes():
+def test_pessimism_counts_for_the_threshold():
     data = episode(204)  # 0.8 and 0.4: a mean of 0.6, a spread of 0.2
     for pessimism, passes in ((0.0, 1), (0.4, 1), (0.6, 0)):
-        model = reader(FirstPixel(), FirstPixel(doubts), pessimism=pessimism)
+        model = reader(FirstPixel(), FirstPixel(half), pessimism=pessimism)
         np.testing.assert_array_equal(model.estimate(data).rew, passes)
 
 
-def test_it_looks_through_the_cameras_that_it_was_fitted_with():
+def test_it_uses_the_cameras_of_the_fit():
     keys = ["left", "right"]
-    saved = weights(image_keys=keys, threshold=0.5)
-    model = ClassifierReward({"reward_mode": "per_step", "reward_type": "continuous"})
-    model.load_state_dict(saved)
+    model = loaded(weights(image_keys=keys, threshold=0.5))
     shown = {key: pictures([9, 99]) for key in ("right", "other", "left")}
     said = model.probability(shown)
     assert model.image_keys == keys
@@ -160,9 +160,8 @@ def test_it_looks_through_the_cameras_that_it_was_fitted_with():
 
 
 @pytest.mark.parametrize("channels_first", [False, True])
-def test_pictures_alone_are_observations_too(channels_first):
-    model = ClassifierReward({})
-    model.load_state_dict(weights(threshold=0.5))
+def test_observations_can_be_images(channels_first):
+    model = loaded(weights(threshold=0.5))
     shown = np.stack([Lamp.picture(level) for level in (10, 100, 250)])
     given = np.moveaxis(shown, -1, 1) if channels_first else shown
     expected = model.probability({"base_camera": shown})
@@ -170,7 +169,7 @@ def test_pictures_alone_are_observations_too(channels_first):
     assert np.ptp(expected) > 0
 
 
-def test_many_pictures_are_scored_in_few_calls_and_as_a_few_are():
+def test_many_images_are_scored_in_few_calls():
     member = FirstPixel()
     model = reader(member)
     levels = np.arange(300).reshape(50, 6) % 256
@@ -180,19 +179,67 @@ def test_many_pictures_are_scored_in_few_calls_and_as_a_few_are():
     assert model.probability({"base_camera": pictures(np.zeros((0, 3)))}).shape == (0, 3)
 
 
-# --- asked alone
+# --- standalone
 
 
-def test_asking_changes_nothing():
-    model, data = ClassifierReward({"hold": 2}), episode(200, 200, 10, over=False)
-    model.load_state_dict(weights(threshold=0.01))
-    before, shown = leaves(copy.deepcopy(model.state_dict())), copy.deepcopy(data)
+def test_estimate_changes_nothing():
+    model, data = loaded(weights(threshold=0.01), hold=2), episode(200, 200, 10, over=False)
+    before, shown = leaves(copy.deepcopy(model.training_state())), copy.deepcopy(data)
     for _ in range(2):
         np.testing.assert_array_equal(model.estimate(data).rew, [0, 1, 0])
-    after = leaves(model.state_dict())
+    after = leaves(model.training_state())
     assert [key for key in after if not same(before[key], after[key])] == []
     np.testing.assert_array_equal(data.rew, shown.rew)
     np.testing.assert_array_equal(data.obs_next.base_camera, shown.obs_next.base_camera)
+
+
+def test_a_given_probability_is_not_computed_again():
+    model, data = reader(), episode(10, 200, 220)
+    data.probability = model.judge(data).probability
+    calls = len(model.members[0].frames)
+    np.testing.assert_array_equal(model.estimate(data).rew, [0, 1, 0])
+    data.probability[2] = 0.0
+    data.probability[1] = 0.1
+    np.testing.assert_array_equal(model.estimate(data).rew, [0, 0, 0])
+    assert len(model.members[0].frames) == calls
+
+
+def test_annotated_transitions_are_scored_by_their_columns():
+    model = reader(reward_type="continuous")
+    batch = Batch(
+        rew=torch.zeros(2, 2),
+        probability=torch.tensor([[0.9, 0.8], [0.7, 0.0]]),
+        paid=torch.tensor([[True, False], [True, False]]),
+    )
+    torch.testing.assert_close(model.score(batch), torch.tensor([[0.9, 0.0], [0.7, 0.0]]))
+    assert not model.members[0].frames
+
+
+flags = arrays.arrays(bool, (20, 2))
+
+
+@settings(max_examples=30, deadline=None)
+@given(flags, flags, flags, st.integers(1, 3), st.integers(1, 19))
+def test_frames_that_are_left_out_come_after_a_success(bright, mask, first, hold, cut):
+    rollout = Batch(
+        obs_next=Batch(base_camera=pictures(200 * bright)),
+        mask=mask, first=first & mask, terminated=np.zeros_like(mask),
+        truncated=np.zeros_like(mask),
+    )  # fmt: skip
+    found, frames = [], []
+    for span, parts in ((100, (slice(None),)), (8, (slice(0, cut), slice(cut, None)))):
+        model = reader(hold=hold)
+        memory, columns = model.new_memory(2), []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(classifier, "_SPAN", span)
+            for rows in parts:
+                part, memory = model.annotate(rollout[rows], memory)
+                columns.append(Batch(part))
+        found.append(Batch.cat(columns))
+        frames.append(sum(model.members[0].frames))
+    assert found[0] == found[1]
+    after = found[0].after_success.sum()
+    assert mask.sum() - after <= frames[1] <= frames[0] == mask.sum()
 
 
 def test_lists_of_dictionaries_are_scored():
@@ -211,7 +258,7 @@ def test_lists_of_dictionaries_are_scored():
     assert all(float(row["reward"]) == 0 for row in rows)
 
 
-def test_without_a_classifier_it_says_what_to_do():
+def test_without_a_classifier_the_error_says_what_to_do():
     with pytest.raises(ValueError, match=r"no classifier yet: fit one with `guerdon reward fit`"):
         ClassifierReward({}).estimate(episode(1))
 
@@ -240,42 +287,32 @@ def make_policy(case, **options):
     return create_policy(config | case.options | options, *spaces_of(case), seed=1)
 
 
-def made(name):
-    """A policy of pictures that has learned a little, and a buffer that it has filled."""
+def made(name, function=OTHERWISE["as the frames are"], **options):
+    """A policy of images that has learned a little, its transitions, and a reward for them."""
     policy = make_policy(CASES[name])
-    env = make_vec(ID, 3, kwargs={"parts": False, "continuous": name != "dqn"})
-    collector = Collector(policy, env, policy.make_buffer(300, 3, 5), seed=5)
-    collector.collect(n_step=90)
-    policy.update(16, collector.buffer)
-    return policy, collector.buffer
-
-
-def paying(policy, buffer, function, **options):
-    """A reward of a classifier, shown what the policy did."""
-    model = reader(FirstPixel(function), **options)
+    setting = Setting(*spaces_of(CASES[name]), n_envs=3, on_policy=policy.on_policy)
+    model = reader(FirstPixel(function), setting=setting, **options)
     reward = Reward({"classifier": Term(model, 1.0)}, scale=0.1)
-    reward.setup(Setting(*spaces_of(CASES[policy.config.type]), n_envs=3,
-                         on_policy=policy.on_policy))  # fmt: skip
-    data, rows = buffer.rollout()
-    reward.collect_data(data, rows)
-    if len(past := reward.past(rows[data.mask])):
-        buffer.discard(past)
-    return reward
+    env = make_vec(ID, 3, kwargs={"parts": False, "continuous": name != "dqn"})
+    buffer = ReplayBuffer(300, 3, seed=5)
+    Collector(policy, env, buffer, reward=reward, seed=5).collect(n_step=90)
+    policy.update(16, buffer)
+    return policy, buffer, reward
 
 
 PER_FRAME = {"reward_mode": "per_step", "reward_type": "continuous"}
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_the_classifier_says_is_what_is_learned_from(name):
-    policy, buffer = made(name)
+def test_targets_and_gradients_are_those_of_the_predictions(name):
+    policy, buffer, reward = made(name, **PER_FRAME)
     before = make_policy(CASES[name])
     before.load_training_state(policy.training_state())
-    reward = paying(policy, buffer, OTHERWISE["as the frames are"], **PER_FRAME)
     rows = buffer.stored_rows()
     rewards = np.full(buffer.size, np.nan)
     rewards[rows] = 0.1 * buffer[rows].obs_next[:, 0, 0, 0] / 255
-    np.testing.assert_allclose(reward.view(buffer)[rows].rew, rewards[rows], atol=1e-6)
+    found = reward.view(buffer, torch.device("cpu"))[rows].rew
+    np.testing.assert_allclose(found, rewards[rows], atol=1e-6)
 
     seen = watched_update(policy, buffer, reward)
 
@@ -290,14 +327,10 @@ def test_what_the_classifier_says_is_what_is_learned_from(name):
 
 @pytest.mark.parametrize("options", [PER_FRAME, {}], ids=["per_step", "terminal"])
 @pytest.mark.parametrize("name", CASES)
-def test_another_classifier_is_another_target_and_another_gradient(name, options):
-    seen = {}
-    for kind, function in OTHERWISE.items():
-        policy, buffer = made(name)
-        keeps = {**options} or {"terminate": "never"}  # so that both read the same rows
-        seen[kind] = watched_update(policy, buffer, paying(policy, buffer, function, **keeps))
-    one, other = seen.values()
-    for key in ("returns", "advantage") if policy.on_policy else ("target",):
+def test_another_classifier_changes_targets_and_gradients(name, options):
+    keeps = options or {"terminate": "never"}  # so that both read the same rows
+    one, other = (watched_update(*made(name, function, **keeps)) for function in OTHERWISE.values())
+    for key in ("returns", "advantage") if "advantage" in one.processed else ("target",):
         difference = (one.processed[key] - other.processed[key]).abs()
         assert (difference > 1e-5).float().mean() > (0.9 if options else 0.0), key
     assert any((one.gradient[k] - other.gradient[k]).abs().max() > 1e-6 for k in one.gradient)
@@ -305,13 +338,13 @@ def test_another_classifier_is_another_target_and_another_gradient(name, options
 
 @pytest.mark.parametrize("name", ["dqn", "td3", "sac"])
 def test_at_a_success_the_target_is_the_reward_alone(name):
-    policy, (_, buffer) = make_policy(CASES[name], n_step=1), made(name)
-    reward = paying(policy, buffer, OTHERWISE["as the frames are"])
-    seen = watched_update(policy, buffer, reward)
+    _, buffer, reward = made(name)
+    seen = watched_update(make_policy(CASES[name], n_step=1), buffer, reward)
     ended = seen.read.rew > 0
     assert 0 < ended.sum() < len(ended)
     np.testing.assert_allclose(seen.processed["target"][torch.as_tensor(ended)], 0.1, atol=1e-6)
 
 
-def test_flat_or_as_a_term_it_has_no_reward_of_the_environment():
-    assert list(make_reward({"type": "classifier"}).terms) == ["classifier"]
+def test_alone_it_has_no_reward_of_the_environment():
+    reward = make_reward({"type": "classifier"}, Setting(checkpoint_path="fit"))
+    assert list(reward.terms) == ["classifier"]

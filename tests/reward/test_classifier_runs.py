@@ -1,4 +1,4 @@
-"""Learning from a classifier of pictures: when episodes end, which fits fit, and who is heard."""
+"""Predicted success in runs: ends of episodes, checkpoints, and what the learner sees."""
 
 import copy
 import re
@@ -11,8 +11,9 @@ from guerdon.collect import Collector
 from guerdon.config.errors import ConfigError
 from guerdon.data import Batch, ReplayBuffer
 from guerdon.data.pictures import resized
+from guerdon.data.rollout import Rollout
 from guerdon.envs import make_vec
-from guerdon.reward import Reward, Setting, Term
+from guerdon.reward import Reward, Term
 from guerdon.reward.classifier import ClassifierReward
 from guerdon.reward.controls import EnvReward
 from guerdon.training.checkpoints import load_checkpoint
@@ -25,6 +26,7 @@ from tests.reward.seeing import (
     FirstPixel,
     Lamp,
     config_of,
+    loaded,
     pictures,
     reader,
     said_of,
@@ -36,13 +38,13 @@ from tests.training.running import assert_same_run, leaves, resume, same
 
 @pytest.fixture(scope="module")
 def fit(tmp_path_factory):
-    """The folder of a fit, of random weights: half of what a lamp shows is a success to it."""
+    """The folder of a fit with random weights, for which half of a lamp's images are successes."""
     return write_fit(tmp_path_factory.mktemp("fit"))
 
 
 @pytest.fixture(scope="module")
 def ran(fit, tmp_path_factory):
-    """Runs with that classifier, made when they are asked for."""
+    """Runs with that classifier, made when they are first needed."""
     root = tmp_path_factory.mktemp("ran")
 
     def get(policy="ppo", steps=128):
@@ -74,15 +76,14 @@ class Up:
         return Batch(act=self.generator.normal(0.4, 1.0, (number, 1)).astype(np.float32))
 
 
-def collected(model, rounds=(30, 30), n_envs=3, online=False, **terms):
+def collected(model, rounds=(30, 30), n_envs=3, **terms):
     """A reward and a buffer, after some rounds of collecting."""
     reward = Reward({"classifier": Term(model, 1.0), **terms})
-    env = lamps(n_envs)
-    reward.setup(Setting(env.observation_space, env.action_space, n_envs=n_envs))
-    verdicts = model.verdicts if online else None
-    collector = Collector(Up(), env, ReplayBuffer(1_000, n_envs), seed=4, verdicts=verdicts)
+    buffer = ReplayBuffer(1_000, n_envs)
+    collector = Collector(Up(), lamps(n_envs), buffer, reward=reward, seed=4)
     for amount in rounds:
-        train_reward(reward, collector, collector.collect(n_step=amount), 0)
+        collector.collect(n_step=amount)
+        train_reward(reward, collector, 0)
     return reward, collector
 
 
@@ -92,7 +93,8 @@ def levels_of(obs):
 
 def read(reward, collector):
     fields = ("obs", "obs_next", "terminated", "truncated")
-    return reward.view(collector.buffer).rollout(fields)[0]
+    view = reward.view(collector.buffer, torch.device("cpu"))
+    return view.rollout(fields)[0].to_numpy()
 
 
 def test_on_read_the_first_success_is_the_last_transition():
@@ -105,7 +107,7 @@ def test_on_read_the_first_success_is_the_last_transition():
     assert not (levels_of(data.obs)[data.mask] / 255 >= 0.5).any()
 
 
-def test_every_frame_is_scored_once_and_those_after_a_success_hardly():
+def test_frames_are_scored_once_and_few_after_a_success():
     member = FirstPixel()
     reward, collector = collected(reader(member), rounds=(600,))
     learned = len(collector.buffer)
@@ -114,10 +116,10 @@ def test_every_frame_is_scored_once_and_those_after_a_success_hardly():
     calls = len(member.frames)
     read(reward, collector)
     collector.buffer.sample(64)
-    assert len(member.frames) == calls, "what was said is stored"
+    assert len(member.frames) == calls, "predictions are stored"
 
 
-def test_nothing_ends_where_it_never_does():
+def test_terminate_never_ends_nothing():
     reward, collector = collected(reader(terminate="never"))
     data = read(reward, collector)
     assert data.mask.sum() == len(collector.buffer) == 60
@@ -127,9 +129,9 @@ def test_nothing_ends_where_it_never_does():
     assert 0 < expected[data.mask].sum() < data.truncated[data.mask].sum()
 
 
-def test_online_the_environment_begins_anew_at_a_success():
+def test_online_resets_the_environment_at_a_success():
     member = FirstPixel()
-    reward, collector = collected(reader(member, terminate="online"), online=True)
+    reward, collector = collected(reader(member, terminate="online"))
     data = read(reward, collector)
     assert data.mask.all()  # nothing is thrown away
     passes = levels_of(data.obs_next) / 255 >= 0.5
@@ -143,10 +145,10 @@ def test_online_the_environment_begins_anew_at_a_success():
 
 
 @pytest.mark.parametrize("hold", [1, 2, 3])
-def test_online_and_on_read_agree_about_the_same_steps(hold):
-    reward, collector = collected(reader(terminate="online", hold=hold), (33, 21), online=True)
+def test_online_and_read_agree_about_the_same_steps(hold):
+    reward, collector = collected(reader(terminate="online", hold=hold), (33, 21))
     online = read(reward, collector)
-    # The same rows, scored by a model that was not asked before.
+    # The same rows, scored by another model.
     again = reader(terminate="read", hold=hold).estimate(
         Batch(
             rew=online.rew, obs_next=online.obs_next, mask=online.mask,
@@ -157,28 +159,39 @@ def test_online_and_on_read_agree_about_the_same_steps(hold):
     assert online.rew.sum() > 1
 
 
-def test_online_episodes_that_are_counted_end_at_a_success_too():
-    model = reader(terminate="online")
-    env = lamps()
-    model.setup(Setting(env.observation_space, env.action_space, n_envs=3))
-    collector = Collector(Up(), env, seed=4, verdicts=model.verdicts)
-    collected = collector.collect(n_episode=7)
+def online_collector(*members, **options):
+    reward = Reward({"classifier": Term(reader(*members, terminate="online", **options), 1.0)})
+    return Collector(Up(), lamps(), reward=reward, seed=4)
+
+
+def test_online_counted_episodes_end_at_a_success_too():
+    collected = online_collector().collect(n_episode=7)
     assert collected.n_episode == 7
     assert min(collected.lengths) < max(collected.lengths) == 6
     assert collected.n_step == sum(collected.lengths)
 
 
-def test_online_an_environment_that_has_done_its_share_is_not_asked_about():
-    """Its frames would count for the first of the next round, where two have to be held."""
-    model = reader(FirstPixel(lambda value: 0 * value + 0.9), terminate="online", hold=2)
-    env = lamps()
-    model.setup(Setting(env.observation_space, env.action_space, n_envs=3))
-    collector = Collector(Up(), env, seed=4, verdicts=model.verdicts)
+def test_online_frames_of_idle_environments_do_not_count():
+    """Otherwise they would count for the first frames of the next round, where two are needed."""
+    collector = online_collector(FirstPixel(lambda value: 0 * value + 0.9), hold=2)
     for _ in range(3):
         assert collector.collect(n_episode=4).lengths == [2] * 4
 
 
-def test_online_needs_environments_that_can_be_reset_one_by_one(fit, tmp_path):
+@pytest.mark.parametrize("make_buffer", [ReplayBuffer, lambda size, n: Rollout(size // n, n)])
+def test_online_counted_episodes_are_scored_once(make_buffer):
+    member = FirstPixel()
+    reward = Reward({"classifier": Term(reader(member, terminate="online"), 1.0)})
+    collector = Collector(Up(), lamps(), make_buffer(300, 3), reward=reward, seed=4)
+    collector.collect(n_episode=7)
+    assert set(member.frames) == {3}
+    data = read(reward, collector)
+    passes = levels_of(data.obs_next) / 255 >= 0.5
+    np.testing.assert_array_equal(data.rew[data.mask], passes[data.mask])
+    assert passes[data.mask].sum() > 2
+
+
+def test_online_needs_environments_that_are_reset_one_by_one(fit, tmp_path):
     changes = config_of(tmp_path / "run", fit, terminate="online")
     changes["env"] |= {"id": RESETS_LATER, "backend": "native"}
     with pytest.raises(ValueError, match=r"'reward.terminate' is online, but single environments"):
@@ -186,7 +199,7 @@ def test_online_needs_environments_that_can_be_reset_one_by_one(fit, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_the_rewards_environment_is_worth_nothing_unless_it_is_asked_for():
+def test_the_environments_reward_is_a_term_only_if_configured():
     reward, collector = collected(reader())
     data = read(reward, collector)
     assert data.rew_env[data.mask].any()
@@ -201,16 +214,13 @@ def test_the_rewards_environment_is_worth_nothing_unless_it_is_asked_for():
 # --- files
 
 
-def test_a_state_is_its_own_and_goes_back():
-    model = ClassifierReward({})
-    model.load_state_dict(weights(2, seed=3))
-    state = copy.deepcopy(model.state_dict())
-    other = ClassifierReward({})
-    other.load_state_dict(state)
+def test_state_is_a_copy_and_can_be_restored():
+    model = loaded(weights(2, seed=3))
+    other = loaded(copy.deepcopy(model.training_state()))
     shown = {"base_camera": pictures([0, 99, 255])}
     np.testing.assert_array_equal(model.probability(shown), other.probability(shown))
     assert other.threshold == model.threshold
-    held = model.state_dict()
+    held = model.training_state()
     model.meta["threshold"] = 0.123
     with torch.no_grad():
         for weight in model.members[0].parameters():
@@ -224,7 +234,7 @@ def test_a_state_is_its_own_and_goes_back():
     [("precision", 0.79, said_of((0.9, 79), (0.9, 21))),
      ("recall", 0.4, said_of((0.9, 4), (0.5, 6), (0.1, 5), (0.1, 5)))],
 )  # fmt: skip
-def test_a_classifier_that_is_not_good_enough_is_not_used(name, found, said):
+def test_precision_and_recall_have_a_minimum(name, found, said):
     saved = weights(held_out=said, threshold=0.625)
     least = {"precision": 0.8, "recall": 0.5}[name]
     sentence = (
@@ -237,13 +247,7 @@ def test_a_classifier_that_is_not_good_enough_is_not_used(name, found, said):
     loaded(saved, **{f"min_{name}": 0.3}).check_good_enough()
 
 
-def loaded(saved, **options):
-    model = ClassifierReward(options)
-    model.load_state_dict(saved)
-    return model
-
-
-def test_it_has_to_be_good_enough_at_the_threshold_that_is_used():
+def test_precision_and_recall_are_those_at_the_threshold_in_use():
     said = said_of((0.2, 2), (0.5, 5), (0.8, 3), (0.2, 9), (0.5, 1), (0.1, 0))
     saved = weights(held_out=said, threshold=0.3)
     loaded(saved, threshold=0.45).check_good_enough()  # of 9 frames, 8 of the 10
@@ -253,7 +257,7 @@ def test_it_has_to_be_good_enough_at_the_threshold_that_is_used():
         loaded(saved, threshold=0.15).check_good_enough()
 
 
-def test_it_has_to_be_good_enough_with_its_pessimism():
+def test_precision_and_recall_are_those_with_pessimism():
     said = said_of(([0.95, 0.95], 4), ([0.95, 0.45], 6), ([0.1, 0.1], 5), ([0.2, 0.2], 5))
     saved = weights(2, held_out=said, threshold=0.6)  # means of 0.95 and 0.7, spreads of 0 and 0.25
     loaded(saved, pessimism=0.3).check_good_enough()
@@ -262,19 +266,19 @@ def test_it_has_to_be_good_enough_with_its_pessimism():
         loaded(saved, pessimism=0.5).check_good_enough()
 
 
-def test_one_classifier_cannot_be_pessimistic():
+def test_pessimism_needs_several_classifiers():
     with pytest.raises(ValueError, match=r"'reward.pessimism' is set, but there is one classifier"):
         loaded(weights(), pessimism=1.0).check_good_enough()
     loaded(weights(2), pessimism=1.0).check_good_enough()
 
 
 @pytest.mark.parametrize("option", [{"hold": 2}, {"threshold": 0.3}])
-def test_options_that_nothing_would_read_are_refused(option):
-    with pytest.raises(ConfigError, match="is set, but nothing reads it"):
+def test_options_without_effect_are_refused(option):
+    with pytest.raises(ConfigError, match="is set, but not used"):
         ClassifierReward({"reward_type": "continuous", "reward_mode": "per_step", **option})
 
 
-def test_a_classifier_that_takes_nothing_for_a_success_is_not_good_enough():
+def test_precision_is_0_if_nothing_passes():
     saved = weights(held_out=said_of((0.1, 5), (0.1, 5)), threshold=0.5)
     with pytest.raises(ValueError, match=r"has a precision of 0.00 on held-out"):
         loaded(saved).check_good_enough()
@@ -301,31 +305,29 @@ def load(fit, tmp_path, env=(), **reward):
         ("num_spatial_blocks", 8, "2"),
     ],
 )
-def test_a_checkpoint_that_is_not_what_was_asked_for_names_the_field(
-    field, asked, has, fit, tmp_path
-):
+def test_an_option_that_differs_from_the_checkpoint_is_named(field, asked, has, fit, tmp_path):
     sentence = f"has reward.model.{field} {has}, but {asked} was asked for"
     with pytest.raises(ValueError, match=re.escape(sentence)):
         load(fit, tmp_path, **{field: asked})
 
 
-def test_the_classifier_of_a_run_has_to_be_what_was_asked_for_too(ran, tmp_path):
+def test_an_option_that_differs_from_the_run_is_named(ran, tmp_path):
     with pytest.raises(ValueError, match=r"has reward.model.hidden_dim 8, but 99 was asked for"):
         load(str(ran()), tmp_path, hidden_dim=99)
 
 
-def test_what_is_asked_for_may_be_what_there_is(fit, tmp_path):
+def test_options_can_be_those_of_the_checkpoint(fit, tmp_path):
     same_as = {"image_keys": ["base_camera"], "image_size": [3, SIZE, SIZE], "width": 4}
     assert load(fit, tmp_path, **same_as)["env_steps"] == 32
 
 
-def test_cameras_that_are_not_there_are_named(tmp_path):
+def test_missing_cameras_are_named(tmp_path):
     other = write_fit(tmp_path / "fit", image_keys=["wrist"], threshold=0.5)
     with pytest.raises(ValueError, match=r"'wrist' \(reward.model.image_keys\), but observations "):
         load(other, tmp_path)
 
 
-def test_observations_without_a_camera_are_said_to_have_none(fit, tmp_path):
+def test_observations_without_a_camera_are_refused(fit, tmp_path):
     config = config_of(tmp_path / "run", fit)
     config["env"] = {"id": "guerdon/Target-v0", "n_envs": 2}
     config["policy"]["model"].pop("keys")
@@ -335,14 +337,14 @@ def test_observations_without_a_camera_are_said_to_have_none(fit, tmp_path):
         train(config, display="none")
 
 
-def test_a_success_that_cannot_be_held_is_refused(fit, tmp_path):
+def test_hold_beyond_the_horizon_is_refused(fit, tmp_path):
     load(fit, tmp_path, hold=8)
     config = config_of(tmp_path / "other", fit, hold=9)
     with pytest.raises(ValueError, match=r"'reward.hold' is 9, but an episode has 8 steps at most"):
         train(config, "env.max_episode_steps=8", display="none")
 
 
-def test_pictures_of_another_size_are_resized_as_in_collecting(tmp_path):
+def test_images_are_resized_as_in_collecting(tmp_path):
     saved = weights(image_size=[3, 8, 8], threshold=0.5)
     seen = []
     model = loaded(saved)
@@ -355,17 +357,17 @@ def test_pictures_of_another_size_are_resized_as_in_collecting(tmp_path):
     load(write_fit(tmp_path / "fit", image_size=[3, 32, 32], threshold=0.5), tmp_path)
 
 
-def test_pictures_of_other_channels_are_named(tmp_path):
+def test_other_numbers_of_channels_are_refused(tmp_path):
     other = write_fit(tmp_path / "fit", image_size=[1, SIZE, SIZE], threshold=0.5)
-    with pytest.raises(ValueError, match=r"pictures of 1 channels \(reward.model.image_size\), but "
+    with pytest.raises(ValueError, match=r"images of 1 channels \(reward.model.image_size\), but "
                                          r"those of 'base_camera' are \[16, 16, 3\]"):  # fmt: skip
         load(other, tmp_path)
 
 
-def test_a_run_without_a_checkpoint_does_not_begin(fit, tmp_path):
+def test_a_run_needs_a_checkpoint(fit, tmp_path):
     config = config_of(tmp_path / "run", fit)
     del config["reward"]["checkpoint_path"]
-    with pytest.raises(ValueError, match=r"'classifier' has to be fitted beforehand: do so with "):
+    with pytest.raises(ValueError, match=r"'classifier' has to be fitted beforehand: run `guerdon"):
         train(config, display="none")
     with pytest.raises(FileNotFoundError, match=r"nowhere holds no reward: give a run .* of a fit"):
         train(config, "reward.checkpoint_path=nowhere", display="none")
@@ -395,17 +397,17 @@ def test_terms_can_be_mixed_with_a_fit(fit, tmp_path):
     assert all(same(one[key], other[key]) for key in one)
 
 
-# --- runs that go on, and rewards that are handed on
+# --- resuming, and starting from the reward of a run
 
 
 @pytest.mark.parametrize("policy", ["ppo", "sac"])
-def test_half_a_run_and_the_other_half_are_a_whole_run(policy, ran, fit, tmp_path):
+def test_two_halves_are_the_same_as_a_whole_run(policy, ran, fit, tmp_path):
     train(config_of(tmp_path / "run", fit, policy), "run.max_steps=64", display="none")
     resume(tmp_path / "run", "run.max_steps=128")
     assert_same_run(ran(policy), tmp_path / "run")
 
 
-def test_an_online_run_goes_on_exactly(fit, tmp_path):
+def test_an_online_run_resumes_exactly(fit, tmp_path):
     for name, steps in (("one", 128), ("run", 64)):
         config = config_of(tmp_path / name, fit, terminate="online", hold=2)
         train(config, f"run.max_steps={steps}", display="none")
@@ -413,7 +415,7 @@ def test_an_online_run_goes_on_exactly(fit, tmp_path):
     assert_same_run(tmp_path / "one", tmp_path / "run")
 
 
-def test_another_run_can_learn_from_its_reward(ran, tmp_path):
+def test_another_run_can_use_its_reward(ran, tmp_path):
     config = config_of(tmp_path / "run", "")
     del config["reward"]
     train(config, from_reward=ran("ppo"), display="none")
@@ -424,7 +426,7 @@ def test_another_run_can_learn_from_its_reward(ran, tmp_path):
     assert all(same(states[0][key], states[1][key]) for key in states[0])
 
 
-# --- nobody else is heard
+# --- nothing but the classifier
 
 
 def final_policy(folder):
@@ -435,9 +437,7 @@ def final_policy(folder):
     ("policy", "terminate"),
     [("ppo", "read"), ("sac", "read"), ("td3", "read"), ("dqn", "read"), ("ppo", "online")],
 )
-def test_what_the_environment_says_of_reward_and_success_reaches_nobody(
-    policy, terminate, fit, tmp_path
-):
+def test_the_environments_reward_and_success_change_no_weight(policy, terminate, fit, tmp_path):
     for name, lie in (("true", None), ("lied", 1)):
         config = config_of(tmp_path / name, fit, policy, terminate=terminate)
         config["env"]["kwargs"]["lie"] = lie
@@ -448,14 +448,14 @@ def test_what_the_environment_says_of_reward_and_success_reaches_nobody(
 
 
 @pytest.mark.parametrize("policy", ["ppo", "sac"])
-def test_another_classifier_teaches_another_policy(policy, ran, tmp_path):
+def test_another_classifier_changes_the_policy(policy, ran, tmp_path):
     other = write_fit(tmp_path / "fit", seed=8)
     train(config_of(tmp_path / "run", other, policy), display="none")
     one, other = final_policy(ran(policy)), final_policy(tmp_path / "run")
     assert any(not same(one[key], other[key]) for key in one if "module" in key)
 
 
-def test_the_threshold_of_a_run_changes_what_is_learned(ran, fit, tmp_path):
+def test_another_threshold_changes_the_policy(ran, fit, tmp_path):
     config = config_of(tmp_path / "run", fit, threshold=0.999, min_recall=0)
     train(config, display="none")
     one, other = final_policy(ran("ppo")), final_policy(tmp_path / "run")

@@ -2,30 +2,51 @@ import copy
 
 import numpy as np
 import pytest
-import torch
 
 from guerdon.config.errors import ConfigError
-from guerdon.data import Batch
-from guerdon.reward import REWARDS, ConstantReward, Reward, RewardModel, Term, make_reward
-from tests.reward.cases import filled_buffer, first_number, transitions
+from guerdon.data import Batch, ReplayBuffer
+from guerdon.reward import (
+    REWARDS,
+    ConstantReward,
+    EpisodeRewardModel,
+    Reward,
+    RewardConfig,
+    RewardModel,
+    Setting,
+    Term,
+    make_reward,
+)
+from tests.reward.cases import CPU, filled_buffer, first_number, transitions
+
+
+class BonusConfig(RewardConfig):
+    @classmethod
+    def env_weight(cls, options):
+        return options.get("beside", 1.0)
+
+    beside: float = 1.0
 
 
 class Learner(RewardModel):
-    """Is worth how often it was trained, and notes what it is called for."""
+    """Reward: how often it was trained; keeps a list of its calls."""
 
-    learns = True
-    with_env = True
+    Config = BonusConfig
+    collects = ("obs",)
 
-    def __init__(self, *args):
-        super().__init__(*args)
+    def __init__(self, config, setting=None):
+        super().__init__(config, setting)
         self.calls = []
         self.trained = 0
 
-    def estimate(self, data):
-        return data.replace(rew=np.full(data.rew.shape, float(self.trained), np.float32))
+    def score(self, batch):  # noqa: ARG002
+        return float(self.trained)
 
-    def collect_data(self, data):
-        self.calls.append(("collect_data", data))
+    def collect_data(self, batch):
+        self.calls.append(("collect_data", batch))
+
+    def pretrain(self):
+        self.calls.append("pretrain")
+        return {"loss": 3.0}
 
     def train(self):
         self.trained += 1
@@ -34,10 +55,13 @@ class Learner(RewardModel):
     def clear_data(self, iter):  # noqa: A002 - the documented name
         self.calls.append(("clear_data", iter))
 
-    def state_dict(self):
+    def training_state(self):
+        return {"trained": self.trained, "data": 5}
+
+    def portable_state(self):
         return {"trained": self.trained}
 
-    def load_state_dict(self, state):
+    def load_training_state(self, state):
         self.trained = state["trained"]
 
 
@@ -46,6 +70,10 @@ def _registered():
     REWARDS.register("test_learner", Learner)
     yield
     del REWARDS._classes["test_learner"]
+
+
+def resolved(section, data=None, **options):
+    return make_reward(section, **options).resolve((data or transitions()).to_torch())
 
 
 def rule(**options):
@@ -71,13 +99,12 @@ def rule(**options):
     ],
 )
 def test_the_reward_is_a_weighted_sum(section, expected):
-    assert make_reward(section).resolve(transitions()).rew.tolist() == expected
+    assert resolved(section).rew.tolist() == expected
 
 
-def test_what_was_paid_and_each_term_before_its_weight_stay_beside_it():
-    batch = make_reward(
-        {"terms": {"env": {"weight": 0.5}, "mine": rule(weight=2.0)}, "scale": 10.0}
-    ).resolve(transitions())
+def test_the_environments_reward_and_each_term_before_its_weight_are_kept():
+    terms = {"env": {"weight": 0.5}, "mine": rule(weight=2.0)}
+    batch = resolved({"terms": terms, "scale": 10.0})
     assert batch.rew.tolist() == [5.0, 30.0, 55.0, 80.0]
     assert batch.rew_env.tolist() == [1.0, 2.0, 3.0, 4.0]
     assert batch.rew_terms.env.tolist() == [1.0, 2.0, 3.0, 4.0]
@@ -87,16 +114,14 @@ def test_what_was_paid_and_each_term_before_its_weight_stay_beside_it():
 def test_resolving_leaves_its_input_alone():
     data = transitions()
     before = copy.deepcopy(data)
-    make_reward({"terms": {"env": {}, "mine": rule()}, "scale": 3.0, "clip": (-1, 1)}).resolve(data)
-    assert set(data.keys()) == set(before.keys())
-    for key in data.keys():  # noqa: SIM118 - a Batch iterates over rows
-        np.testing.assert_array_equal(data[key], before[key])
+    resolved({"terms": {"env": {}, "mine": rule()}, "scale": 3.0, "clip": (-1, 1)}, data)
+    assert data == before
 
 
 def test_resolving_twice_is_resolving_once():
     reward = make_reward({"type": "env", "scale": 3.0})
-    data = transitions()
-    assert reward.resolve(data).rew.tolist() == reward.resolve(data).rew.tolist()
+    once = reward.resolve(transitions().to_torch())
+    assert reward.resolve(once).rew.tolist() == once.rew.tolist() == [3.0, 6.0, 9.0, 12.0]
 
 
 def test_a_bonus_written_flat_brings_the_environments_reward_with_it():
@@ -106,20 +131,27 @@ def test_a_bonus_written_flat_brings_the_environments_reward_with_it():
         "test_learner": 0.5,
         "env": 1.0,
     }
-    assert reward.resolve(transitions()).rew.tolist() == [1.5, 2.5, 3.5, 4.5]
+    assert reward.resolve(transitions().to_torch()).rew.tolist() == [1.5, 2.5, 3.5, 4.5]
+    alone = make_reward({"type": "test_learner", "beside": 0.0})
+    assert list(alone.terms) == ["test_learner"]
 
 
 def test_a_bonus_among_terms_comes_alone():
     assert list(make_reward({"terms": {"test_learner": {}}}).terms) == ["test_learner"]
 
 
-def test_tensors_are_resolved_as_tensors():
-    data = transitions()
-    data = Batch(**{key: torch.as_tensor(data[key]) for key in data.keys()})  # noqa: SIM118
-    section = {"terms": {"env": {"weight": 0.5}, "constant": {"value": 1.0}}, "clip": (0.0, 2.5)}
-    rew = make_reward(section).resolve(data).rew
-    assert isinstance(rew, torch.Tensor)
-    assert rew.tolist() == [1.5, 2.0, 2.5, 2.5]
+def test_every_term_has_a_seed_of_its_own():
+    section = {"terms": {"test_learner": {}, "other": {"type": "test_learner"}}}
+    seeds = [[model.setting.seed for model in make_reward(section, Setting(seed=seed)).models]
+             for seed in (3, 3, 4)]  # fmt: skip
+    assert seeds[0] == seeds[1]
+    assert len({*seeds[0], *seeds[2]}) == 4
+
+
+def test_a_model_that_was_made_is_the_only_term():
+    reward = make_reward(ConstantReward({"value": 2.0, "type": "constant"}))
+    assert list(reward.terms) == ["constant"]
+    assert reward.resolve(transitions().to_torch()).rew.tolist() == [2.0] * 4
 
 
 # --- stages
@@ -131,91 +163,75 @@ def test_the_sum_is_scaled_before_it_is_clipped():
         "scale": 10.0,
         "clip": (-5.0, 5.0),
     }
-    assert make_reward(section).resolve(transitions()).rew.tolist() == [-5.0, 0.0, 5.0, 5.0]
+    assert resolved(section).rew.tolist() == [-5.0, 0.0, 5.0, 5.0]
+
+
+def normalized(gamma=0.0, **section):
+    section = section if "terms" in section else {"type": "env", **section}
+    return make_reward({**section, "normalize": True}, Setting(gamma=gamma))
 
 
 def test_the_sum_is_normalised_before_it_is_clipped():
-    reward = make_reward({"type": "env", "normalize": True, "clip": (0.0, 3.0)}, gamma=0.0)
-    reward.collect_data(rollout([[1.0], [5.0]]))  # a spread of 2
-    batch = reward.resolve(transitions(8))
+    reward = normalized(clip=(0.0, 3.0))
+    reward.collect_data(rollout([[1.0], [5.0]]))  # a standard deviation of 2
+    batch = reward.resolve(transitions(8).to_torch())
     np.testing.assert_allclose(batch.rew, [0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.0, 3.0], rtol=1e-6)
     assert batch.rew_env.tolist() == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]
 
 
 def test_scale_and_normalisation_multiply():
-    reward = make_reward({"type": "env", "normalize": True, "scale": 3.0}, gamma=0.0)
+    reward = normalized(scale=3.0)
     reward.collect_data(rollout([[1.0], [5.0]]))
-    np.testing.assert_allclose(reward.resolve(transitions(2)).rew, [1.5, 3.0], rtol=1e-6)
+    rew = reward.resolve(transitions(2).to_torch()).rew
+    np.testing.assert_allclose(rew, [1.5, 3.0], rtol=1e-6)
 
 
-def rollout(rew, terminated=None, truncated=None, cut=None, mask=None):
-    """A rollout [T, B] whose newest rows are cut, as a buffer gives it."""
+def rollout(rew, first=None, mask=None):
+    """A rollout [T, B] that continues episodes, except where `first` says."""
     rew = np.array(rew)
     none = np.zeros(rew.shape, bool)
-    terminated, truncated = (none if x is None else np.array(x) for x in (terminated, truncated))
-    ends = terminated | truncated
-    if cut is None:
-        cut = ends.copy()
-        cut[-1] = True
-    mask = ~none if mask is None else np.array(mask)
-    fields = {"terminated": terminated, "truncated": truncated, "cut": np.array(cut), "mask": mask}
-    return Batch(obs=rew, act=rew, rew=rew, **fields)
+    first, mask = none if first is None else np.array(first), ~none if mask is None else mask
+    return Batch(obs=rew, act=rew, rew=rew, terminated=none, truncated=none, first=first,
+                 mask=np.array(mask))  # fmt: skip
 
 
 def spread(reward):
     return 1.0 / reward.scaler.scale
 
 
-def test_a_rollout_that_ends_does_not_end_its_episodes():
-    reward = make_reward({"type": "env", "normalize": True}, gamma=0.5)
+def test_episodes_continue_in_the_next_rollout():
+    reward = normalized(gamma=0.5)
     for rew in ([[4.0]], [[4.0]], [[4.0]]):  # one step at a time, as off-policy
         reward.collect_data(rollout(rew))
     assert spread(reward) == pytest.approx(np.std([4.0, 6.0, 7.0]))
 
 
-@pytest.mark.parametrize("kind", ["terminated", "truncated"])
-def test_an_episode_that_ends_with_its_rollout_is_over(kind):
-    reward = make_reward({"type": "env", "normalize": True}, gamma=0.5)
-    reward.collect_data(rollout([[4.0], [4.0]], **{kind: [[False], [True]]}))
-    reward.collect_data(rollout([[4.0]]))
-    assert spread(reward) == pytest.approx(np.std([4.0, 6.0, 4.0]))
+def test_returns_start_anew_where_an_episode_begins():
+    reward = normalized(gamma=0.5)
+    reward.collect_data(rollout([[4.0], [4.0], [4.0]], first=[[True], [False], [True]]))
+    reward.collect_data(rollout([[8.0]], first=[[True]]))
+    assert spread(reward) == pytest.approx(np.std([4.0, 6.0, 4.0, 8.0]))
 
 
-def test_an_episode_that_was_cut_in_the_middle_is_over():
-    reward = make_reward({"type": "env", "normalize": True}, gamma=0.5)
-    reward.collect_data(rollout([[4.0], [4.0], [4.0]], cut=[[False], [True], [True]]))
-    assert spread(reward) == pytest.approx(np.std([4.0, 6.0, 4.0]))
-
-
-def test_episodes_go_on_past_rows_that_only_fill_up():
-    reward = make_reward({"type": "env", "normalize": True}, gamma=0.5)
-    mask = [[True, True], [True, False]]
-    cut = [[False, True], [True, True]]
-    reward.collect_data(rollout([[4.0, 4.0], [4.0, 99.0]], cut=cut, mask=mask))
+def test_rows_that_are_no_transitions_are_left_out_of_returns():
+    reward = normalized(gamma=0.5)
+    reward.collect_data(rollout([[4.0, 4.0], [4.0, 99.0]], mask=[[True, True], [True, False]]))
     reward.collect_data(rollout([[4.0, 4.0]]))
     assert spread(reward) == pytest.approx(np.std([4.0, 6.0, 7.0, 4.0, 6.0]))
 
 
-def test_broken_off_episodes_start_anew():
-    reward = make_reward({"type": "env", "normalize": True}, gamma=0.5)
-    reward.collect_data(rollout([[4.0]]))
-    reward.break_off()
-    reward.collect_data(rollout([[8.0]]))
-    assert spread(reward) == pytest.approx(np.std([4.0, 8.0]))
-
-
 def test_the_weighted_sum_is_what_is_normalised():
     terms = {"env": {"weight": 2.0}, "constant": {"value": 100.0}}
-    reward = make_reward({"terms": terms, "normalize": True}, gamma=0.0)
+    reward = normalized(terms=terms)
     reward.collect_data(rollout([[1.0], [5.0]]))
     assert spread(reward) == pytest.approx(4.0)
 
 
 def test_resolving_does_not_change_the_scale():
-    reward = make_reward({"type": "env", "normalize": True})
+    reward = normalized()
     reward.collect_data(rollout([[1.0], [5.0]]))
     before = reward.scaler.scale
-    reward.resolve(transitions())
+    reward.resolve(transitions().to_torch())
     assert reward.scaler.scale == before
 
 
@@ -228,30 +244,33 @@ def test_it_asks_for_the_fields_of_all_its_terms():
     assert make_reward({"type": "constant"}).fields == ()
 
 
-def test_it_learns_if_a_term_does_or_if_it_normalises():
-    assert not make_reward({"type": "constant"}).learns
-    assert make_reward({"terms": {"env": {}, "test_learner": {}}}).learns
-    assert make_reward({"type": "env", "normalize": True}).learns
+def test_it_collects_what_its_terms_do_and_what_normalising_needs():
+    assert make_reward({"type": "constant"}).collects == ()
+    section = {"terms": {"mine": rule(), "test_learner": {}, "other": rule(fields=("act",))}}
+    assert make_reward(section).collects == ("obs",)
+    assert make_reward({**section, "cotrain": False}).collects == ()
+    assert make_reward({**section, "normalize": True}).collects == ("act", "obs", "rew")
 
 
 def test_every_term_is_given_data_trained_and_cleared():
     reward = make_reward({"terms": {"test_learner": {}, "other": {"type": "test_learner"}}})
     data = rollout([[1.0]])
+    assert reward.pretrain() == {"reward/test_learner/loss": 3.0, "reward/other/loss": 3.0}
     reward.collect_data(data)
-    reward.train()
+    assert reward.train() == {}
     reward.clear_data(7)
-    for model, _ in reward.terms.values():
-        assert model.calls[0][0] == "collect_data"
-        assert model.calls[0][1] is data
-        assert model.calls[1:] == ["train", ("clear_data", 7)]
+    for model in reward.models:
+        assert model.calls[1][0] == "collect_data"
+        assert model.calls[1][1] is data
+        assert model.calls[::2] == ["pretrain", "train"]
+        assert model.calls[3] == ("clear_data", 7)
 
 
-def test_a_rollout_on_a_device_comes_to_models_as_arrays():
-    reward = make_reward({"type": "test_learner"})
-    reward.collect_data(rollout([[1.0]]).to_torch())
-    ((_, data),) = reward.terms["test_learner"].model.calls
-    assert isinstance(data.mask, np.ndarray)
-    assert isinstance(data.rew, np.ndarray)
+def test_models_that_are_not_cotrained_stay_as_they_are():
+    reward = make_reward({"type": "test_learner", "cotrain": False})
+    reward.collect_data(rollout([[1.0]]))
+    assert reward.train() == {}
+    assert reward.models[0].calls == []
 
 
 def test_it_goes_on_where_its_state_was_taken():
@@ -259,17 +278,20 @@ def test_it_goes_on_where_its_state_was_taken():
     one, other = make_reward(section), make_reward(section)
     one.collect_data(rollout([[1.0], [5.0]]))
     one.train()
-    other.load_state_dict(one.state_dict())
+    other.load_training_state(one.training_state())
     for reward in (one, other):
         reward.collect_data(rollout([[2.0]]))
-    assert one.resolve(transitions()).rew.tolist() == other.resolve(transitions()).rew.tolist()
+    assert one.score(transitions()).tolist() == other.score(transitions()).tolist()
     assert other.terms["test_learner"].model.trained == 1
+    portable = one.portable_state()
+    assert portable["terms"] == {"test_learner": {"trained": 1}, "env": {}}
+    other.load_training_state(portable)
 
 
 def test_a_state_of_other_terms_is_refused():
-    state = make_reward({"type": "constant"}).state_dict()
+    state = make_reward({"type": "constant"}).training_state()
     with pytest.raises(ValueError, match=r"\['constant'\].*\['env'\]"):
-        make_reward({"type": "env"}).load_state_dict(state)
+        make_reward({"type": "env"}).load_training_state(state)
 
 
 # --- errors
@@ -312,7 +334,7 @@ def test_making_a_reward_leaves_its_section_alone():
 @pytest.fixture
 def view():
     reward = Reward({"constant": Term(ConstantReward({"value": 7.0}), 2.0)})
-    return reward.view(filled_buffer())
+    return reward.view(filled_buffer(), CPU)
 
 
 def test_rewards_are_resolved_however_the_view_is_read(view):
@@ -340,7 +362,7 @@ def test_samples_and_rollouts_of_the_view_are_resolved(view):
 
 
 def test_the_view_reads_what_the_reward_needs():
-    view = make_reward(rule()).view(filled_buffer())
+    view = make_reward(rule()).view(filled_buffer(), CPU)
     batch, rows = view.sample(3, fields=("act",))
     assert batch.rew.tolist() == rows.tolist()
 
@@ -357,70 +379,105 @@ def test_the_rest_of_the_view_is_the_buffers_own(view):
 def test_reading_the_view_leaves_the_buffer_alone():
     buffer = filled_buffer()
     reward = make_reward({"type": "env", "scale": 5.0, "clip": (0.0, 6.0)})
-    assert reward.view(buffer)[:].rew.tolist() == [5.0, 6.0, 6.0, 6.0]
+    assert reward.view(buffer, CPU)[:].rew.tolist() == [5.0, 6.0, 6.0, 6.0]
     assert buffer.rew.tolist() == [1.0, 2.0, 3.0, 4.0]
 
 
-def test_what_was_seen_last_is_summed_up_without_masked_rows():
+def test_statistics_are_of_the_newest_rewards_without_masked_rows():
     reward = make_reward({"type": "function", "target": "tests.reward.cases:first_number"})
-    assert reward.seen() == {}
+    assert reward.reward_stats() == {}
     rows = transitions(4)
     rows.mask = np.array([True, True, True, False])
-    reward.resolve(rows)
-    assert reward.seen() == {"reward/mean": 1.0, "reward/std": np.float32(np.sqrt(2 / 3))}
-    reward.score(transitions(2))  # nobody learns from that
-    assert reward.seen()["reward/mean"] == 1.0
     reward.resolve(rows.to_torch())
-    assert reward.seen()["reward/std"].item() == pytest.approx(np.sqrt(2 / 3))
+    expected = {"reward/mean": 1.0, "reward/std": pytest.approx(np.sqrt(2 / 3))}
+    assert {name: float(x) for name, x in reward.reward_stats().items()} == expected
+    reward.score(transitions(2))  # which no learner reads
+    assert reward.reward_stats()["reward/mean"] == 1.0
+    assert make_reward({"type": "env"}).reward_stats() == {}
 
 
-def test_a_score_is_what_resolve_would_say():
-    reward = make_reward(
-        {"terms": {"constant": {"value": 3.0}, "env": {"weight": 2.0}}, "scale": 2}
-    )
+def test_a_score_equals_the_resolved_reward():
+    terms = {"constant": {"value": 3.0}, "env": {"weight": 2.0}}
+    reward = make_reward({"terms": terms, "scale": 2})
     rows = transitions(3)
     assert reward.score(rows).tolist() == [10.0, 14.0, 18.0]
-    assert reward.resolve(rows).rew.tolist() == [10.0, 14.0, 18.0]
+    assert reward.resolve(rows.to_torch()).rew.tolist() == [10.0, 14.0, 18.0]
 
 
-def test_only_terms_of_the_environment_are_plain():
-    assert make_reward({"type": "env", "scale": 3.0, "normalize": True}).plain
-    assert not make_reward({"terms": {"env": {}, "constant": {"weight": 0.0}}}).plain
+def test_only_terms_of_the_environment_are_its_own_reward():
+    assert make_reward({"type": "env", "scale": 3.0, "normalize": True}).is_env
+    assert not make_reward({"terms": {"env": {}, "constant": {"weight": 0.0}}}).is_env
 
 
-class Counter(RewardModel):
-    """Is worth how many transitions came before it in all."""
-
-    episodic = True
-    count = 0
-
-    def scan(self, data):
-        said = np.zeros(data.rew.shape, np.float32)
-        said[data.mask] = self.count + np.arange(data.mask.sum())
-        self.count += int(data.mask.sum())
-        return said
-
-    def score(self, data):
-        return data.scanned
+# --- terms that depend on the episode
 
 
-def test_what_episodic_terms_said_is_found_by_rows_of_which_some_are_no_data():
-    reward = Reward({"counter": Term(Counter({}), 1.0)})
+class Counter(EpisodeRewardModel):
+    """Reward: number of transitions that were annotated before."""
+
+    collects = ("act",)
+    annotations = ("number",)
+
+    def new_memory(self, n_envs):  # noqa: ARG002
+        return 0
+
+    def annotate(self, batch, memory):
+        number = np.full(batch.rew.shape, -1.0, np.float32)
+        count = int(batch.mask.sum())
+        number[batch.mask] = memory + np.arange(count)
+        return {"number": number, "temporary": number + 0.5}, memory + count
+
+    def score(self, batch):
+        return batch.number
+
+    def collect_data(self, batch):
+        self.collected = batch
+
+
+def counting(**options):
+    return Reward(
+        {"counter": Term(Counter({}), 1.0), "env": Term(ConstantReward({}), 0.0)}, **options
+    )
+
+
+def test_annotations_are_read_back_with_the_transitions():
+    reward, buffer = counting(), ReplayBuffer(4, n_envs=2, seed=0)
+    assert reward.fields == ("annotations",)
+    assert reward.collects == ("act",)
+    memory = reward.new_memory(2)
+    for _ in range(3):  # the last row replaces the first one
+        since, zeros = buffer.written, np.zeros(2)
+        buffer.add(obs=zeros, act=zeros, rew=zeros, done=zeros == 0, obs_next=zeros)
+        fresh, rows = buffer.rollout((*reward.collects, "rew"), since)
+        columns, memory = reward.annotate(fresh, memory)
+        assert reward.stored(columns).keys() == {"counter"}
+        buffer.annotate(rows, reward.stored(columns))
+        reward.collect_data(fresh, columns, rows, buffer)
+        (counter, _) = reward.models
+        assert counter.collected.temporary.tolist() == columns["counter"]["temporary"].tolist()
+    batch, _ = reward.view(buffer, CPU).rollout()
+    assert batch.rew.tolist() == [[2.0, 3.0], [4.0, 5.0]]
+    batch, rows = reward.view(buffer, CPU).sample(9, fields=("obs",))
+    assert batch.rew.tolist() == [{0: 4, 1: 2, 2: 5, 3: 3}[row] for row in rows.tolist()]
+
+
+def test_rows_that_are_no_transitions_are_annotated_too():
+    reward = counting()
     data = rollout([[1.0, 1.0], [1.0, 1.0]], mask=[[True, True], [True, False]])
-    rows = np.array([[0, 1], [2, 3]])
-    reward.collect_data(data, rows)
-    resolved = reward.resolve(data, rows, None)
-    assert resolved.rew[data.mask].tolist() == [0.0, 1.0, 2.0]
-    assert reward.resolve(data[1:], rows[1:], None).rew[0, 0] == 2.0
+    columns, memory = reward.annotate(data, reward.new_memory(2))
+    assert columns["counter"]["number"].tolist() == [[0.0, 1.0], [2.0, -1.0]]
+    assert memory == {"counter": 3}
+    read = data.replace(annotations=reward.stored(columns)).to_torch()
+    assert reward.resolve(read).rew.tolist() == [[0.0, 1.0], [2.0, -1.0]]
 
 
-def test_rows_that_are_overwritten_are_worth_what_was_said_last():
-    reward = Reward({"counter": Term(Counter({}), 1.0)})
-    rows = np.array([[0, 1]])
-    for _ in range(2):
-        data = rollout([[1.0, 1.0]])
-        reward.collect_data(data, rows)
-    assert reward.resolve(data, rows, None).rew.tolist() == [[2.0, 3.0]]
-    restored = Reward({"counter": Term(Counter({}), 1.0)})
-    restored.load_state_dict(copy.deepcopy(reward.state_dict()))
-    assert restored.resolve(data, rows, None).rew.tolist() == [[2.0, 3.0]]
+def test_annotations_count_for_normalising():
+    reward = counting(normalize=True, gamma=0.0)
+    data = rollout([[9.0], [9.0], [9.0]])
+    columns, _ = reward.annotate(data, reward.new_memory(1))
+    reward.collect_data(data, columns)
+    assert spread(reward) == pytest.approx(np.std([0.0, 1.0, 2.0]))
+
+
+def test_models_that_are_not_cotrained_are_still_annotated():
+    assert counting(cotrain=False).collects == ("act",)

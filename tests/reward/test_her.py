@@ -4,6 +4,7 @@ The achieved goal of a row's next observation is (episode, step + 1); desired go
 """
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -44,10 +45,8 @@ def setting(example=Judge, space=SPACE, **options):
     return Setting(space, spaces.Discrete(2), on_policy=False, example=example, **options)
 
 
-def make(example=Judge, **options):
-    model = create_reward_model({"type": "her", **options})
-    model.setup(setting(example))
-    return model
+def make(example=Judge, seed=0, **options):
+    return create_reward_model({"type": "her", **options}, setting(example, seed=seed))
 
 
 def observation(episodes, steps):
@@ -128,10 +127,9 @@ def test_every_goal_comes_from_where_the_strategy_says(
             world.cut()
         else:
             world.step(ends[:n_envs])
-    model = create_reward_model({"type": "her", "strategy": strategy, "ratio": 1.0})
-    model.setup(setting(seed=seed))
+    model = make(seed=seed, strategy=strategy, ratio=1.0)
     data, rows = world.buffer.sample(20, length)
-    relabelled = model.relabel(data, rows, world.buffer)
+    relabelled = model.apply(data, world.buffer, rows)
     starts = data.obs.observation if length == 1 else data.obs.observation[0]
     goals = relabelled.obs.desired_goal
     one = goals if length == 1 else goals[0]
@@ -156,7 +154,7 @@ def line(n_rows=5, **options):
 def test_every_goal_that_the_strategy_allows_is_drawn(strategy, expected):
     buffer, model = line(), make(strategy=strategy, ratio=1.0)
     rows = np.full(300, 2)
-    steps = model.relabel(buffer[rows], rows, buffer).obs.desired_goal[:, 1]
+    steps = model.apply(buffer[rows], buffer, rows).obs.desired_goal[:, 1]
     values, counts = np.unique(steps, return_counts=True)
     assert set(values.astype(int)) == expected
     assert counts.min() > 0.6 * 300 / len(expected)
@@ -165,8 +163,8 @@ def test_every_goal_that_the_strategy_allows_is_drawn(strategy, expected):
 def test_reward_and_end_are_those_of_the_new_goal():
     buffer, model = line(), make(strategy="final", ratio=1.0)
     rows = np.arange(5)
-    relabelled = model.relabel(buffer[rows], rows, buffer)
-    assert relabelled.rew.tolist() == [-1.0, -1.0, -1.0, -1.0, 0.0]
+    relabelled = model.apply(buffer[rows], buffer, rows)
+    assert relabelled.goal_reward.tolist() == [-1.0, -1.0, -1.0, -1.0, 0.0]
     assert relabelled.terminated.tolist() == [False, False, False, False, True]
     assert relabelled.done.tolist() == [False, False, False, False, True]
     assert model.estimate(relabelled).rew.tolist() == [-1.0, -1.0, -1.0, -1.0, 0.0]
@@ -180,7 +178,7 @@ def test_an_end_by_the_old_goal_is_none_for_a_new_one():
     world.step([True], terminated=False)
     model, rows = make(ratio=1.0), np.array([0, 1, 2, 3])
     model._draw = lambda rows, buffer: np.array([0, 0, 2, 2])  # noqa: ARG005
-    relabelled = model.relabel(world.buffer[rows], rows, world.buffer)
+    relabelled = model.apply(world.buffer[rows], world.buffer, rows)
     assert relabelled.terminated.tolist() == [True, False, True, False]
     assert relabelled.done.tolist() == [True, False, True, True]  # the time limit stays
 
@@ -190,8 +188,8 @@ def test_a_segment_ends_where_its_goal_is_reached():
     model._draw = lambda rows, buffer: np.array([1])  # noqa: ARG005
     rows = np.array([[0], [1], [2], [3]])
     data = buffer[rows].replace(mask=np.array([[True], [True], [True], [False]]))
-    relabelled = model.relabel(data, rows, buffer)
-    assert relabelled.rew[:, 0].tolist() == [-1.0, 0.0, -1.0, -1.0]
+    relabelled = model.apply(data, buffer, rows)
+    assert relabelled.goal_reward[:, 0].tolist() == [-1.0, 0.0, -1.0, -1.0]
     assert relabelled.terminated[:, 0].tolist() == [False, True, False, False]
     assert relabelled.mask[:, 0].tolist() == [True, True, False, False]
 
@@ -201,21 +199,22 @@ def test_a_segment_ends_where_its_goal_is_reached():
 def test_the_ratio_is_the_share_of_relabelled_samples(ratio, length):
     buffer, model = line(), make(ratio=ratio)
     data, rows = buffer.sample(2000, length)
-    relabelled = model.relabel(data, rows, buffer)
+    relabelled = model.apply(data, buffer, rows)
     goals = relabelled.obs.desired_goal.reshape(length, 2000, 2)
     other = (goals != UNWANTED).any(-1)
     assert (other == other[0]).all()
     assert other.mean() == pytest.approx(ratio, abs=0.04)
     kept = ~other[0]
-    rew = relabelled.rew.reshape(length, 2000)[:, kept]
+    rew = model.score(relabelled).reshape(length, 2000)[:, kept]
     np.testing.assert_array_equal(rew, data.rew.reshape(length, 2000)[:, kept])
+    np.testing.assert_array_equal(relabelled.rew, data.rew)
 
 
 def test_what_was_read_stays_as_it_is():
     buffer, model = line(), make(ratio=1.0)
     data, rows = buffer.sample(8, 3)
     before = copy.deepcopy(data)
-    model.relabel(data, rows, buffer)
+    model.apply(data, buffer, rows)
     assert data == before
 
 
@@ -223,10 +222,10 @@ def test_tensors_stay_tensors():
     buffer, model = line(storage="cpu"), make(strategy="final", ratio=1.0)
     rows = np.array([[3], [4]])
     data = buffer[rows].replace(mask=torch.ones(2, 1, dtype=torch.bool))
-    relabelled = model.relabel(data, rows, buffer)
+    relabelled = model.apply(data, buffer, rows)
     assert isinstance(relabelled.obs.desired_goal, torch.Tensor)
     assert relabelled.obs.desired_goal.tolist() == [[[0.0, 5.0]]] * 2
-    assert relabelled.rew.tolist() == [[-1.0], [0.0]]
+    assert relabelled.goal_reward.tolist() == [[-1.0], [0.0]]
     assert relabelled.terminated.tolist() == [[False], [True]]
 
 
@@ -240,8 +239,8 @@ def test_functions_for_single_goals_are_asked_one_by_one():
 
     buffer, model = line(), make(Single, strategy="final", ratio=1.0)
     rows = np.arange(5)
-    relabelled = model.relabel(buffer[rows], rows, buffer)
-    assert relabelled.rew.tolist() == [0.0, 0.0, 0.0, 0.0, 1.0]
+    relabelled = model.apply(buffer[rows], buffer, rows)
+    assert relabelled.goal_reward.tolist() == [0.0, 0.0, 0.0, 0.0, 1.0]
     assert not relabelled.terminated.any()
 
 
@@ -249,8 +248,8 @@ def test_functions_for_single_goals_are_asked_one_by_one():
 def test_a_function_of_ones_own_says_what_goals_pay(given):
     buffer, model = line(), make(object, reward_function=given, ratio=1.0)
     data, rows = buffer.sample(4)
-    relabelled = model.relabel(data, rows, buffer)
-    assert relabelled.rew.tolist() == [10.0] * 4
+    relabelled = model.apply(data, buffer, rows)
+    assert relabelled.goal_reward.tolist() == [10.0] * 4
     assert relabelled.terminated.tolist() == data.terminated.tolist()
 
 
@@ -271,52 +270,52 @@ def test_without_a_function_there_is_an_error_that_names_the_option():
 )
 def test_observations_without_goals_are_refused(space):
     with pytest.raises(ValueError, match="'achieved_goal' and 'desired_goal' of one shape"):
-        create_reward_model({"type": "her"}).setup(setting(space=space))
+        make_reward({"type": "her"}, setting(space=space))
 
 
 def test_a_policy_without_a_buffer_is_refused():
-    reward = make_reward({"type": "her"})
     with pytest.raises(ValueError, match="'her' needs a policy with a replay buffer"):
-        reward.setup(Setting(SPACE, spaces.Discrete(2), on_policy=True, example=Judge))
+        make_reward({"type": "her"}, replace(setting(), on_policy=True))
 
 
 def test_the_same_seed_draws_the_same_goals_and_a_state_goes_on_exactly():
     buffer = line()
     data, rows = buffer.sample(50)
     one, other = make(), make()
-    first = one.relabel(data, rows, buffer)
-    assert other.relabel(data, rows, buffer) == first
+    first = one.apply(data, buffer, rows)
+    assert other.apply(data, buffer, rows) == first
     late = make()
-    late.load_state_dict(one.state_dict())
-    second = one.relabel(data, rows, buffer)
-    assert late.relabel(data, rows, buffer) == second
+    late.load_training_state(one.training_state())
+    second = one.apply(data, buffer, rows)
+    assert late.apply(data, buffer, rows) == second
     assert second != first
 
 
-def test_a_read_resolves_other_goals_before_the_reward():
-    reward = make_reward({"type": "her", "ratio": 1.0, "strategy": "final", "scale": 2.0})
-    reward.setup(setting())
+def test_reading_relabels_before_it_resolves_rewards():
+    options = {"ratio": 1.0, "strategy": "final", "scale": 2.0}
+    reward = make_reward({"type": "her", **options}, setting())
     buffer = line(kind=PrioritizedReplayBuffer)
-    batch, rows = reward.view(buffer).sample(30)
+    view = reward.view(buffer, torch.device("cpu"))
+    batch, rows = view.sample(30)
     expected = np.where(rows == 4, 0.0, -1.0)
     assert batch.rew.tolist() == (2.0 * expected).tolist()
+    assert batch.rew_env.tolist() == [-1.0] * 30
     assert batch.terminated.tolist() == (rows == 4).tolist()
-    assert reward.view(buffer).rew[4] == 0.0
-    assert not reward.learns
+    assert view.rew[4] == 0.0
+    assert reward.collects == ()
 
 
 @pytest.mark.parametrize("backend", ["native", "base", "subprocess"])
 def test_the_functions_are_found_wherever_environments_run(backend):
     with make_vec("guerdon/BitFlip-v0", 2, backend=backend, kwargs={"n_bits": 3}) as env:
-        model = create_reward_model({"type": "her", "ratio": 1.0, "strategy": "final"})
-        model.setup(setting(env.example, env.observation_space))
+        model = create_reward_model({"type": "her"}, setting(env.example, env.observation_space))
         env.reset(0)
         goals = np.array([[0, 0, 1], [1, 1, 1]], np.float32)
         assert model._reward(goals, goals[:1], {}).tolist() == [0.0, -1.0]
         assert model._terminated(goals, goals[:1], {}).tolist() == [True, False]
 
 
-def test_dictionaries_of_transitions_are_worth_what_was_paid():
+def test_other_transitions_keep_their_reward():
     data = Batch(obs=np.zeros((2, 1)), act=np.zeros(2, int), rew=np.array([1.0, 2.0]))
     assert make().estimate(data).rew.tolist() == [1.0, 2.0]
     items = [{"obs": [0.0], "action": 0, "reward": 3.0}]

@@ -50,13 +50,31 @@ def test_a_batch_becomes_the_guides_list():
     assert rows.obs[0].tolist() == [0.0, 0.0]
 
 
-def test_columns_and_rows_are_each_others_inverse():
+def test_columns_and_rows_are_inverse():
     data = [{"obs": {"a": torch.full((2,), float(i))}, "done": torch.tensor(i > 0)} for i in (0, 1)]
     held = items.columns(data)
-    assert held["obs"]["a"].tolist() == [[0.0, 0.0], [1.0, 1.0]]
+    assert held.obs.a.tolist() == [[0.0, 0.0], [1.0, 1.0]]
     again = items.rows(held)
     assert [item["done"].item() for item in again] == [False, True]
     assert again[1]["obs"]["a"].tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        [],
+        [1.0],
+        {"obs": torch.ones(1)},
+        [{"obs": 1.0}, {"obs": 2.0}],
+        [{"obs": torch.ones(2)}, {"obs": torch.ones(3)}],
+        [{"obs": torch.ones(2)}, {"obs": torch.ones(2).double()}],
+        [{"obs": torch.ones(2)}, {"action": torch.ones(2)}],
+        [{1: torch.ones(2)}],
+    ],
+    ids=str,
+)
+def test_only_tensors_that_are_alike_have_columns(data):
+    assert items.columns(data) is None
 
 
 def test_other_rewards_are_put_into_copies():
@@ -71,6 +89,6 @@ def test_other_rewards_are_put_into_copies():
     ("data", "message"),
     [([], "the list is empty"), ([{"obs": np.zeros(2)}], "has no 'action'")],
 )
-def test_a_list_that_is_none_is_refused(data, message):
+def test_lists_without_transitions_are_refused(data, message):
     with pytest.raises(ValueError, match=message):
         items.to_batch(data)

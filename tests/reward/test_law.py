@@ -70,7 +70,7 @@ def kind(name):
 def demonstrated(case):
     """Episodes of another policy, of several levels of noise and return."""
     buffer = collected(make_policy(CASES[case], seed=7), CASES[case], seed=11)
-    rows = buffer[buffer.stored_rows()[:96]]
+    rows = buffer[buffer.rows_in_time()[:96]]
     fields = ("obs", "act", "rew", "terminated", "truncated", "obs_next")
     episodes = []
     for i in range(8):
@@ -83,22 +83,28 @@ def demonstrated(case):
     return Demonstrations(episodes)
 
 
-def make(case, name, policy, buffer):
-    """The reward, shown what the policy did, and trained."""
-    # Small: far from its target, the gradient of DQN's Huber loss is the same for all targets.
-    reward = make_reward({"type": kind(name), **MODELS[name], "scale": 0.1}, gamma=0.9)
-    observation_space, action_space = spaces_of(CASES[case].env)
-    reward.setup(
-        Setting(
-            observation_space, action_space, n_envs=N_ENVS, gamma=0.9, seed=3,
-            on_policy=policy.on_policy, horizon=CASES[case].env[1],
-            log_prob=policy.log_prob if policy.has_density else None,
-        )
+def setting_of(case, policy):
+    return Setting(
+        *spaces_of(CASES[case].env), n_envs=N_ENVS, gamma=0.9, seed=3,
+        on_policy=policy.on_policy, horizon=CASES[case].env[1],
+        log_prob=policy.log_prob if policy.has_density else None,
     )  # fmt: skip
-    for model in reward.models:
-        if model.imitates:
-            model.load_expert_data(demonstrated(case))
-    reward.collect_data(*buffer.rollout())
+
+
+def make(case, name, policy, buffer):
+    """The reward, trained on what the policy did; its annotations are in the buffer."""
+    # Small: far from its target, the gradient of DQN's Huber loss is the same for all targets.
+    section = {"type": kind(name), **MODELS[name], "scale": 0.1}
+    reward = make_reward(section, setting_of(case, policy))
+    for term in reward.terms.values():
+        if "demonstrations" in term.model.requirements(term.model.config):
+            term.model.load_expert_data(demonstrated(case))
+    batch, rows = buffer.rollout()
+    columns, _ = reward.annotate(batch, reward.new_memory(N_ENVS))
+    if columns:
+        stored = Batch(reward.stored(columns))[batch.mask]
+        buffer.annotate(rows[batch.mask], stored.to_dict())
+    reward.collect_data(batch, columns, rows, buffer)
     reward.train()
     return reward
 
@@ -131,7 +137,7 @@ def test_what_the_model_says_is_what_is_learned_from(case, name, warm):
     reward = make(case, name, policy, buffer)
     rows = buffer.stored_rows()
     rewards = np.full(buffer.size, np.nan)
-    rewards[rows] = reward.view(buffer)[rows].rew
+    rewards[rows] = reward.view(buffer, torch.device("cpu"))[rows].rew
     assert np.isfinite(rewards[rows]).all()
     assert np.ptp(rewards[rows]) > 1e-5, "a model that says the same of all tells nothing"
     paid = buffer.rew.copy()
@@ -168,9 +174,8 @@ def test_another_reward_is_another_target_and_another_gradient(case, name, warm)
 
 @pytest.mark.parametrize(("model", "policy"), EXCLUDED)
 def test_pairs_that_cannot_be_are_refused(model, policy):
-    case = next(case for case in CASES.values() if case.type == policy)
-    made = make_policy(case)
+    case = next(name for name, case in CASES.items() if case.type == policy)
+    made = make_policy(CASES[case])
     assert not made.has_density
-    observation_space, action_space = spaces_of(case.env)
-    with pytest.raises(ValueError, match="how likely actions are"):
-        make_reward({"type": model}).setup(Setting(observation_space, action_space))
+    with pytest.raises(ValueError, match="needs the log-probability of actions"):
+        make_reward({"type": model}, setting_of(case, made))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from guerdon.reward import Setting, create_reward_model
-from guerdon.reward.red import _noise, _split
+from guerdon.reward.red import RED, _noise, _split
 from tests.reward.experts import (
     ARM,
     IMAGE,
@@ -21,14 +21,14 @@ from tests.reward.experts import (
 
 
 def make(observation_space=VECTOR, action_space=TWO, experts=None, **options):
-    model = create_reward_model({"type": "red", "update_per_collect": 300, **options})
-    model.setup(Setting(observation_space, action_space, n_envs=4, seed=1))
+    setting = Setting(observation_space, action_space, n_envs=4, seed=1)
+    model = RED({"type": "red", "update_per_collect": 300, **options}, setting)
     model.load_expert_data(experts or noise(observation_space, action_space))
     return model
 
 
 def on_a_curve(seed, n_rows=200, spread=0.0):
-    """Steps on a circle, where the action is the side of it that one is on."""
+    """States on a circle; the action is the half of it that the state is on."""
     generator = np.random.default_rng(seed)
     angle = generator.uniform(0, 2 * np.pi, n_rows)
     obs = np.stack([np.cos(angle), np.sin(angle), np.zeros(n_rows)], -1)
@@ -37,13 +37,13 @@ def on_a_curve(seed, n_rows=200, spread=0.0):
 
 
 def curves():
-    return demonstrations(*(on_a_curve(seed) for seed in range(5)))
+    return demonstrations(*(on_a_curve(seed) for seed in range(5)), action_space=TWO)
 
 
 # --- the formula
 
 
-def test_the_reward_falls_with_the_error_as_sigma_says():
+def test_the_reward_is_exp_of_minus_sigma_times_the_error():
     model, data = make(sigma=2.5), transitions((6,))
     with torch.no_grad():
         tensors = model.tensors(data)
@@ -53,7 +53,7 @@ def test_the_reward_falls_with_the_error_as_sigma_says():
     assert 0 < expected.min() < expected.max() < 1
 
 
-def test_sigma_is_one_over_the_median_error_on_what_was_held_out():
+def test_sigma_is_one_over_the_median_error_on_held_out_rows():
     model = make(experts=curves())
     metrics = model.train()
     with torch.no_grad():
@@ -64,7 +64,7 @@ def test_sigma_is_one_over_the_median_error_on_what_was_held_out():
     assert np.median(held_out) == pytest.approx(np.exp(-1), rel=0.02)
 
 
-def test_a_sigma_that_is_given_is_used_as_it_is():
+def test_a_given_sigma_is_used():
     model = make(experts=curves(), sigma=40.0)
     assert model.train()["sigma"] == 40.0
     assert model.network.sigma == 40.0
@@ -73,7 +73,7 @@ def test_a_sigma_that_is_given_is_used_as_it_is():
 # --- training
 
 
-def test_it_is_trained_once_with_the_steps_that_were_asked_for():
+def test_it_is_trained_once():
     model = make(experts=curves(), update_per_collect=150)
     metrics = model.train()
     assert set(metrics) == {"loss", "error", "sigma", "contrast"}
@@ -86,51 +86,52 @@ def test_it_is_trained_once_with_the_steps_that_were_asked_for():
         assert torch.equal(value, before[name])
 
 
-def test_pretraining_is_that_training():
+def test_pretraining_replaces_training():
     model = make(experts=curves())
     assert model.pretrain()["contrast"] > 0.1
     assert model.train() is None
 
 
-def test_the_target_stays_and_the_predictor_learns():
+def test_the_target_is_frozen_and_the_predictor_learns():
     model = make(experts=curves())
     before = copy.deepcopy(model.network)
     model.train()
     for name, value in model.network.target.named_parameters():
         assert torch.equal(value, dict(before.target.named_parameters())[name])
-    assert model.network.learn(model.expert) < 0.1 * before.learn(model.expert)
+    assert model.network.error(model.expert).mean() < 0.1 * before.error(model.expert).mean()
 
 
-def test_demonstrations_are_worth_more_than_anything_else():
+def test_demonstrations_have_the_largest_rewards():
     model = make(experts=curves(), update_per_collect=1000)
     contrast = model.train()["contrast"]
     like, beside, wrong = on_a_curve(9), on_a_curve(9, spread=0.3), on_a_curve(9)
     wrong.act = 1 - wrong.act
-    worth = [model.estimate(data).rew.mean() for data in (like, beside, wrong)]
-    assert worth[0] > 0.3
-    assert worth[1] < 0.6 * worth[0]
-    assert worth[2] < 0.5 * worth[0]
+    rew = [model.estimate(data).rew.mean() for data in (like, beside, wrong)]
+    assert rew[0] > 0.3
+    assert rew[1] < 0.6 * rew[0]
+    assert rew[2] < 0.5 * rew[0]
     assert contrast > 0.2
 
 
-def test_nothing_of_the_policy_is_needed_or_remembered():
+def test_the_policys_transitions_are_not_used():
     first, second = make(experts=curves()), make(experts=curves())
     first.collect_data(transitions((30, 4)))
     first.train()
     second.train()
     assert len(first.memory) == 0
+    assert first.collects == ()
     data = transitions((5,))
     np.testing.assert_array_equal(first.estimate(data).rew, second.estimate(data).rew)
 
 
-def test_too_little_contrast_is_warned_of():
+def test_little_contrast_is_a_warning():
     model = make(experts=curves(), sigma=1e-6)
     with pytest.warns(UserWarning, match="red hardly tells demonstrations from noise"):
         metrics = model.train()
     assert abs(metrics["contrast"]) < 0.1
 
 
-def test_enough_contrast_is_not():
+def test_enough_contrast_is_no_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         make(experts=curves()).train()
@@ -155,14 +156,14 @@ def test_of_a_single_episode_rows_are_held_out(n_rows, expected):
     assert n_rows == 1 or not set(fitted) & set(held_out)
 
 
-def test_the_sample_size_is_how_many_rows_it_is_fitted_to():
+def test_the_sample_size_is_the_number_of_rows_to_fit():
     assert len(make(experts=curves(), sample_size=50).expert["act"]) == 50
     assert len(make(experts=curves(), sample_size=None).expert["act"]) == 800
     assert len(make(experts=curves(), sample_size=100_000).expert["act"]) == 800
     assert len(make(experts=curves()).held_out["act"]) == 200
 
 
-def test_inputs_are_in_units_of_the_experts_spread():
+def test_inputs_are_normalised_by_the_demonstrations():
     wide = demonstrations(rows(curves().transitions().obs * 1000, curves().transitions().act))
     model = make(experts=wide)
     normalizer = model.network.predictor.input.normalizers["obs"]
@@ -170,7 +171,7 @@ def test_inputs_are_in_units_of_the_experts_spread():
     assert torch.equal(model.network.target.input.normalizers["obs"].scale, normalizer.scale)
 
 
-def test_noise_is_wider_than_the_demonstrations_and_of_their_kinds():
+def test_noise_has_three_times_the_spread_and_the_same_dtypes():
     generator = np.random.default_rng(0)
     expert = {
         "obs": {"a": torch.randn(500, 3), "b": torch.arange(500, dtype=torch.uint8).view(125, 4)},
@@ -183,13 +184,13 @@ def test_noise_is_wider_than_the_demonstrations_and_of_their_kinds():
     assert sorted(drawn["act"].tolist()) == [1, 3, 3]
 
 
-# --- the contract
+# --- the interface
 
 
 @pytest.mark.filterwarnings("ignore:red hardly tells")
 @pytest.mark.parametrize("action_space", [TWO, ARM], ids=["discrete", "continuous"])
 @pytest.mark.parametrize("observation_space", [VECTOR, IMAGE], ids=["vectors", "images"])
-def test_it_takes_vectors_and_images_and_actions_of_both_kinds(observation_space, action_space):
+def test_spaces(observation_space, action_space):
     model = make(observation_space, action_space, update_per_collect=3)
     model.train()
     data = transitions((5, 4), observation_space, action_space)
@@ -200,7 +201,7 @@ def test_it_takes_vectors_and_images_and_actions_of_both_kinds(observation_space
     assert (model.estimate(data).rew != rew).any()
 
 
-def test_what_a_transition_is_worth_depends_on_nothing_else():
+def test_the_score_of_a_transition_depends_on_nothing_else():
     model, data = make(experts=curves()), transitions((8, 4))
     model.train()
     before = copy.deepcopy(data)
@@ -210,11 +211,10 @@ def test_what_a_transition_is_worth_depends_on_nothing_else():
     np.testing.assert_allclose(np.stack(pieces), whole, rtol=1e-4)
     order = np.random.default_rng(0).permutation(8)
     np.testing.assert_allclose(model.estimate(data[order]).rew, whole[order], rtol=1e-4)
-    np.testing.assert_array_equal(data.obs, before.obs)
-    np.testing.assert_array_equal(data.rew, before.rew)
+    assert data == before
 
 
-def test_dictionaries_in_are_dictionaries_out():
+def test_estimate_returns_a_list_for_a_list():
     model, data = make(experts=curves()), transitions((6,))
     items = as_items(data)
     found = model.estimate(items)
@@ -222,8 +222,9 @@ def test_dictionaries_in_are_dictionaries_out():
     assert [item["reward"] for item in found] == model.estimate(data).rew.tolist()
 
 
-def test_it_works_on_its_own_by_the_documented_calls():
-    model = create_reward_model({"type": "red", "update_per_collect": 300})
+def test_it_works_outside_a_run_by_the_documented_calls():
+    config = {"type": "red", "update_per_collect": 300}
+    model = create_reward_model(config, Setting.of(curves()))
     model.load_expert_data(curves())
     model.train()
     model.clear_data(iter=1)
@@ -231,10 +232,10 @@ def test_it_works_on_its_own_by_the_documented_calls():
 
 
 @pytest.mark.filterwarnings("ignore:red hardly tells")
-def test_it_goes_on_where_its_state_was_taken():
+def test_a_resumed_model_trains_exactly_as_the_first():
     model, other = make(experts=curves()), make(experts=curves())
     model.fit(20)
-    other.load_state_dict(model.state_dict())
+    other.load_training_state(model.training_state())
     model.fit(20)
     other.fit(20)
     data = transitions((6,))
@@ -244,26 +245,25 @@ def test_it_goes_on_where_its_state_was_taken():
 def test_a_trained_state_needs_no_demonstrations_and_no_training():
     model = make(experts=curves())
     model.train()
-    other = create_reward_model({"type": "red", "update_per_collect": 300})
-    other.setup(Setting(VECTOR, TWO, seed=5))
-    other.load_state_dict(model.state_dict())
+    other = RED({"type": "red", "update_per_collect": 300}, Setting(VECTOR, TWO, seed=5))
+    other.load_training_state(model.training_state())
     data = transitions((6,))
     np.testing.assert_array_equal(other.estimate(data).rew, model.estimate(data).rew)
+    assert other.fitted
     assert other.train() is None
 
 
-def test_the_documented_options_are_taken():
-    model = create_reward_model(
-        {
-            "type": "red",
-            "expert_data_path": "expert_data.pkl",
-            "sample_size": 1000,
-            "sigma": 5,
-            "batch_size": 64,
-            "hidden_size": 128,
-            "update_per_collect": 100,
-            "clear_buffer_per_iters": 1,
-        }
-    )
+def test_the_documented_options_are_accepted():
+    config = {
+        "type": "red",
+        "expert_data_path": "expert_data.pkl",
+        "sample_size": 1000,
+        "sigma": 5,
+        "batch_size": 64,
+        "hidden_size": 128,
+        "update_per_collect": 100,
+        "clear_buffer_per_iters": 1,
+    }
+    model = create_reward_model(config, Setting(VECTOR, TWO))
     assert model.config.hidden == [128]
     assert model.config.sigma == 5.0

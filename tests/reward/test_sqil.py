@@ -13,6 +13,7 @@ from guerdon.data import (
     ReplayBuffer,
     save_demonstrations,
 )
+from guerdon.data.tree import flatten
 from guerdon.policy import create_policy
 from guerdon.reward import Setting, create_reward_model, make_reward
 from guerdon.training.parts import make_parts
@@ -69,17 +70,15 @@ def agent_buffer(n_rows=20, kind=ReplayBuffer, observation_space=VECTOR, action_
 
 
 def make(observation_space=VECTOR, action_space=TWO, demonstrations=None, **options):
-    reward = make_reward({"type": "sqil", **options})
-    reward.setup(Setting(observation_space, action_space, on_policy=False, seed=3))
-    (model,) = reward.models
-    model.load_expert_data(demonstrations or experts(observation_space, action_space))
+    setting = Setting(observation_space, action_space, on_policy=False, seed=3)
+    reward = make_reward({"type": "sqil", **options}, setting)
+    reward.models[0].load_expert_data(demonstrations or experts(observation_space, action_space))
     return reward
 
 
 def resolved(reward, buffer, number, length=1):
-    mixed = reward.buffer(buffer)
-    batch, rows = mixed.sample(number, length, ("obs", "act", "rew", "terminated", "obs_next"))
-    return reward.resolve(batch, rows, mixed)
+    view = reward.view(reward.replay(buffer), torch.device("cpu"))
+    return view.sample(number, length, ("obs", "act", "rew", "terminated", "obs_next"))[0]
 
 
 @pytest.mark.parametrize("length", [1, 3])
@@ -89,7 +88,7 @@ def test_demonstrations_are_worth_1_all_else_0_and_are_half_of_every_batch(lengt
         batch = resolved(reward, buffer, 40, length)
         demonstrated = batch.obs[..., 0] >= DEMONSTRATED
         assert demonstrated.reshape(length, 40)[0].sum() == 20
-        np.testing.assert_array_equal(batch.rew, demonstrated.astype(np.float32))
+        assert torch.equal(batch.rew, demonstrated.float())
         assert (batch.rew_env == 7.0).all()
 
 
@@ -108,7 +107,7 @@ def test_demonstrations_are_stored_as_a_buffer_stores_episodes():
     reward, like = make(), ReplayBuffer(7, seed=0)
     for episode in experts().episodes:
         like.extend(episode)
-    held = reward.buffer(agent_buffer())["demonstrations"]
+    held = reward.replay(agent_buffer())["demonstrations"]
     rows = like.stored_rows()
     np.testing.assert_array_equal(held.stored_rows(), rows)
     np.testing.assert_array_equal(held.next(rows), like.next(rows))
@@ -133,19 +132,20 @@ def test_it_takes_observations_and_actions_of_all_kinds(observation_space, actio
     buffer = agent_buffer(20, ReplayBuffer, observation_space, action_space)
     batch = resolved(reward, buffer, 8)
     assert batch.rew.sum() == 4
-    own = buffer[:1]
-    assert batch.act.dtype == own.act.dtype
-    obs, like = (batch.obs.a, own.obs.a) if observation_space is PARTS else (batch.obs, own.obs)
-    assert obs.dtype == like.dtype
+    held = reward.replay(buffer)["demonstrations"]
+    stored, wanted = (dict(flatten({"obs": each.obs, "act": each.act})) for each in (held, buffer))
+    assert {path: leaf.dtype for path, leaf in stored.items()} == {
+        path: leaf.dtype for path, leaf in wanted.items()
+    }
 
 
 def test_demonstrations_take_the_precision_of_what_is_collected():
     demonstrations = experts(action_space=ARM)
     for episode in demonstrations.episodes:
         episode.act = episode.act.astype(np.float64)
-    batch = resolved(make(action_space=ARM, demonstrations=demonstrations),
-                     agent_buffer(action_space=ARM), 8)  # fmt: skip
-    assert batch.act.dtype == np.float32
+    reward = make(action_space=ARM, demonstrations=demonstrations)
+    mixed = reward.replay(agent_buffer(action_space=ARM))
+    assert mixed["demonstrations"].act.dtype == np.float32
 
 
 def test_demonstrations_as_tensors_are_taken():
@@ -153,11 +153,11 @@ def test_demonstrations_as_tensors_are_taken():
     assert resolved(make(demonstrations=demonstrations), agent_buffer(), 8).rew.sum() == 4
 
 
-def test_a_buffer_of_tensors_gives_batches_of_tensors():
-    buffer = ReplayBuffer(20, seed=0, storage="cpu")
+def test_demonstrations_are_tensors_beside_a_buffer_of_tensors():
+    buffer, reward = ReplayBuffer(20, seed=0, storage="cpu"), make()
     buffer.extend(rows_of(np.arange(20)))
-    batch = resolved(make(), buffer, 8)
-    assert isinstance(batch.obs, torch.Tensor)
+    batch = resolved(reward, buffer, 8)
+    assert isinstance(reward.replay(buffer)["demonstrations"].obs, torch.Tensor)
     assert batch.rew.tolist() == (batch.obs[:, 0] >= DEMONSTRATED).float().tolist()
     assert batch.rew.sum() == 4
 
@@ -180,11 +180,11 @@ def test_transitions_without_a_source_are_the_policys_own():
     assert model.estimate([{"obs": [1.0], "action": 0, "reward": 5.0}])[0]["reward"] == 0.0
 
 
-def test_a_view_of_both_buffers_reads_what_the_indices_say():
+def test_a_view_of_both_buffers_reads_by_index():
     reward, buffer = make(), agent_buffer()
-    mixed = reward.buffer(buffer)
+    mixed = reward.replay(buffer)
     batch, rows = mixed.sample(12, 2)
-    view = reward.view(mixed)
+    view = reward.view(mixed, torch.device("cpu"))
     np.testing.assert_array_equal(view[rows].obs, batch.obs)
     np.testing.assert_array_equal(view.rew[rows[0]], batch.source[0] == 1)
     np.testing.assert_array_equal(view.get(rows, "act"), batch.act)
@@ -209,7 +209,7 @@ def test_every_off_policy_policy_learns_from_both(kind, n_step):
     learn = policy.learn
     policy.learn = lambda batch, **options: seen.append(batch) or learn(batch, **options)
     reward = make(action_space=actions)
-    policy.update(16, reward.buffer(buffer), reward)
+    policy.update(16, reward.replay(buffer), reward)
     returns = seen[0].returns.numpy()
     demonstrated = seen[0].obs[:, 0].numpy() >= DEMONSTRATED
     assert demonstrated.sum() == 8
@@ -223,7 +223,7 @@ def test_priorities_of_the_policys_own_buffer_are_kept_up():
     policy.advance(0, 0.5)
     reward = make()
     before = buffer.priorities
-    policy.update(16, reward.buffer(buffer), reward)
+    policy.update(16, reward.replay(buffer), reward)
     assert buffer.beta == pytest.approx(0.7)
     assert (buffer.priorities != before).sum() >= 4
 
@@ -236,16 +236,15 @@ def test_a_trainer_hands_the_policy_both_buffers_and_stores_into_one():
         "run": {"device": "cpu"},
     })  # fmt: skip
     parts = make_parts(config)
-    reward = make_reward({"type": "sqil"})
-    reward.setup(Setting(parts.env.observation_space, parts.env.action_space, on_policy=False))
     space = parts.env.observation_space
+    reward = make_reward({"type": "sqil"}, Setting(space, parts.env.action_space, on_policy=False))
     reward.models[0].load_expert_data(Demonstrations([rows_of(np.arange(9), space)]))
     shares = []
     resolve = reward.resolve
 
     def noted(*read):
         batch = resolve(*read)
-        shares.append(batch.rew.mean())
+        shares.append(float(batch.rew.mean()))
         return batch
 
     reward.resolve = noted
@@ -257,18 +256,17 @@ def test_a_trainer_hands_the_policy_both_buffers_and_stores_into_one():
     assert len(shares) > 3
     assert set(shares) == {0.5}
     assert len(parts.buffer) <= 64
-    assert len(reward.buffer(parts.buffer)["demonstrations"]) == 9
+    assert len(reward.replay(parts.buffer)["demonstrations"]) == 9
 
 
 def test_it_goes_on_exactly_where_its_state_was_taken():
     one, other = make(), make()
     buffer = agent_buffer()
-    mixed = one.buffer(buffer)
+    mixed = one.replay(buffer)
     for _ in range(3):
-        mixed.sample(7)  # an odd number: the generator says whose the odd row is
-    other.load_state_dict(one.state_dict())
-    twin = copy.deepcopy(buffer)
-    resumed = other.buffer(twin)
+        mixed.sample(7)  # an odd number: the generator decides whose the odd row is
+    other.load_training_state(one.training_state())
+    resumed = other.replay(copy.deepcopy(buffer))
     for _ in range(5):
         np.testing.assert_array_equal(mixed.sample(7)[1], resumed.sample(7)[1])
 
@@ -296,7 +294,7 @@ def test_a_run_that_stops_and_goes_on_is_one_that_never_stopped(tmp_path):
 
 def test_a_policy_without_a_buffer_is_refused():
     with pytest.raises(ValueError, match="'sqil' needs a policy with a replay buffer"):
-        make_reward({"type": "sqil"}).setup(Setting(VECTOR, TWO, on_policy=True))
+        make_reward({"type": "sqil"}, Setting(VECTOR, TWO, on_policy=True))
 
 
 def test_demonstrations_have_to_be_there_and_to_fit():
@@ -306,19 +304,22 @@ def test_demonstrations_have_to_be_there_and_to_fit():
         make(observation_space=IMAGE, demonstrations=experts())
 
 
-@pytest.mark.parametrize("other", [{"type": "sqil"}, {"type": "her"}, {"type": "pwil"}])
-def test_terms_that_cannot_be_asked_about_demonstrations_are_refused(other):
-    with pytest.raises(ValueError, match=r"'sqil' reads more .* 'other' cannot"):
-        make_reward({"terms": {"sqil": {}, "other": other}})
+@pytest.mark.parametrize("other", ["sqil", "her", "pwil"])
+def test_terms_that_cannot_score_demonstrations_are_refused(other):
+    space = spaces.Dict({"achieved_goal": VECTOR, "desired_goal": VECTOR})
+    setting = Setting(space, TWO, on_policy=False, horizon=5)
+    options = {"reward_function": max} if other == "her" else {}
+    with pytest.raises(ValueError, match=r"'sqil' samples more .* 'other' cannot"):
+        make_reward({"terms": {"sqil": {}, "other": {"type": other, **options}}}, setting)
 
 
 def test_other_terms_may_stand_beside_it():
-    reward = make_reward({"terms": {"sqil": {}, "constant": {"value": 2.0}}})
-    reward.setup(Setting(VECTOR, TWO, on_policy=False))
+    terms = {"sqil": {}, "constant": {"value": 2.0}}
+    reward = make_reward({"terms": terms}, Setting(VECTOR, TWO, on_policy=False))
     reward.models[0].load_expert_data(experts())
     assert set(resolved(reward, agent_buffer(), 8).rew.tolist()) == {2.0, 3.0}
 
 
-def test_normalising_by_what_is_always_0_is_refused():
+def test_normalising_rewards_that_are_always_0_is_refused():
     with pytest.raises(ValueError, match=r"'reward.normalize'.*'reward.scale'"):
-        make_reward({"type": "sqil", "normalize": True})
+        make_reward({"type": "sqil", "normalize": True}, Setting(VECTOR, TWO, on_policy=False))

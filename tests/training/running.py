@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from guerdon.reward import BaseRewardModel
+from guerdon.compat.di_engine import BaseRewardModel
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint
 from guerdon.training.run import Summary, train
 

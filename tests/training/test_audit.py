@@ -1,4 +1,4 @@
-"""What a model of success says of a policy, beside what is true."""
+"""Predicted success beside true success."""
 
 import json
 
@@ -7,8 +7,8 @@ import pytest
 
 from guerdon.envs import make_vec
 from guerdon.policy import create_policy
-from guerdon.reward import Reward, Setting, Term
-from guerdon.reward.seen import Judged
+from guerdon.reward import Reward, Term
+from guerdon.reward.success import EpisodePrediction
 from guerdon.training.audit import Audit, told_success
 from guerdon.training.evaluation import evaluate, evaluation_metrics
 from guerdon.training.run import train
@@ -16,25 +16,25 @@ from tests.reward.seeing import ID, FirstPixel, config_of, reader, write_fit
 from tests.training.running import metrics_of
 
 
-def judged(passes, held=None, ends=True):
-    passes = np.array(passes, bool)
-    held = passes if held is None else np.array(held, bool)
+def predicted(success, held=None, ends=True):
+    success = np.array(success, bool)
+    held = success if held is None else np.array(held, bool)
     end = int(held.argmax()) if ends and held.any() else len(held) - 1
-    return Judged(passes.astype(float), passes, held, end)
+    return EpisodePrediction(success.astype(float), success, held, end)
 
 
 def audited(*episodes):
-    """From pairs of what the model says of frames, and what is true of them."""
+    """From pairs of predicted and true success of frames."""
     audit = Audit()
-    for said, true in episodes:
-        audit.add(judged(said), np.array(true, np.float32))
+    for success, true in episodes:
+        audit.add(predicted(success), np.array(true, np.float32))
     return audit
 
 
 # --- by hand
 
 
-def test_it_counts_episodes_and_the_frames_that_a_learner_sees():
+def test_it_counts_episodes_and_the_frames_that_the_learner_reads():
     audit = audited(
         ([0, 0, 1, 1], [0, 0, 1, 0]),  # a true success in its third frame; the fourth comes after
         ([0, 1, 0, 0], [0, 0, 0, 1]),  # a false one in its second; the true one comes after
@@ -58,7 +58,7 @@ def test_it_counts_episodes_and_the_frames_that_a_learner_sees():
 
 def test_a_success_has_to_be_held_to_be_claimed():
     audit = Audit()
-    audit.add(judged([1, 0, 1, 1], held=[0, 0, 0, 1]), np.array([0, 0, 0, 1.0]))
+    audit.add(predicted([1, 0, 1, 1], held=[0, 0, 0, 1]), np.array([0, 0, 0, 1.0]))
     assert audit.confirmed == [True]
     np.testing.assert_array_equal(audit.frames, [[1, 2], [0, 1]])
 
@@ -70,7 +70,7 @@ def test_rates_of_nothing_are_left_out():
     assert "reward/false_positive_rate" not in audited(([1], [1])).metrics()
 
 
-def test_of_episodes_of_which_not_all_is_known_only_the_claim_counts():
+def test_without_true_success_only_predictions_are_counted():
     audit = audited(([1, 0], [np.nan, 1]), ([0, 1], [0, 1]))
     assert audit.claimed == [True, True]
     assert audit.confirmed == audit.checked == [True]
@@ -79,39 +79,39 @@ def test_of_episodes_of_which_not_all_is_known_only_the_claim_counts():
     assert alone.warnings() == []
 
 
-def test_where_a_success_is_no_end_an_episode_is_judged_by_its_last_frame():
+def test_an_episode_without_an_end_is_evaluated_at_its_last_frame():
     audit = Audit()
-    audit.add(judged([0, 1, 1, 1], ends=False), np.array([0, 1, 0, 0.0]))
-    audit.add(judged([1, 1, 0, 0], ends=False), np.array([1, 1, 0, 0.0]))
+    audit.add(predicted([0, 1, 1, 1], ends=False), np.array([0, 1, 0, 0.0]))
+    audit.add(predicted([1, 1, 0, 0], ends=False), np.array([1, 1, 0, 0.0]))
     assert audit.claimed == [True, False]
     assert audit.confirmed == [False, False]
     np.testing.assert_array_equal(audit.frames, [[3, 2], [0, 3]])
     assert "cheats" in audit.warnings()[0]
 
 
-def test_an_environment_that_ends_at_success_is_said_to_give_it_away():
+def test_an_environment_that_ends_at_success_is_warned_about():
     audit = Audit()
-    audit.add(judged([0, 1]), np.array([0, 1.0]), terminated=True)
+    audit.add(predicted([0, 1]), np.array([0, 1.0]), terminated=True)
     assert "the environment ends episodes at success" in audit.warnings()[0]
     other = Audit()
-    other.add(judged([0, 0]), np.array([0, 0.0]), terminated=True)  # it fell, say
+    other.add(predicted([0, 0]), np.array([0, 0.0]), terminated=True)  # it fell, say
     assert other.warnings() == []
 
 
-def test_a_policy_that_cheats_is_said_to():
+def test_false_predicted_success_is_warned_about():
     honest, cheat = ([0, 1], [0, 1]), ([0, 1], [0, 0])
     assert audited(*[honest] * 5, cheat).warnings() == []  # one of six
     (sentence,) = audited(*[honest] * 4, cheat).warnings()  # one of five
     assert sentence == (
-        "the policy cheats its reward: the model sees success in 100% of episodes, but 80% are; "
-        "refit it beside the policy with 'reward.cotrain=true', or collect such frames as failures "
-        "and fit it again"
+        "the policy cheats its reward: predicted success 100%, true success 80%; refit the "
+        "classifier beside the policy with 'reward.cotrain=true', or collect such frames as "
+        "failures and fit it again"
     )
 
 
-def test_a_model_that_sees_nothing_is_not_cheated_but_said_to():
-    (said,) = audited(*[([0, 0], [0, 1])] * 4).warnings()
-    assert said.startswith("the model sees no success, but 100% of episodes have one: collect ")
+def test_missed_success_is_warned_about():
+    (sentence,) = audited(*[([0, 0], [0, 1])] * 4).warnings()
+    assert sentence.startswith("no success is predicted, but 100% of episodes have one: collect ")
     assert audited(([1, 0], [1, 0]), *[([0, 0], [0, 1])] * 3).warnings() == []
     assert audited(*[([0, 0], [0, 0])] * 4).warnings() == []
 
@@ -135,7 +135,7 @@ def test_a_model_that_sees_nothing_is_not_cheated_but_said_to():
         ),
     ],
 )
-def test_what_an_environment_tells_is_told_and_nothing_else(info, expected):
+def test_true_success_is_read_from_info(info, expected):
     np.testing.assert_array_equal(told_success(info, 3), expected)
 
 
@@ -150,12 +150,11 @@ def lamp_policy(env):
 def played(model, **kwargs):
     env = make_vec(ID, 2, kwargs=kwargs)
     reward = Reward({"classifier": Term(model, 1.0)})
-    reward.setup(Setting(env.observation_space, env.action_space, n_envs=2))
     result = evaluate(lamp_policy(env), env, 30, deterministic=False, seed=1, reward=reward)
     return result, evaluation_metrics(result)
 
 
-def test_a_classifier_that_is_right_is_found_to_be():
+def test_a_perfect_classifier():
     result, metrics = played(reader(FirstPixel(), threshold=150 / 255))
     assert 0.1 < metrics["reward/success_rate"] < 1.0
     assert metrics["eval/success_at_verdict"] == metrics["reward/success_rate"]
@@ -167,7 +166,7 @@ def test_a_classifier_that_is_right_is_found_to_be():
     assert metrics["eval/success_rate"] != metrics["eval/success_at_verdict"]
 
 
-def test_a_classifier_that_is_easily_pleased_is_found_to_be():
+def test_a_classifier_with_a_low_threshold():
     result, metrics = played(reader(threshold=0.001))
     assert metrics["reward/success_rate"] == 1.0
     assert metrics["eval/success_at_verdict"] < 0.2
@@ -175,11 +174,11 @@ def test_a_classifier_that_is_easily_pleased_is_found_to_be():
     assert "cheats" in result.audit.warnings()[0]
 
 
-def test_a_classifier_that_is_never_pleased_misses_everything():
+def test_a_classifier_that_predicts_no_success():
     result, metrics = played(reader(FirstPixel(lambda value: 0 * value)))
     assert metrics["reward/success_rate"] == metrics["reward/eval_return"] == 0.0
     assert metrics["reward/false_negative_rate"] == 1.0
-    assert [warning[:26] for warning in result.audit.warnings()] == ["the model sees no success,"]
+    assert [warning[:24] for warning in result.audit.warnings()] == ["no success is predicted,"]
 
 
 def test_frames_are_scored_once():
@@ -195,20 +194,20 @@ def test_frames_are_scored_once():
         {"reward_type": "continuous"},
         {"reward_mode": "per_step"},
         {"terminate": "never"},
+        {"terminate": "online"},
     ],
     ids=str,
 )
-def test_returns_are_those_of_the_same_episodes_without_an_audit(options):
+def test_returns_are_the_same_with_given_probabilities(options):
     one, _ = played(reader(**options))
     model = reader(**options)
-    model.judge = None
+    model.judge = lambda episode: reader(**options).judge(episode)._replace(probability=None)
     other, _ = played(model)
-    assert other.audit is None
     np.testing.assert_allclose(one.learned, other.learned)
     assert len(set(one.learned)) > 1
 
 
-def test_of_an_environment_that_tells_only_at_the_end_there_are_only_claims():
+def test_true_success_at_the_end_alone_is_not_enough():
     from tests.collect.showing import Showing
 
     class Late(Showing):
@@ -231,13 +230,13 @@ def test_of_an_environment_that_tells_only_at_the_end_there_are_only_claims():
 # --- in a run
 
 
-def test_a_run_that_cheats_says_so_while_it_happens(tmp_path):
-    fit = write_fit(tmp_path / "fit", threshold=0.001)  # everything is a success to it
+def test_a_run_warns_of_false_predicted_success(tmp_path):
+    fit = write_fit(tmp_path / "fit", threshold=0.001)  # every frame is a success
     summary = train(config_of(tmp_path / "run", fit), display="none")
     lines = (tmp_path / "run" / "log.txt").read_text().splitlines()
     warned = [line for line in lines if "the policy cheats its reward" in line]
     assert [line.split()[3] for line in warned] == ["64:", "128:"]
-    assert "the model sees success in 100% of episodes, but 0% are" in warned[-1]
+    assert "predicted success 100%, true success 0%;" in warned[-1]
     assert summary["eval_model_success_rate"] == 1.0
     assert summary["eval_success_at_verdict"] == 0.0
     assert summary["eval_success_once"] >= summary["eval_success_rate"]
@@ -248,7 +247,7 @@ def test_a_run_that_cheats_says_so_while_it_happens(tmp_path):
     assert all(line["reward/success_rate"] == 1.0 for line in evaluated)
 
 
-def test_a_run_that_is_resumed_at_its_end_still_knows_it(tmp_path):
+def test_a_run_that_is_resumed_at_its_end_keeps_its_results(tmp_path):
     fit = write_fit(tmp_path / "fit", threshold=0.5)
     before = train(config_of(tmp_path / "run", fit), display="none")
     after = train(resume=tmp_path / "run", display="none")
@@ -257,7 +256,7 @@ def test_a_run_that_is_resumed_at_its_end_still_knows_it(tmp_path):
     assert {name: after[name] for name in names} == {name: before[name] for name in names}
 
 
-def test_where_the_environment_tells_nothing_the_summary_has_what_the_model_says(tmp_path):
+def test_without_true_success_the_summary_has_the_predicted_one(tmp_path):
     fit = write_fit(tmp_path / "fit", threshold=0.001)
     config = config_of(tmp_path / "run", fit)
     config["env"]["kwargs"]["tells"] = False
@@ -266,8 +265,8 @@ def test_where_the_environment_tells_nothing_the_summary_has_what_the_model_says
     assert "eval_success_rate" not in summary
 
 
-def test_a_run_that_does_not_cheat_says_nothing(tmp_path):
-    fit = write_fit(tmp_path / "fit", threshold=0.999)  # nothing is
+def test_a_run_without_false_successes_has_no_warning(tmp_path):
+    fit = write_fit(tmp_path / "fit", threshold=0.999)  # no frame is
     summary = train(config_of(tmp_path / "run", fit), display="none")
     assert "cheats" not in (tmp_path / "run" / "log.txt").read_text()
     assert summary["eval_model_success_rate"] == 0.0

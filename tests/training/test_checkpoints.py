@@ -112,9 +112,9 @@ def test_a_replay_buffer_goes_on_from_a_checkpoint(tmp_path):
             obs_next=numbers + step + 1,
             info={"name": np.array(["a", None], dtype=object)},
         )
-    save_checkpoint(tmp_path, 13, {"buffer": buffer.state_dict()}, keep=1)
+    save_checkpoint(tmp_path, 13, {"buffer": buffer.training_state()}, keep=1)
     other = make()
-    other.load_state_dict(load_checkpoint(tmp_path)[0]["buffer"])
+    other.load_training_state(load_checkpoint(tmp_path)[0]["buffer"])
     for _ in range(3):
         (batch, indices), (batch_2, indices_2) = buffer.sample(8), other.sample(8)
         assert indices.tolist() == indices_2.tolist()

@@ -41,7 +41,8 @@ def made(name):
 
 
 def state_of(policy, collector):
-    states = [policy.training_state(), collector.state_dict(), collector.buffer.state_dict()]
+    buffer, _ = collector.buffer.rollout()
+    states = [policy.training_state(), collector.training_state(), buffer.to_dict()]
     return leaves([states, {name: module.training for name, module in policy.named_modules()}])
 
 

@@ -21,6 +21,7 @@ from guerdon.training.experts import (
     collect_demonstrations,
     collect_run,
     expert_folder,
+    make_experts,
     with_experts,
 )
 from guerdon.training.parts import make_parts
@@ -294,7 +295,7 @@ def test_names_are_found_wherever_options_hold_them(monkeypatch):
 def test_a_reward_learns_from_an_expert_that_its_config_names(cache, preset):
     reward = {"type": "gail", "expert_data_path": f"expert:{preset}?episodes=2"}
     config = compose(config_of("ppo", "unused", reward=reward))
-    parts = make_parts(config, display="none")
+    parts = make_parts(make_experts(config, "none"))
     (model,) = parts.reward.models
     assert len(model.expert["act"]) == 20
     assert model.config.expert_data_path.startswith(str(cache))

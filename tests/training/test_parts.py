@@ -11,11 +11,12 @@ from gymnasium.vector import SyncVectorEnv
 
 from guerdon.collect import Collector
 from guerdon.config import compose
-from guerdon.data import ListReplayBuffer, PrioritizedReplayBuffer
+from guerdon.data import PrioritizedReplayBuffer, Rollout
 from guerdon.envs import Counting, VectorEnv, make_vec
 from guerdon.policy import PPO
 from guerdon.reward import register_reward_model
-from guerdon.training.parts import Seeds, find_device, make_env, make_parts, rollout_slots
+from guerdon.training.parts import Seeds, find_device, make_env, make_parts, rollout_steps
+from guerdon.training.trainers import train_reward
 from tests.collect.acting import Tracing
 from tests.training.running import CASES, Idle, config_of, leaves, same
 
@@ -80,9 +81,8 @@ def test_a_policy_and_a_network_may_be_given():
 def test_buffers_are_those_of_the_policy():
     assert isinstance(parts_of("dqn_prioritized_3_step").buffer, PrioritizedReplayBuffer)
     assert parts_of("sac").buffer.size == 90
-    assert isinstance(
-        parts_of("ppo", collect={"n_step": None, "n_episode": 4}).buffer, ListReplayBuffer
-    )
+    assert isinstance(parts_of("ppo").buffer, Rollout)
+    assert isinstance(parts_of("ppo", collect={"n_step": None, "n_episode": 4}).buffer, Rollout)
 
 
 @pytest.mark.parametrize("n_envs", [1, 3, 4])
@@ -97,9 +97,8 @@ def test_a_rollout_of_an_iteration_fits_whatever_happens_in_it(n_envs, n_step, l
     config = compose(
         config_of("ppo", "unused", collect={"n_step": n_step}, learn={"batch_size": 1})
     )
-    policy = Tracing(env)
-    buffer = policy.make_buffer(rollout_slots(config, env) * n_envs, n_envs, 0)
-    collector = Collector(policy, env, buffer)
+    buffer = Rollout(rollout_steps(config, env), n_envs)
+    collector = Collector(Tracing(env), env, buffer)
     for _ in range(6):
         collected = collector.collect(n_step=n_step)
         assert len(buffer) == collected.n_step >= n_step
@@ -121,9 +120,7 @@ def info_reward(batch):
 def test_other_parts_go_on_exactly_where_the_state_was_taken(case):
     def advance(parts):
         parts.collector.collect(n_step=60)
-        if parts.reward.learns:
-            fields = ("obs", "rew", "terminated", "truncated")
-            parts.reward.collect_data(*parts.collector.fresh(fields))
+        train_reward(parts.reward, parts.collector, 0)
         for _ in range(2):
             parts.policy.update(16, parts.buffer, parts.reward)
         if parts.policy.on_policy:
@@ -132,28 +129,27 @@ def test_other_parts_go_on_exactly_where_the_state_was_taken(case):
     first = parts_of(case)
     advance(first)
     first.clean_point()
-    state = first.state_dict()
+    state = first.training_state()
     second = make_parts(compose(config_of(case, "unused"), ["seed=77"]))
     advance(second)
-    second.load_state_dict(state)
+    second.load_training_state(state)
     for parts in (first, second):
         advance(parts)
         parts.clean_point()
-    one, other = leaves(first.state_dict()), leaves(second.state_dict())
+    one, other = leaves(first.training_state()), leaves(second.training_state())
     assert one.keys() == other.keys()
     assert [path for path in one if not same(one[path], other[path])] == []
     assert any(not same(one[path], before) for path, before in leaves(state).items())
 
 
-def test_a_clean_point_breaks_off_every_episode():
+def test_a_clean_point_ends_every_episode():
     parts = parts_of("ppo_normalized")
     parts.collector.collect(n_step=30)
-    parts.reward.collect_data(*parts.collector.fresh(("rew", "terminated", "truncated")))
     parts.clean_point()
-    assert not parts.reward.state_dict()["scaler"]["returns"].any()
-    before = parts.buffer.written
+    parts.buffer.reset()
     parts.collector.collect(n_step=3)
-    rows, _ = parts.buffer.rollout(("obs",), since=before)
+    rows, _ = parts.buffer.rollout(("obs",))
+    assert rows.first[0].all()
     assert (np.abs(rows.obs[0]) <= 0.05).all()  # so CartPole begins
 
 

@@ -10,7 +10,7 @@ from guerdon.data import Batch, Demonstrations, save_demonstrations
 from guerdon.envs import make_vec
 from guerdon.reward import RewardModel, register_reward_model
 from guerdon.training.experts import play_episodes
-from guerdon.training.probe import probe
+from guerdon.training.probe import DEMONSTRATIONS, Probed, _ranking, probe
 from tests.training.running import config_of
 
 
@@ -76,7 +76,9 @@ def test_demonstrations_are_held_against_the_same_with_actions_exchanged(demonst
     real, permuted, random, constant = found.rows
     assert real.true_return == permuted.true_return == 10
     assert real.per_step > 1.5 * max(row.per_step for row in (permuted, random, constant))
-    assert found.ranking == "A step of the demonstrations is worth more than any other."
+    assert found.ranking == (
+        "A step of the demonstrations scores higher than any other, by more than the margin."
+    )
     assert found.verdict.startswith(
         "Neither living nor ending is a reward by itself: every episode"
     )
@@ -89,9 +91,18 @@ def test_a_reward_that_cannot_tell_is_found_out(demonstrations):
         "gail": {"expert_data_path": demonstrations, "weight": 0.0},
     }}  # fmt: skip
     assert probed(reward).ranking == (
-        "A step of the demonstrations is worth no more than one of permuted actions and random "
-        "actions and constant actions."
+        "A step of the demonstrations scores 1, not clearly higher than one of permuted actions "
+        "(1, margin 0) and random actions (1, margin 0) and constant actions (1, margin 0)."
     )
+
+
+def test_demonstrations_have_to_score_higher_by_a_margin():
+    def row(name, per_step, error):
+        return Probed(name, per_step, error, 1.0, 1.0, 1.0, 0.0, 1.0, 0.5, 0.5)
+
+    others = [row("random actions", 0.5, 0.1)]
+    assert "not clearly higher" in _ranking([row(DEMONSTRATIONS, 0.75, 0.1), *others])
+    assert "higher than any other" in _ranking([row(DEMONSTRATIONS, 0.8, 0.1), *others])
 
 
 @pytest.mark.parametrize(
@@ -174,7 +185,7 @@ def test_absorbing_states_and_demonstrations_of_members_are_found(members, tmp_p
 class Forgetful(RewardModel):
     """Notes when it is told to forget."""
 
-    learns = True
+    collects = ("obs",)
     told: ClassVar = []
 
     def score(self, data):  # noqa: ARG002

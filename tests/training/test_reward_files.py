@@ -8,11 +8,12 @@ import pytest
 import torch
 import yaml
 
+from guerdon.compat.di_engine import BaseRewardModel
 from guerdon.config import ConfigError, compose
 from guerdon.data import save_demonstrations
 from guerdon.envs import make_vec
 from guerdon.policy import create_policy
-from guerdon.reward import BaseRewardModel, RewardModel, register_reward_model
+from guerdon.reward import RewardModel, register_reward_model
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint
 from guerdon.training.experts import collect_demonstrations
 from guerdon.training.parts import make_parts
@@ -289,10 +290,10 @@ def test_a_run_killed_before_its_first_checkpoint_begins_with_the_reward_again(
 class Ready(RewardModel):
     """Pays as often as it was trained before the policy acted."""
 
-    learns = True
+    can_pretrain = True
 
-    def __init__(self, *args):
-        super().__init__(*args)
+    def __init__(self, config, setting):
+        super().__init__(config, setting)
         self.rounds = 0
 
     def pretrain(self):
@@ -302,10 +303,10 @@ class Ready(RewardModel):
     def score(self, data):  # noqa: ARG002
         return float(self.rounds)
 
-    def state_dict(self):
+    def training_state(self):
         return {"rounds": self.rounds}
 
-    def load_state_dict(self, state):
+    def load_training_state(self, state):
         self.rounds = state["rounds"]
 
 

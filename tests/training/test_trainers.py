@@ -10,7 +10,7 @@ from guerdon.policy import create_policy
 from guerdon.reward import create_reward_model, make_reward
 from guerdon.training.evaluation import evaluate
 from guerdon.training.monitor import Budget, Monitor
-from guerdon.training.trainers import offpolicy_trainer, onpolicy_trainer, train_reward
+from guerdon.training.trainers import offpolicy_trainer, onpolicy_trainer
 
 
 def made(name, env_id, n_envs=4, seed=0, **options):
@@ -147,7 +147,7 @@ def test_off_policy_a_reward_that_learns_sees_every_transition_once():
     rule = {"type": "function", "target": lambda data: data.rew, "fields": ("obs",)}
     reward = make_reward({**rule, "normalize": True})
     seen = []
-    reward.collect_data = lambda data, _: seen.append(data.obs[data.mask].copy())
+    reward.collect_data = lambda data, *_: seen.append(data.obs[data.mask].copy())
     offpolicy_trainer(
         policy, collector, reward=reward, n_step=24, batch_size=8, warmup_steps=48, max_steps=200
     )
@@ -171,19 +171,6 @@ def test_a_reward_that_does_not_learn_is_not_asked_to():
     assert (np.asarray(batch.rew) == 2.0).all()
     assert set(np.unique(batch.rew_env)) <= {0.0, 1.0}
     assert monitor.progress.updates == 1
-
-
-def test_a_reward_hears_of_lost_episodes_before_it_sees_what_is_new():
-    _, collector = made("ppo", "guerdon/Identity-v0")
-    reward = make_reward({"type": "env", "normalize": True})
-    order = []
-    reward.break_off = lambda env_ids: order.append(env_ids.tolist())
-    reward.collect_data = lambda *_: order.append("data")
-    collected = collector.collect(n_step=8)
-    train_reward(reward, collector, collected, 0)
-    collected.broken = [2, 0, 2]
-    train_reward(reward, collector, collected, 0)
-    assert order == ["data", [0, 2], "data"]
 
 
 @pytest.mark.parametrize("trainer", [onpolicy_trainer, offpolicy_trainer])

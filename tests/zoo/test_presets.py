@@ -13,6 +13,7 @@ import guerdon
 from guerdon.config import compose
 from guerdon.config.reads import unread
 from guerdon.config.registry import registry_of
+from guerdon.reward.trained import TrainedReward
 from guerdon.training.checkpoints import load_checkpoint
 from guerdon.training.run import train
 
@@ -94,7 +95,11 @@ def learned(directory, config):
     lines = (directory / "metrics.jsonl").read_text().splitlines()
     logged = {key.rpartition("/")[0] for line in lines for key in json.loads(line)}
     terms, kinds = config.reward.terms, registry_of("reward")
-    should = {name for name, options in terms.items() if kinds.get(options["type"]).learns}
+    should = {
+        name
+        for name, options in terms.items()
+        if issubclass(kinds.get(options["type"]), TrainedReward)
+    }
     return should, {name for name in terms if f"reward/{name}" in logged}
 
 

@@ -1,4 +1,4 @@
-"""A reward model written by the guide alone, with lists of dictionaries."""
+"""Reward models written by DI-engine's guide, with lists of dictionaries."""
 
 import copy
 import json
@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import nn
 
+from guerdon.compat.di_engine import BaseRewardModel
 from guerdon.data import Batch
-from guerdon.reward import REWARDS, BaseRewardModel, Setting, create_reward_model, make_reward
-from guerdon.reward.guide import Scalars, adapted
+from guerdon.reward import REWARDS, Setting, create_reward_model, make_reward
 from guerdon.training.state_files import decode_part, encode_part
 from tests.reward.ranked import same_states
 
@@ -84,25 +84,26 @@ def rollout():
     mask = np.array([[True, True], [True, False], [True, True]])
     return Batch(
         obs=obs, act=np.zeros((3, 2), np.int64), rew=np.ones((3, 2), np.float32), obs_next=obs,
-        terminated=np.zeros((3, 2), bool), truncated=np.zeros((3, 2), bool), mask=mask, cut=~mask,
+        terminated=np.zeros((3, 2), bool), truncated=np.zeros((3, 2), bool), mask=mask, first=~mask,
     )  # fmt: skip
 
 
 def test_it_is_made_with_its_own_keys_as_attributes():
-    model = create_reward_model(CONFIG, "cpu", None)
-    assert model.cfg.update_per_collect == 5
+    adapter = create_reward_model(CONFIG)
+    assert adapter.model.cfg.update_per_collect == 5
+    assert adapter.name == "test_guided"
 
 
 def test_it_learns_and_rewards_as_a_term_of_a_composition():
     reward = make_reward({"terms": {"test_guided": {**CONFIG, "weight": 2.0}, "env": {}}})
     data, (model, _) = rollout(), reward.terms["test_guided"]
-    assert reward.learns
+    assert reward.collects == ("act", "obs", "obs_next", "terminated")
     reward.collect_data(data)
     assert len(model.model.train_data) == 5
     reward.train()
-    resolved = reward.resolve(data)
+    resolved = reward.resolve(data.to_torch())
     with torch.no_grad():
-        expected = model.model.reward_model(torch.from_numpy(data.obs)).squeeze(-1).numpy()
+        expected = model.model.reward_model(torch.from_numpy(data.obs)).squeeze(-1)
     np.testing.assert_allclose(resolved.rew_terms.test_guided, expected, rtol=1e-6)
     np.testing.assert_allclose(resolved.rew, 2.0 * expected + 1.0, rtol=1e-6)
     assert (data.rew == 1.0).all()
@@ -169,8 +170,7 @@ class Drawing(Guided):
 
 def drawing(kind=Drawing):
     REWARDS.register("test_guided", kind, override=True)
-    reward = make_reward(CONFIG)
-    reward.setup(Setting(None, None, seed=7))
+    reward = make_reward(CONFIG, Setting(seed=7))
     reward.collect_data(rollout())
     return reward, reward.models[0].model
 
@@ -178,10 +178,10 @@ def drawing(kind=Drawing):
 def test_everything_that_a_class_of_its_own_holds_is_saved_and_restored():
     first, model = drawing()
     first.train()
-    state = copy.deepcopy(first.state_dict())
+    state = copy.deepcopy(first.training_state())
     second, other = drawing()
     other.train_data.clear()
-    second.load_state_dict(state)
+    second.load_training_state(state)
     assert len(other.train_data) == 5
     assert torch.equal(other.train_data[1]["next_obs"], model.train_data[1]["next_obs"])
     for reward in (first, second):
@@ -195,7 +195,7 @@ def test_everything_that_a_class_of_its_own_holds_is_saved_and_restored():
     assert len(other.recent) == other.recent.maxlen == 3
     data = rollout()
     np.testing.assert_array_equal(first.score(data), second.score(data))
-    encode_part("reward", first.state_dict())  # a file can hold it
+    encode_part("reward", first.training_state())  # a file can hold it
 
 
 def written(state, path):
@@ -223,9 +223,9 @@ def test_what_was_first_there_when_it_was_trained_is_restored_too(tmp_path):
     first, _ = drawing(Late)
     for _ in range(3):
         first.train()
-    state = written(first.state_dict(), tmp_path / "arrays")
+    state = written(first.training_state(), tmp_path / "arrays")
     second, model = drawing(Late)
-    second.load_state_dict(state)
+    second.load_training_state(state)
     second.train()
     assert (model.rounds, len(model.firsts), model.seen) == (4, 4, {1, 2, 3, 4})
     assert (list(model.newest), model.newest.maxlen) == ([3, 4], 2)
@@ -241,8 +241,8 @@ def test_a_network_that_is_not_there_yet_is_no_place_for_a_saved_one(part):
     model.unheard_of = part
     second, other = drawing()
     other.unheard_of = None
-    with pytest.raises(ValueError, match="Drawing has no 'unheard_of' that could go on"):
-        second.load_state_dict(first.state_dict())
+    with pytest.raises(ValueError, match="Drawing has no 'unheard_of' to restore"):
+        second.load_training_state(first.training_state())
 
 
 class Careless(Guided):
@@ -277,9 +277,8 @@ def test_what_it_draws_depends_on_the_seed_alone_and_disturbs_nobody():
         torch.rand(offset)
         np.random.rand(offset)  # noqa: NPY002
         random.gauss(0, offset)
-        reward, model = drawing(Careless)
-        model.drawn.clear()  # when it was made, nobody had told it a seed
         before = shared_state()
+        reward, model = drawing(Careless)
         reward.models[0].load_expert_data()
         reward.train()
         rewards.append(reward.score(rollout()).tolist())
@@ -288,17 +287,17 @@ def test_what_it_draws_depends_on_the_seed_alone_and_disturbs_nobody():
     assert drawn[0] == drawn[1]
     assert rewards[0] == rewards[1]
     numbers = [number for draws in drawn[0] for number in draws]
-    assert len(set(numbers)) == 10
+    assert len(set(numbers)) == 15
 
 
 def test_what_it_draws_goes_on_where_its_state_was_taken(tmp_path):
     first, model = drawing(Careless)
     first.train()
-    state = written(first.state_dict(), tmp_path / "arrays")
+    state = written(first.training_state(), tmp_path / "arrays")
     second, other = drawing(Careless)
     for _ in range(3):
         second.train()
-    second.load_state_dict(state)
+    second.load_training_state(state)
     for reward in (first, second):
         reward.train()
     assert model.drawn == other.drawn
@@ -316,7 +315,7 @@ def test_rewards_may_be_set_in_place_and_the_data_stays_as_it_is():
 
 def test_pretraining_is_training_on_what_it_took_in_when_it_was_made():
     reward, model = drawing()
-    assert reward.pretrains
+    assert reward.can_pretrain
     metrics = reward.pretrain()
     assert model.train_iter == 1
     assert metrics["reward/test_guided/reward_loss"].requires_grad is False
@@ -331,7 +330,7 @@ def test_what_cannot_be_saved_is_named():
     reward, model = drawing()
     model.note, model.networks = Note(1), [Network(2)]
     with pytest.warns(UserWarning, match="note, networks of the reward model Drawing cannot be"):
-        state = reward.state_dict()
+        state = reward.training_state()
     assert not {"note", "networks", "callback"} & state["terms"]["test_guided"]["model"].keys()
 
 
@@ -362,74 +361,61 @@ def test_training_that_was_none_says_nothing():
 
 def test_training_without_a_word_is_found_in_the_networks():
     REWARDS.register("test_guided", Seldom, override=True)
-    reward = make_reward(CONFIG, tb_logger=Quiet())
+    reward = make_reward(CONFIG)
+    reward.models[0].model.tb_logger = Quiet()
     reward.collect_data(rollout())
     trained = {"reward/test_guided/trained": 1.0}
     assert [reward.train() for _ in range(4)] == [trained, {}, trained, {}]
 
 
 class Unsure(Guided):
-    """Is set up, and draws whenever it is asked."""
-
-    def setup(self, setting):
-        self.scale = torch.rand(1) + setting.n_envs
+    """Draws in every call."""
 
     def estimate(self, data):
-        return [{**item, "reward": self.scale + torch.rand(1)} for item in data]
+        return [{**item, "reward": torch.rand(1)} for item in data]
 
 
-def test_a_model_is_set_up_and_its_estimate_is_pure_even_if_it_draws():
-    REWARDS.register("test_guided", Unsure, override=True)
-    reward = make_reward(CONFIG)
-    reward.setup(Setting(None, None, n_envs=5, seed=7))
-    scale = float(reward.models[0].model.scale)
-    assert 5 < scale < 6
+def test_estimating_is_pure_even_if_it_draws():
+    reward, _ = drawing(Unsure)
     data, before = rollout(), torch.get_rng_state()
+    draws = reward.training_state()["terms"]["test_guided"]["draws"]
     first = reward.score(data)
     assert len(set(first.ravel().tolist())) == 6
     np.testing.assert_array_equal(reward.score(data), first)
     assert torch.equal(torch.get_rng_state(), before)
-    state = reward.state_dict()["terms"]["test_guided"]["draws"]
-    reward.score(data)
-    assert same_states(reward.state_dict()["terms"]["test_guided"]["draws"], state)
+    assert same_states(reward.training_state()["terms"]["test_guided"]["draws"], draws)
 
 
-def test_models_of_any_style_can_be_parts_of_a_reward():
-    scalars, plain = Scalars(), create_reward_model({"type": "constant"})
-    assert adapted(plain, scalars) is plain
-    guided = adapted(create_reward_model(CONFIG, "cpu", scalars), scalars)
-    guided.collect_data(rollout())
-    assert set(guided.train()) == {"reward_loss"}
-
-
-@pytest.mark.parametrize("flag", ["history", "episodic"])
-def test_what_a_list_of_transitions_cannot_show_is_refused(flag):
-    kind = type("Looking", (Guided,), {flag: 1})
-    REWARDS.register("test_guided", kind, override=True)
-    with pytest.raises(ValueError, match=r"Looking is given lists.*: derive it from RewardModel"):
+def test_history_is_refused():
+    REWARDS.register("test_guided", type("Looking", (Guided,), {"history": 1}), override=True)
+    with pytest.raises(ValueError, match=r"Looking gets lists.*: derive it from RewardModel"):
         make_reward(CONFIG)
 
 
 @pytest.mark.parametrize(
-    ("flags", "options", "message"),
+    ("requires", "message"),
     [
-        ({"off_policy": True}, {}, "needs a policy with a replay buffer"),
-        ({"needs_log_prob": True}, {}, "needs to know how likely actions are"),
-        ({"absorbing": True}, {"clip": (-1, 1)}, "would cut away"),
+        ("replay", "needs a policy with a replay buffer"),
+        ("density", "needs the log-probability of actions"),
     ],
-    ids=str,
 )
-def test_what_it_needs_is_seen_to(flags, options, message):
-    REWARDS.register("test_guided", type("Needy", (Guided,), flags), override=True)
-    reward = make_reward(CONFIG | options)
+def test_what_it_requires_is_checked(requires, message):
+    kind = type("Needy", (Guided,), {"requires": frozenset({requires})})
+    REWARDS.register("test_guided", kind, override=True)
     with pytest.raises(ValueError, match=message):
-        reward.setup(Setting(None, None))
+        make_reward(CONFIG, Setting())
+    model = create_reward_model(CONFIG)
+    assert model.requirements(model.config) == {requires}
 
 
-def test_one_that_imitates_is_told_to_load_its_demonstrations():
-    kind = type("Imitating", (Careless,), {"imitates": True})
+def test_absorbing_rewards_are_not_clipped():
+    with pytest.raises(ValueError, match="would cut off"):
+        make_reward(CONFIG | {"absorbing": True, "clip": (-1, 1)})
+
+
+def test_it_loads_its_demonstrations_itself():
+    kind = type("Imitating", (Careless,), {"requires": frozenset({"demonstrations"})})
     REWARDS.register("test_guided", kind, override=True)
     (model,) = make_reward(CONFIG).models
-    assert model.imitates
     model.load_expert_data()
     assert len(model.model.drawn) == 2

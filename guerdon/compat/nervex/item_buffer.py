@@ -17,9 +17,11 @@ class ItemBuffer:
     """Keeps the newest items as they are.
 
     Args:
-        size: Items held at most.
-        seed: Of the generator that samples.
+        size: Maximum number of items.
+        seed: Random seed, or a generator, for sampling.
     """
+
+    n_envs = 1
 
     def __init__(self, size: int, seed: int | np.random.Generator | None = None) -> None:
         if size < 1:
@@ -33,7 +35,7 @@ class ItemBuffer:
         return len(self._items)
 
     def add(self, item: Mapping[str, Any] | Batch) -> int:
-        """Adds an item, in the place of the oldest if there is no other, and returns its row."""
+        """Add an item, in the place of the oldest if there is no other, and return its row."""
         if not isinstance(item, Mapping | Batch):
             raise TypeError(f"an item is a dictionary, not {describe(item)}")
         if not self._free:
@@ -47,20 +49,20 @@ class ItemBuffer:
         return np.sort(np.fromiter(self._items, np.int64, len(self)))
 
     def discard(self, rows: Any) -> None:
-        """Drops items."""
+        """Drop items."""
         for row in np.asarray(rows).tolist():
             del self._items[row]
             heapq.heappush(self._free, row)
 
     def sample_indices(self, batch_size: int) -> np.ndarray:
-        """Rows of that many different items."""
+        """Draw rows of that many different items."""
         rows = self.stored_rows()
         if batch_size > len(rows):
             raise ValueError(f"{batch_size} items were asked for, and there are {len(rows)}")
         return self._generator.choice(rows, batch_size, replace=False)
 
-    def state_dict(self) -> dict[str, Any]:
-        """As `ReplayBuffer.state_dict`."""
+    def training_state(self) -> dict[str, Any]:
+        """See `ReplayBuffer.training_state`."""
         arrays = {
             (str(row), *path): leaf
             for row, item in self._items.items()
@@ -73,8 +75,8 @@ class ItemBuffer:
         }
         return {"meta": meta, "arrays": arrays}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """As `ReplayBuffer.load_state_dict`."""
+    def load_training_state(self, state: dict[str, Any]) -> None:
+        """See `ReplayBuffer.load_training_state`."""
         meta = state["meta"]
         if meta["size"] != self.size:
             raise ValueError(f"the saved buffer was made with size={meta['size']}, not {self.size}")

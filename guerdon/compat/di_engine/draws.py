@@ -1,4 +1,4 @@
-"""Randomness for code that draws from the generators that all of a process share."""
+"""Seeds code that draws from the global generators of torch, NumPy and Python."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class Draws:
-    """Lets code draw from the shared generators of torch, NumPy and Python as if they were its own.
+    """A state of the global generators that some code has to itself.
 
-    What is drawn depends on the seed alone, and nobody else's draws depend on it.
+    What that code draws depends on the seed alone, and no other code's draws depend on it.
 
     Args:
-        seed: Where the generators begin.
+        seed: Random seed.
     """
 
     def __init__(self, seed: int = 0) -> None:
@@ -31,27 +31,27 @@ class Draws:
         }
 
     @contextmanager
-    def own(self, goes_on: bool = True) -> Iterator[None]:
-        """While this lasts, the shared generators are its own.
+    def own(self, advance: bool = True) -> Iterator[None]:
+        """Set the global generators to this state, and restore them afterwards.
 
         Args:
-            goes_on: Whether the next to draw gets other numbers.
+            advance: Whether the next code inside draws other numbers.
         """
         others = _read()
         _write(self._state)
         try:
             yield
-            if goes_on:
+            if advance:
                 self._state = _read()
         finally:
             _write(others)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Everything that is needed to go on."""
+    def training_state(self) -> dict[str, Any]:
+        """Everything that is needed to resume."""
         return copy.deepcopy(self._state)
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on where `state_dict` was taken."""
+    def load_training_state(self, state: Mapping[str, Any]) -> None:
+        """Restore `training_state`."""
         self._state = copy.deepcopy(dict(state))
 
 

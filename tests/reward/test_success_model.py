@@ -1,57 +1,70 @@
-"""A model that decides success ends episodes for the learner, and only for it."""
+"""A success model ends episodes for the learner, or online for the environment, too."""
 
 import numpy as np
 import pytest
+import torch
 
 from guerdon.collect import Collector
 from guerdon.data import ReplayBuffer
 from guerdon.envs import make_vec
-from guerdon.reward import Reward, RewardModel, Term
+from guerdon.reward import Reward, SuccessModel, Term
 from guerdon.reward.controls import EnvReward
-from guerdon.reward.verdicts import Standing, follow
+from guerdon.reward.success import SuccessMemory
 from guerdon.training.trainers import train_reward
-from tests.collect.acting import Tracing, backend_vector, make_collector
+from tests.collect.acting import Remembering, Tracing, backend_vector, make_collector
 from tests.envs.walking import Pattern
 
 LENGTHS = [Pattern((5, 2)), Pattern((3, 6))]
 
 
-class Decider(RewardModel):
-    """Takes the second frame of an episode (Counting's step 2) for a success."""
+class Known(SuccessModel):
+    """Predicts success by a function of the next observation: at step 2 of Counting by default.
 
-    episodic = True
-    decides = True
-    scans = ("obs_next",)
-    at = 2
+    Attributes:
+        calls: Which rows were transitions in each call of `ends`.
+    """
 
-    def __init__(self):
+    annotations = ("paid", "after_success")
+    collects = ("obs_next",)
+    new_memory = SuccessMemory
+
+    def __init__(self, function=lambda obs: obs[..., 2] == 2, online=False):
         super().__init__({})
-        self.standing = Standing.fresh(2)
+        self.function, self.ends_online, self.calls = function, online, []
 
-    def scan(self, data):
-        over = np.asarray(data.terminated) | np.asarray(data.truncated)
-        passes = data.obs_next[..., 2] == self.at
-        held, past = follow(self.standing, passes, np.asarray(data.mask), over)
-        return np.where(past, -1.0, held).astype(np.float32)
+    def annotate(self, batch, memory):
+        success = self.function(batch.obs_next)
+        held, after, _ = memory.follow(success, success, batch.mask, batch.first, 1)
+        return {"paid": held & ~after, "after_success": after}, memory
 
-    def score(self, data):
-        return data.scanned > 0
+    def score(self, batch):
+        return batch.paid
+
+    def ends(self, obs_next, done, real, memory):  # noqa: ARG002
+        self.calls.append(real.tolist())
+        return self.function(obs_next)
 
 
 def reward_of(model=None, **others):
-    return Reward({"decider": Term(model or Decider(), 1.0), **others})
+    return Reward({"success": Term(model or Known(), 1.0), **others})
 
 
 def collected(reward, n_step, collector=None):
-    collector = collector or make_collector(backend_vector("base", LENGTHS))
-    train_reward(reward, collector, collector.collect(n_step=n_step), 0)
+    collector = collector or make_collector(backend_vector("base", LENGTHS), reward=reward)
+    collector.collect(n_step=n_step)
+    train_reward(reward, collector, 0)
     return collector
 
 
-def test_the_learner_sees_the_success_as_an_end_and_nothing_after_it():
+def view_of(reward, collector):
+    return reward.view(collector.buffer, torch.device("cpu"))
+
+
+def test_the_learner_reads_a_success_as_an_end_and_nothing_after_it():
     reward = reward_of()
     collector = collected(reward, 20)
-    rollout, _ = reward.view(collector.buffer).rollout(("obs", "obs_next", "terminated"))
+    rollout, _ = view_of(reward, collector).rollout(("obs", "obs_next", "terminated"))
+    rollout = rollout.to_numpy()
     steps = rollout.obs_next[..., 2]
     assert steps[rollout.mask].max() == 2
     np.testing.assert_array_equal(rollout.terminated[rollout.mask], (steps == 2)[rollout.mask])
@@ -59,7 +72,7 @@ def test_the_learner_sees_the_success_as_an_end_and_nothing_after_it():
     assert rollout.cut[rollout.mask & rollout.terminated].all()
 
 
-def test_what_the_environment_said_stays_in_the_buffer():
+def test_the_buffer_keeps_the_ends_of_the_environment():
     reward = reward_of()
     collector = collected(reward, 20)
     batch, _ = collector.buffer.sample(0)
@@ -69,7 +82,7 @@ def test_what_the_environment_said_stays_in_the_buffer():
     assert said <= {(1, False), (2, False), *ends}
 
 
-def test_an_episode_that_was_decided_stays_so_in_the_next_round():
+def test_an_episode_that_has_ended_stays_so_in_the_next_round():
     reward = reward_of()
     collector = collected(reward, 6)  # three steps of each: past the success
     collected(reward, 4, collector)  # the rest of the first episode, and no success in it
@@ -78,39 +91,42 @@ def test_an_episode_that_was_decided_stays_so_in_the_next_round():
     assert len(batch.rew) == 2 + 2 + 2  # two of each, and two of the second one's next episode
 
 
-def test_samples_of_an_off_policy_learner_are_of_the_same_episodes():
+def test_segments_stop_at_a_success():
     reward = reward_of()
-    view = reward.view(collected(reward, 40).buffer)
+    view = view_of(reward, collected(reward, 40))
     batch, _ = view.sample(64, length=3, fields=("obs", "obs_next", "terminated"))
+    batch = batch.to_numpy()
     shown = batch.mask
     assert batch.obs_next[..., 2][shown].max() == 2
     np.testing.assert_array_equal(batch.terminated[shown], (batch.obs_next[..., 2] == 2)[shown])
-    rows = np.arange(4)
+    rows = view.stored_rows()[:4]
     np.testing.assert_array_equal(view.get(rows, "terminated"), view[rows].terminated)
 
 
-def test_only_one_model_can_decide():
-    with pytest.raises(ValueError, match=r"'one' and 'two' both decide when an episode ends"):
-        Reward({"one": Term(Decider(), 1.0), "two": Term(Decider(), 1.0)})
+def test_only_one_model_can_end_episodes():
+    with pytest.raises(ValueError, match=r"'one' and 'two' both end episodes at a success"):
+        Reward({"one": Term(Known(), 1.0), "two": Term(Known(), 1.0)})
 
 
 def test_other_terms_are_paid_until_the_end():
     reward = reward_of(env=Term(EnvReward({}), 0.5))
     collector = collected(reward, 20)
-    rollout, _ = reward.view(collector.buffer).rollout(("obs_next", "terminated"))
+    rollout, _ = view_of(reward, collector).rollout(("obs_next", "terminated"))
+    rollout = rollout.to_numpy()
     expected = rollout.terminated + 0.5 * rollout.rew_env
     np.testing.assert_allclose(rollout.rew[rollout.mask], expected[rollout.mask])
 
 
-def test_a_round_that_comes_after_all_successes_teaches_nothing():
+def test_a_rollout_after_all_successes_has_no_update():
     from guerdon.policy import create_policy
     from guerdon.training.trainers import onpolicy_trainer
 
     env = backend_vector("base", [Pattern((9,)), Pattern((9,))])
     policy = create_policy({"type": "ppo"}, env.observation_space, env.action_space)
-    collector = Collector(policy, env, policy.make_buffer(40, 2, 0))
+    reward = reward_of()
+    collector = Collector(policy, env, policy.make_buffer(40, 2, 0), reward=reward)
     monitor = onpolicy_trainer(
-        policy, collector, reward=reward_of(), n_step=4, batch_size=4, max_steps=12
+        policy, collector, reward=reward, n_step=4, batch_size=4, max_steps=12
     )
     assert monitor.progress.env_steps == 12  # the last eight of them after the successes
     assert policy.updates == 1
@@ -119,41 +135,28 @@ def test_a_round_that_comes_after_all_successes_teaches_nothing():
 # --- online
 
 
-def test_online_the_environment_begins_anew_at_a_success():
+def test_online_resets_the_environment_at_a_success():
     env = backend_vector("base", LENGTHS)
-    asked = []
-
-    def verdicts(obs_next, done, real):
-        assert real.all()
-        asked.append(done.copy())
-        return obs_next[:, 2] == 2
-
-    buffer = ReplayBuffer(100, 2)
-    collector = Collector(Tracing(env), env, buffer, verdicts=verdicts)
-    done = collector.collect(n_step=16)
+    model, buffer = Known(online=True), ReplayBuffer(100, 2)
+    done = Collector(Tracing(env), env, buffer, reward=reward_of(model)).collect(n_step=16)
     rollout, _ = buffer.rollout()
     assert rollout.mask.all()
     np.testing.assert_array_equal(rollout.obs_next[..., 2], np.tile([[1], [2]], (4, 2)))
     np.testing.assert_array_equal(rollout.cut, rollout.obs_next[..., 2] == 2)
     assert done.lengths == [2] * 8
-    assert len(asked) == 8
+    assert model.calls == [[True, True]] * 8
 
 
-def test_online_memory_and_returns_begin_anew_too():
-    from tests.collect.acting import Remembering
-
+def test_online_resets_recurrent_state_and_returns_too():
     env = backend_vector("base", [Pattern((9,))])
-    buffer = ReplayBuffer(100, 1)
-    collector = Collector(
-        Remembering(env), env, buffer, verdicts=lambda obs, *_: np.asarray(obs)[:, 2] == 3
-    )
-    done = collector.collect(n_step=9)
+    reward, buffer = reward_of(Known(lambda obs: obs[..., 2] == 3, True)), ReplayBuffer(100, 1)
+    done = Collector(Remembering(env), env, buffer, reward=reward).collect(n_step=9)
     rows = buffer.sample(0)[0]
     np.testing.assert_array_equal(rows.policy.steps, [0, 1, 2] * 3)
     np.testing.assert_allclose(sum(done.returns), rows.rew.sum())
 
 
-def test_native_vectors_begin_single_environments_anew():
+def test_native_vectors_reset_single_environments():
     env = make_vec("guerdon/BitFlip-v0", 4, backend="native", kwargs={"n_bits": 6})
     env.reset(seed=1)
     step = env.step(np.zeros(4, np.int64))
@@ -165,22 +168,17 @@ def test_native_vectors_begin_single_environments_anew():
     assert env.can_begin
 
 
-def test_online_episodes_that_are_counted_end_at_a_success():
+def test_online_ends_counted_episodes_at_a_success():
     env = backend_vector("base", [Pattern((9,)), Pattern((9,))])
-    seen = []
-
-    def verdicts(obs_next, _, real):
-        seen.append(real.tolist())
-        return obs_next[:, 2] == 2 + obs_next[:, 0]  # the second environment takes a step more
-
-    collector = Collector(Tracing(env), env, ReplayBuffer(100, 2), verdicts=verdicts)
+    model = Known(lambda obs: obs[..., 2] == 2 + obs[..., 0], True)  # the second: a step later
+    collector = Collector(Tracing(env), env, ReplayBuffer(100, 2), reward=reward_of(model))
     done = collector.collect(n_episode=3)
     assert sorted(done.lengths) == [2, 2, 3]
     assert done.n_step == 7
-    assert seen == [[True, True]] * 3 + [[True, False]]
+    assert model.calls == [[True, True]] * 3 + [[True, False]]
 
 
-def test_pictures_that_are_kept_end_with_their_episode_online_too(tmp_path):
+def test_online_ends_collected_trajectories_too(tmp_path):
     from functools import partial
 
     from guerdon.collect.reward_data import RewardDataCollector
@@ -190,11 +188,9 @@ def test_pictures_that_are_kept_end_with_their_episode_online_too(tmp_path):
 
     env = make_vec(partial(Showing, lengths=(9,)), 1, backend="base")
     folders = {f"{kind}_dir": str(tmp_path / kind) for kind in ("positive", "negative")}
-    with RewardDataCollector(DataCollectionConfig(**folders), 1) as pictures:
-        collector = Collector(
-            None, env, ReplayBuffer(100, 1), watch=pictures.watch,
-            verdicts=lambda obs, *_: obs["state"][:, 2] == 3,
-        )  # fmt: skip
+    reward = reward_of(Known(lambda obs: obs["state"][..., 2] == 3, True))
+    with RewardDataCollector(DataCollectionConfig(**folders), 1) as images:
+        collector = Collector(None, env, ReplayBuffer(100), reward=reward, watch=images.watch)
         collector.collect(n_step=12, random=True)
     kept = [read_trajectory(path) for path in sorted(tmp_path.glob("*/*"))]
     assert [len(trajectory.labels) for trajectory in kept] == [3, 3, 3, 3]

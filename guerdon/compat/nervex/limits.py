@@ -1,9 +1,10 @@
-"""How often, how late and how fast the rows of a managed buffer may be used."""
+"""Limits on how often, how late and how fast the rows of a buffer are used."""
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import asdict, dataclass
+from functools import partial
 
 import numpy as np
 
@@ -12,10 +13,10 @@ INFINITY = float("inf")
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a buffer under a `BufferManager` may be used for."""
+    """Limits of a buffer of a `BufferManager`."""
 
     max_use: float = INFINITY
-    """A row is dropped after it was sampled so often, which is once at least."""
+    """A row is dropped after it was sampled so often; at least 1."""
     max_staleness: float = INFINITY
     """A row is dropped once `sample` is called with a version more than that above its own."""
     min_rate: float = 0.0
@@ -35,7 +36,7 @@ class Limits:
 
 
 class Ledger:
-    """Use and age of a buffer's rows, and what came in and went out.
+    """Counts the use and age of a buffer's rows, and rows added and sampled.
 
     Args:
         limits: What is allowed.
@@ -53,12 +54,12 @@ class Ledger:
         self.forget_rate()
 
     def forget_rate(self) -> None:
-        """Starts a new window."""
+        """Start a new window."""
         self._events: deque[tuple[float, int, int]] = deque()  # when; rows added, rows sampled
         self._pushed = self._sampled = 0  # their sums
 
     def rate(self, now: float) -> float | None:
-        """Rows added for each row sampled within the window."""
+        """Return the rows added for each row sampled within the window."""
         while self._events and self._events[0][0] < now - self.limits.window:
             _, pushed, sampled = self._events.popleft()
             self._pushed -= pushed
@@ -79,22 +80,23 @@ class Ledger:
             rate is None or rate >= self.limits.min_rate
         )
 
-    def make_room(self, size: int) -> None:
-        """Sees that there is a place for each row of a buffer of that size."""
-        more = size - len(self.use)
+    def make_room(self, size: int, n_envs: int = 1) -> None:
+        """Make a place for each row of a buffer of that size, which may have grown."""
+        more = (size - len(self.use)) // n_envs
         if more > 0:
-            self.use = np.append(self.use, np.zeros(more, np.int64))
-            self.version = np.append(self.version, np.zeros(more, np.int64))
+            pad = partial(np.pad, pad_width=((0, 0), (0, more)))
+            self.use = pad(self.use.reshape(n_envs, -1)).reshape(-1)
+            self.version = pad(self.version.reshape(n_envs, -1)).reshape(-1)
 
     def pushed(self, now: float, rows: np.ndarray, version: int) -> None:
-        """Notes rows that were added."""
+        """Count rows that were added."""
         self.use[rows] = 0
         self.version[rows] = version
         self.counts["pushed"] += len(rows)
         self._note(now, len(rows), 0)
 
     def sampled(self, now: float, rows: np.ndarray, version: int) -> np.ndarray:
-        """Notes rows that were sampled and returns those that may not be sampled again."""
+        """Count rows that were sampled, and return those that may not be sampled again."""
         np.add.at(self.use, rows, 1)
         self.counts["sampled"] += len(rows)
         self._note(now, 0, len(rows))
@@ -110,7 +112,7 @@ class Ledger:
         return used_up
 
     def stale(self, rows: np.ndarray, version: int) -> np.ndarray:
-        """Those of the rows that are too old for a version."""
+        """Return those of the rows that are too old for a version."""
         stale: np.ndarray = version - self.version[rows] > self.limits.max_staleness
         return np.compress(stale, rows)
 
@@ -121,5 +123,5 @@ class Ledger:
             self._sampled += sampled
 
     def statistics(self, held: int) -> dict[str, float]:
-        """Counts since the beginning, rows held, and use and age in the last sample."""
+        """Return all counts, the rows held, and use and age in the last sample."""
         return {**self.counts, "held": held, **self.last}

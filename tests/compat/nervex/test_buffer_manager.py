@@ -1,4 +1,4 @@
-"""`BufferManager`: shares, marks, limits and statistics.
+"""`BufferManager`: limits, statistics and whole items; for the rest see `tests/data/test_mixed.py`.
 
 The observation of a row tells its buffer: it is the row's number, plus 1000 for the demonstrations.
 """
@@ -7,20 +7,12 @@ import itertools
 import json
 import pickle
 from collections import Counter
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 
-from guerdon.data import (
-    Batch,
-    BufferManager,
-    Limits,
-    ListReplayBuffer,
-    PrioritizedReplayBuffer,
-    ReplayBuffer,
-)
+from guerdon.compat.nervex import BufferManager, Limits
+from guerdon.data import Batch, ListReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer
 from guerdon.data.files import read_arrays, write_arrays
 
 
@@ -72,66 +64,6 @@ def samples(manager, batch_size, batches, **options):
     return [batch for batch, _ in itertools.takewhile(lambda pair: pair is not None, drawn)]
 
 
-# --- shares
-
-
-def test_shares_that_divide_are_exact_in_every_batch():
-    manager = pair({"agent": 3, "demonstrations": 1})
-    for batch in samples(manager, 8, 20):
-        assert np.sum(batch.obs < 1000) == 6
-        assert len(batch) == 8
-
-
-def test_equal_shares_by_default():
-    for batch in samples(pair(), 6, 5):
-        assert np.sum(batch.obs < 1000) == 3
-
-
-def test_shares_that_do_not_divide_are_exact_on_average_and_off_by_less_than_a_row():
-    # 10 rows in shares of 45, 45 and 10 percent are 4.5, 4.5 and 1 row; 2 are 0.9, 0.9 and 0.2.
-    names = ["agent", "demonstrations", "other"]
-    ratio = dict(zip(names, [9, 9, 2], strict=True))
-    manager = BufferManager({name: filled(1) for name in names}, ratio, Limits(min_fill=0), seed=1)
-    for size, exact in ((10, [4.5, 4.5, 1.0]), (2, [0.9, 0.9, 0.2]), (1, [0.45, 0.45, 0.1])):
-        counts = np.array(
-            [np.bincount(batch.source, minlength=3) for batch in samples(manager, size, 3000)]
-        )
-        assert (counts.sum(1) == size).all()
-        assert (np.abs(counts - exact) < 1).all()
-        # Each count is one of two numbers, so its standard deviation is 0.5 at most.
-        np.testing.assert_allclose(counts.mean(0), exact, atol=4 * 0.5 / 3000**0.5)
-
-
-@pytest.mark.parametrize("chance", [0.0, 1 - 2**-53])
-def test_rounding_costs_no_row(chance):
-    # Ten times 0.1 is a little less than 1.
-    manager = BufferManager({str(number): filled(3) for number in range(10)})
-    manager._generator = SimpleNamespace(random=lambda: chance)
-    for size in (10, 30):
-        batch, _ = manager.sample(size)
-        assert np.bincount(batch.source).tolist() == [size // 10] * 10
-
-
-def test_a_buffer_without_a_share_is_not_drawn_from_and_may_be_empty():
-    manager = pair({"agent": 2}, demonstrations=ReplayBuffer(8))
-    (batch,) = samples(manager, 5, 1)
-    assert batch.source.tolist() == [0] * 5
-
-
-@pytest.mark.parametrize(
-    "ratio",
-    [
-        {"agent": -1, "demonstrations": 2},
-        {"agent": 0},
-        {"agent": float("nan")},
-        {"agent": float("inf"), "demonstrations": 1},
-    ],
-)
-def test_bad_ratios(ratio):
-    with pytest.raises(ValueError, match="ratio has to be of numbers"):
-        pair(ratio)
-
-
 def test_unknown_names():
     with pytest.raises(KeyError, match="ratio names no buffer 'expert'; there are: agent, demo"):
         pair({"expert": 1})
@@ -154,195 +86,24 @@ def test_a_manager_needs_buffers():
         BufferManager({"agent": ReplayBuffer(4), "path": "demonstrations.npz"})
 
 
-# --- batches
-
-
-def test_every_row_is_marked_with_its_buffer():
-    manager = pair({"agent": 1, "demonstrations": 3})
-    assert manager.names == ("agent", "demonstrations")
-    for batch in samples(manager, 7, 20):
-        assert batch.source.tolist() == (batch.obs[:, 0] >= 1000).astype(int).tolist()
-
-
-def test_indices_lead_back_to_the_rows():
-    manager = pair({"agent": 1, "demonstrations": 2})
-    batch, indices = manager.sample(9)
-    found = manager.split(indices)
-    assert list(found) == ["agent", "demonstrations"]
-    assert sorted(np.concatenate([positions for positions, _ in found.values()])) == list(range(9))
-    for name, (positions, rows) in found.items():
-        assert manager[name][rows].obs.tolist() == batch.obs[positions].tolist()
-
-
-def test_a_buffer_that_gave_nothing_has_nothing_in_a_split():
-    manager = pair({"agent": 1})
-    positions, rows = manager.split(manager.sample(3)[1])["demonstrations"]
-    assert positions.tolist() == rows.tolist() == []
-
-
-def test_segments_of_both():
-    manager = pair({"agent": 1, "demonstrations": 2})
-    batch, indices = manager.sample(6, length=3)
-    assert indices.shape == batch.source.shape == batch.mask.shape == (3, 6)
-    assert batch.obs.shape == (3, 6, 1)
-    assert (batch.source == (batch.obs[..., 0] >= 1000)).all()
-    assert batch.source[0].tolist() == [0, 0, 1, 1, 1, 1]
-    steps = np.diff(batch.obs[..., 0], axis=0)
-    assert (steps == batch.mask[1:]).all()  # each row is the next one, or repeats the last
-    for name, (positions, rows) in manager.split(indices).items():
-        assert manager[name][rows].obs.tolist() == batch.obs[0, positions].tolist()
-
-
-def test_only_the_fields_that_are_asked_for():
-    batch, _ = pair().sample(4, fields=["act", "obs_next"])
-    assert set(batch.keys()) == {"act", "obs_next", "source"}
-
-
-def test_fields_that_not_all_have_are_left_out():
-    demonstrations = ReplayBuffer(8)
-    agent = ReplayBuffer(8)
+def test_a_batch_that_cannot_be_made_is_not_counted():
+    odd, agent = ReplayBuffer(8), ReplayBuffer(8)
     for number in range(8):
-        agent.add(**row(number, policy={"log_prob": 0.5}, info={"t": number}, seen=1))
-        demonstrations.add(**row(number, policy={"log_prob": 0.1, "value": 1.0}, good=True, seen=0))
-    batch, _ = pair(agent=agent, demonstrations=demonstrations).sample(4)
-    assert batch.seen.tolist() == [1, 1, 0, 0]
-    left = {"obs", "act", "rew", "obs_next", "terminated", "truncated", "done", "seen", "source"}
-    assert set(batch.keys()) == left
-    batch, _ = BufferManager({"agent": agent}).sample(2)
-    assert set(batch.keys()) == left | {"policy", "info"}
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("obs", np.zeros(1, np.float32)),
-        ("obs", np.zeros(2)),
-        ("obs", {"x": np.zeros(1)}),
-        ("act", np.float32(0)),
-        ("act", {"x": 1}),
-        ("act", [1, 2]),
-        ("rew", np.float32(0)),
-        ("extra", 1.0),
-    ],
-)
-def test_fields_that_do_not_fit_are_named_and_nothing_is_counted(key, value):
-    odd = ReplayBuffer(8, ignore_obs_next=True)
-    agent = ReplayBuffer(8, ignore_obs_next=True)
-    for number in range(8):
-        agent.add(row(number, extra=1))
-        odd.add({**row(number, extra=1), key: value})
+        agent.add(row(number))
+        odd.add(row(number, act=np.float32(0)))
     manager = pair(agent=agent, demonstrations=odd, limits=Limits(max_use=1))
-    with pytest.raises((TypeError, ValueError), match=f"key '{key}' does not fit"):
+    with pytest.raises(TypeError, match="key 'act' does not fit"):
         manager.sample(4)
     for numbers in manager.statistics().values():
         assert (numbers["sampled"], numbers["removed"], numbers["held"]) == (0, 0, 8)
 
 
-def test_a_field_that_is_not_there_is_named():
-    with pytest.raises(KeyError, match="no field 'nothing'"):
-        pair().sample(4, fields=["obs", "nothing"])
-
-
-@pytest.mark.parametrize("size", [0, -1])
-def test_a_batch_has_a_row_or_more(size):
-    with pytest.raises(ValueError, match="batch_size is"):
-        pair().sample(size)
-
-
-def test_buffers_on_a_device_give_tensors():
-    prioritized = filled(kind=PrioritizedReplayBuffer, storage="cpu")
-    manager = pair(agent=filled(storage="cpu"), demonstrations=prioritized)
-    for length in (1, 3):
-        batch, _ = manager.sample(4, length)
-        for key in ("obs", "source", "weight"):
-            assert isinstance(batch[key], torch.Tensor), key
-        assert batch.weight.tolist() == [1] * 4
-
-
-# --- by index
-
-
-@pytest.mark.parametrize("length", [1, 3])
-def test_rows_are_read_again_by_their_indices(length):
-    manager = pair()
-    batch, indices = manager.sample(10, length)
-    again = manager[indices]
-    np.testing.assert_array_equal(again.obs, batch.obs)
-    np.testing.assert_array_equal(again.source, batch.source)
-    np.testing.assert_array_equal(manager.get(indices, "act"), batch.act)
-    np.testing.assert_array_equal(manager.rows(indices), indices)
-    shuffled = indices[..., ::-1]
-    np.testing.assert_array_equal(manager[shuffled].obs, batch.obs[..., ::-1, :])
-
-
-def test_rows_before_and_after_are_those_of_the_same_buffer():
-    manager = pair()
-    _, indices = manager.sample(16)
-    obs = manager[indices].obs[:, 0]
-    after, before = (manager[walk(indices)].obs[:, 0] for walk in (manager.next, manager.prev))
-    np.testing.assert_array_equal(after, obs + (obs % 1000 != 7))
-    np.testing.assert_array_equal(before, obs - (obs % 1000 != 0))
-
-
-def test_an_index_without_a_transition_is_an_error():
-    manager = pair(agent=filled(rows=3, size=8))
-    with pytest.raises(IndexError, match="index 5 holds no transition"):
-        manager[np.array([0, 5])]
-
-
-# --- priorities
-
-
-def prioritized_pair(**options):
-    demonstrations = filled(start=1000, kind=PrioritizedReplayBuffer, alpha=1.0, beta=1.0)
-    return pair(demonstrations=demonstrations, **options)
-
-
-def test_rows_without_priorities_have_weight_1():
-    manager = prioritized_pair(limits=Limits(min_fill=0))
-    manager["demonstrations"].update_weight(np.arange(8), [1, 1, 1, 1, 2, 2, 2, 2])
-    for length in (1, 3):
-        batch, _ = manager.sample(24, length)
-        first = batch.obs[..., 0] if length == 1 else batch.obs[0, :, 0]
-        assert batch.weight.dtype == np.float32
-        np.testing.assert_allclose(batch.weight, np.where(first >= 1004, 0.5, 1.0), rtol=1e-6)
-        assert np.sum(batch.weight < 1) == 8
-
-
-def test_without_priorities_there_are_no_weights():
-    assert "weight" not in pair().sample(4)[0]
-
-
-@pytest.mark.parametrize("length", [1, 3])
-def test_new_priorities_go_where_the_rows_came_from(length):
-    manager = prioritized_pair()
-    manager["demonstrations"].update_weight(np.arange(8), np.full(8, 0.25))
-    batch, indices = manager.sample(16, length)
-    first = (batch.obs if length == 1 else batch.obs[0])[:, 0]
-    manager.update_weight(indices, torch.as_tensor(first))
-    expected = np.full(8, 0.25)
-    drawn = first[first >= 1000]
-    expected[drawn.astype(int) - 1000] = drawn
-    assert len(drawn) == 8
-    np.testing.assert_allclose(manager["demonstrations"].priorities, expected)
-
-
-def test_the_bias_to_undo_is_told_to_those_with_priorities():
-    manager = prioritized_pair()
-    manager.set_beta(0.25)
-    assert manager["demonstrations"].beta == 0.25
-
-
-@pytest.mark.parametrize("errors", [np.ones(3), np.ones(5), [1, 1, 1, np.nan], [np.inf, 1, 1, 1]])
-def test_bad_priorities_change_nothing(errors):
-    buffers = {name: filled(kind=PrioritizedReplayBuffer) for name in "ab"}
-    manager = BufferManager(buffers)
-    _, indices = manager.sample(4)
-    manager.update_weight(indices, [2.0] * 4)
-    before = [buffer.priorities.tolist() for buffer in buffers.values()]
-    with pytest.raises(ValueError, match=r"4 rows cannot get|NaN or infinite"):
-        manager.update_weight(indices, errors)
-    assert [buffer.priorities.tolist() for buffer in buffers.values()] == before
+def test_segments_are_counted_once():
+    manager = pair(limits=Limits(max_use=3))
+    _, indices = manager.sample(6, length=4)
+    assert indices.shape == (4, 6)
+    for numbers in manager.statistics().values():
+        assert numbers["sampled"] == 3
 
 
 # --- limits on use and age
@@ -496,24 +257,15 @@ def test_rows_go_to_the_first_buffer_or_the_one_that_is_named():
     assert len(manager) == 3
 
 
-def test_ends_of_episodes_are_reported():
-    manager, _ = single()
-    push(manager, 0)
-    finished = manager.add(row(1, terminated=True))
-    assert finished.env_ids.tolist() == [0]
-    assert finished.returns.tolist() == [1.0]
-    assert finished.lengths.tolist() == [2]
-
-
-def test_some_environments_and_dummies():
+def test_some_environments():
     manager, _ = single(ReplayBuffer(6, n_envs=3), max_staleness=0)
     values = np.zeros(2)
     fields = {"obs": values, "act": values, "rew": values, "done": values > 0, "obs_next": values}
-    manager.add(fields, [2, 0], version=1)
-    manager.add(fields, [0, 1], version=2, dummy=[True, False])
-    assert manager.statistics()["agent"]["pushed"] == 3
+    assert manager.add(fields, [2, 0], version=1).tolist() == [4, 0]
+    assert manager.add(fields, [0, 1], version=2).tolist() == [1, 2]
+    assert manager.statistics()["agent"]["pushed"] == 4
     manager.sample(1, version=2)
-    assert manager["agent"].stored_rows().tolist() == [1]
+    assert manager["agent"].stored_rows().tolist() == [1, 2]
 
 
 def test_several_rows_at_once():
@@ -538,6 +290,20 @@ def test_buffers_that_were_filled_before():
     batch, _ = manager.sample(4, version=5)
     assert len(set(batch.obs[:, 0])) == 16 - len(manager)
     assert manager.sample(4, version=6) is None
+
+
+def test_environments_of_a_buffer_that_grows():
+    """Growing changes the indices of the second environment; use and version move with them."""
+    manager, _ = single(ListReplayBuffer(2, seed=0), max_use=2, max_staleness=5)
+    ends = {"terminated": np.zeros(2, bool), "truncated": np.zeros(2, bool)}
+    for number in range(300):
+        ids = np.array([number, 1000 + number])
+        manager.add(obs=ids, act=ids, rew=ids * 1.0, obs_next=ids + 1, **ends, version=number)
+        if number == 100:
+            manager.sample(1, version=100)
+    held = manager["agent"]
+    manager.sample(1, version=300)
+    assert sorted(held[:].obs.tolist()) == [*range(295, 300), *range(1295, 1300)]
 
 
 def test_a_buffer_that_grows():
@@ -601,13 +367,13 @@ def test_a_manager_that_comes_back_samples_the_same(how, tmp_path):
     if how == "pickle":
         again = pickle.loads(pickle.dumps(manager))
     else:
-        state = manager.state_dict()
+        state = manager.training_state()
         json.dumps(state["meta"])
         if how == "file":
             write_arrays(tmp_path / "manager.npz", state["arrays"], state["meta"])
             state["arrays"], state["meta"] = read_arrays(tmp_path / "manager.npz")
         again = full_manager(rows=20)
-        again.load_state_dict(state)
+        again.load_training_state(state)
     assert again.statistics() == manager.statistics()
     for version in range(300, 306):
         results = [each.sample(7, version=version) for each in (manager, again)]
@@ -622,11 +388,11 @@ def test_a_manager_that_comes_back_samples_the_same(how, tmp_path):
 def test_a_state_is_a_copy():
     manager, _ = single(max_use=2)
     push(manager, 0)
-    state = manager.state_dict()
+    state = manager.training_state()
     manager.sample(1)
-    manager.load_state_dict(state)
+    manager.load_training_state(state)
     assert len(samples(manager, 1, 9)) == 2
-    manager.load_state_dict(state)
+    manager.load_training_state(state)
     assert len(samples(manager, 1, 9)) == 2
 
 
@@ -635,16 +401,16 @@ def test_a_loaded_manager_knows_no_rate():
     push(manager, 0, 1)
     manager.sample(1)
     assert push(manager, 2) == [False]
-    manager.load_state_dict(manager.state_dict())
+    manager.load_training_state(manager.training_state())
     assert push(manager, 2) == [True]
 
 
 def test_a_state_with_other_names_is_refused():
     one, two = single()[0], pair()
     with pytest.raises(KeyError, match="no buffer 'demonstrations'"):
-        two.load_state_dict(one.state_dict())
+        two.load_training_state(one.training_state())
     with pytest.raises(KeyError, match="names no buffer 'demonstrations'"):
-        one.load_state_dict(two.state_dict())
+        one.load_training_state(two.training_state())
     assert len(two) == 16
 
 
@@ -654,7 +420,7 @@ def test_a_state_of_other_buffers_changes_nothing():
     manager.sample(1)
     other = BufferManager({"agent": filled(3)})
     with pytest.raises(ValueError, match="size=3, not 8"):
-        manager.load_state_dict(other.state_dict())
+        manager.load_training_state(other.training_state())
     assert len(samples(manager, 1, 9)) == 1
 
 
@@ -785,12 +551,12 @@ def test_items_come_back(how, tmp_path):
     if how == "pickle":
         again = pickle.loads(pickle.dumps(manager))
     else:
-        state = manager.state_dict()
+        state = manager.training_state()
         if how == "file":
             write_arrays(tmp_path / "items.npz", state["arrays"], state["meta"])
             state["arrays"], state["meta"] = read_arrays(tmp_path / "items.npz")
         again = items(4, range(9), max_use=3)
-        again.load_state_dict(state)
+        again.load_training_state(state)
     for number in range(7, 12):
         for each in (manager, again):
             each.push_data({"n": number})
@@ -803,11 +569,11 @@ def test_items_come_back_with_lists_and_empty_parts():
     manager = BufferManager({"meta_maxlen": 3})
     manager.push_data(values)
     again = BufferManager({"meta_maxlen": 3})
-    again.load_state_dict(manager.state_dict())
+    again.load_training_state(manager.training_state())
     assert [again["items"][i] for i in range(2)] == values
     with pytest.raises(IndexError, match="row 2 holds no item"):
         again["items"][2]
     again.push_data({"n": 1})
     assert [again["items"][i] for i in range(3)] == [*values, {"n": 1}]
     with pytest.raises(ValueError, match="size=3, not 4"):
-        items(4).load_state_dict(manager.state_dict())
+        items(4).load_training_state(manager.training_state())

@@ -1,0 +1,266 @@
+"""Reward models written by DI-engine's guide: lists of dictionaries in and out."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from abc import ABC, abstractmethod
+from collections import deque
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+from pydantic import ConfigDict
+
+from guerdon.compat.di_engine.draws import Draws
+from guerdon.config.attr_dict import AttrDict
+from guerdon.data.batch import Batch
+from guerdon.data.tree import flatten, unflatten
+from guerdon.reward import items
+from guerdon.reward.base import REWARDS, Metrics, RewardConfig, RewardModel, Setting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+class GuideConfig(RewardConfig):
+    """Takes whatever options the model reads."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class BaseRewardModel(RewardModel, ABC):
+    """Base of reward models in the style of the guide.
+
+    It is made with its config (keys are attributes), a device and a ``tb_logger``. Data are lists
+    of dictionaries with tensors: ``obs``, ``action``, ``reward``, ``next_obs``, ``done``; actions
+    and rewards that are single numbers have shape [1]. What it draws from torch, NumPy and Python's
+    ``random`` depends on the run's seed alone.
+    """
+
+    Config: ClassVar[type[RewardConfig]] = GuideConfig
+    fields = ("obs", "act", "obs_next", "terminated")
+
+    def __init__(self, config: Any = None, device: str = "cpu", tb_logger: Any = None) -> None:
+        if config is not None:  # else a subclass keeps them itself
+            self.cfg = config
+            self.device = device  # type: ignore[assignment]  # a string, as in the guide
+            self.tb_logger = tb_logger
+
+    @classmethod
+    def create(cls, config: Mapping[str, Any], setting: Setting) -> RewardModel:
+        """Make a model of this class as a term of a reward."""
+        return GuideAdapter(cls, config, setting)
+
+    @abstractmethod
+    def estimate(self, data: Any) -> Any:
+        """Return the dictionaries with the model's ``reward``; they are copies already."""
+
+    @abstractmethod
+    def train(self) -> None:
+        """Train on what was collected."""
+
+    @abstractmethod
+    def collect_data(self, data: Any) -> None:
+        """Take fresh transitions."""
+
+    @abstractmethod
+    def clear_data(self, iter: int) -> None:  # noqa: A002 - the documented name
+        """Drop collected data, if it is time to."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Networks, optimizers, generators, numbers, tensors and transitions among attributes."""
+        given = ("cfg", "config", "device", "tb_logger")
+        found = {name: _saved(value) for name, value in vars(self).items() if name not in given}
+        lost = [name for name in found if found[name] is _LOST and not callable(vars(self)[name])]
+        if lost:  # Python shows the same warning once
+            warnings.warn(
+                f"{', '.join(lost)} of the reward model {type(self).__name__} cannot be saved, and "
+                "will be as new when the run is resumed: write state_dict() and load_state_dict()",
+                stacklevel=2,
+            )
+        return {name: value for name, value in found.items() if value is not _LOST}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore `state_dict`."""
+        for name, value in state.items():
+            present = getattr(self, name, None)
+            if present is None and isinstance(value, dict) and _STATE in value:
+                raise ValueError(
+                    f"{type(self).__name__} has no {name!r} to restore the saved state of: make it "
+                    "in __init__()"
+                )
+            setattr(self, name, _restored(value, present))
+
+
+class Scalars:
+    """A ``tb_logger`` that keeps the newest value of each scalar, for the run's own log."""
+
+    def __init__(self) -> None:
+        self.newest: Metrics = {}
+
+    def add_scalar(self, tag: str, scalar_value: Any, global_step: Any = None, **_: Any) -> None:  # noqa: ARG002
+        """Take a value, as a TensorBoard writer does."""
+        value = scalar_value.detach() if isinstance(scalar_value, torch.Tensor) else scalar_value
+        self.newest[tag.rpartition("/")[2]] = value
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        if not name.startswith("add_"):
+            raise AttributeError(f"a logger of reward models has no {name!r}")
+        return lambda *_, **__: None  # a run's log shows no histograms and so on
+
+
+class GuideAdapter(RewardModel):
+    """A model in the style of the guide as a term of a reward.
+
+    Args:
+        kind: Class of the model.
+        config: Its options.
+        setting: The run that it is for.
+
+    Attributes:
+        model: The model.
+    """
+
+    Config = GuideConfig
+    can_pretrain = True
+
+    def __init__(
+        self, kind: type[BaseRewardModel], config: Mapping[str, Any], setting: Setting
+    ) -> None:
+        if kind.history:
+            raise ValueError(
+                f"{kind.__name__} gets lists of transitions in any order, so that 'history' is not "
+                "available: derive it from RewardModel"
+            )
+        super().__init__(config, setting)
+        self._draws, self._scalars = Draws(setting.seed), Scalars()
+        with self._draws.own():
+            self.model = kind(AttrDict(config), setting.device, self._scalars)
+        self.fields = self.collects = self.model.fields
+
+    @classmethod
+    def requirements(cls, config: Any) -> frozenset[str]:
+        """See `RewardModel`: those of the model."""
+        return REWARDS.get(config.type).requirements(config)
+
+    @torch.no_grad()
+    def score(self, batch: Batch) -> torch.Tensor:
+        """Return the rewards of the model; it draws the same numbers in every call."""
+        shape = batch.rew.shape
+        read = Batch({name: batch[name] for name in ("rew", *self.fields)}).to_numpy()
+        rows = items.from_batch(read[np.ones(shape, bool)])
+        with self._draws.own(advance=False):
+            estimated = self.model.estimate(rows)
+        if estimated is None:  # it has changed the dictionaries in place
+            estimated = rows
+        return torch.tensor([float(item["reward"]) for item in estimated]).reshape(shape)
+
+    def collect_data(self, batch: Batch) -> None:
+        """Give the model the transitions as a list."""
+        with self._draws.own():
+            self.model.collect_data(items.from_batch(batch[np.asarray(batch.mask)]))
+
+    def pretrain(self) -> Metrics:
+        """Train the model on what it loaded when it was made."""
+        return self.train()
+
+    def train(self) -> Metrics:
+        """Train the model.
+
+        Returns:
+            What it wrote to its logger. If that is nothing, but its networks changed: ``trained``.
+        """
+        self._scalars.newest.clear()
+        before = self._weights()
+        with self._draws.own():
+            self.model.train()
+        written = dict(self._scalars.newest)
+        if written or all(map(torch.equal, before, self._weights())):
+            return written
+        return {"trained": 1.0}
+
+    def _weights(self) -> list[torch.Tensor]:
+        """A copy of the weights of the model's networks."""
+        modules = [part for part in vars(self.model).values() if isinstance(part, torch.nn.Module)]
+        states = [module.state_dict(keep_vars=True).values() for module in modules]
+        return [tensor.detach().clone() for state in states for tensor in state]
+
+    def clear_data(self, iter: int) -> None:  # noqa: A002 - the documented name
+        """See `RewardModel`."""
+        self.model.clear_data(iter)
+
+    def load_expert_data(self, demonstrations: Any = None) -> None:
+        """See `RewardModel`; in the guide, a model knows its source and takes no argument."""
+        given = () if demonstrations is None else (demonstrations,)
+        with self._draws.own():
+            self.model.load_expert_data(*given)
+
+    def training_state(self) -> dict[str, Any]:
+        """See `RewardModel`."""
+        return {"model": self.model.state_dict(), "draws": self._draws.training_state()}
+
+    def load_training_state(self, state: Mapping[str, Any]) -> None:
+        """See `RewardModel`."""
+        self.model.load_state_dict(state["model"])
+        self._draws.load_training_state(state["draws"])
+
+
+# --- attributes of a user's class as trees of arrays and plain values
+
+_PLAIN = (bool, int, float, str, type(None), torch.Tensor, np.ndarray, np.generic)
+_LOST = object()
+# Attributes of other types are saved as dictionaries with one of these keys.
+_STATE = "saved state"  # of a network, an optimizer or a generator, which has to be there
+_TRANSITIONS = "saved transitions"  # a list of dictionaries: paths, and one tensor each
+_COLLECTION = "saved collection"  # its type, its maximum length, and a list
+
+
+def _saved(value: Any) -> Any:
+    """The form in which an attribute is saved; `_LOST` if there is none."""
+    if isinstance(value, torch.nn.Module | torch.optim.Optimizer):
+        return {_STATE: copy.deepcopy(value.state_dict())}
+    if isinstance(value, torch.Generator):
+        return {_STATE: value.get_state()}
+    if isinstance(value, np.random.Generator):
+        return {_STATE: value.bit_generator.state}
+    if isinstance(value, deque | set):
+        held, kind = _saved(list(value)), "set" if isinstance(value, set) else "deque"
+        longest = getattr(value, "maxlen", None)
+        return held if held is _LOST else {_COLLECTION: [kind, longest, held]}
+    if not _is_plain(value):
+        return _LOST
+    columns = items.columns(value)
+    if columns is None:
+        return copy.deepcopy(value)
+    return {_TRANSITIONS: [[list(path), column] for path, column in flatten(columns)]}
+
+
+def _restored(value: Any, present: Any) -> Any:
+    """What `_saved` was given; `present` has the state where only that was saved."""
+    marked = isinstance(value, dict) and len(value) == 1
+    kind, held = next(iter(value.items())) if marked else (None, value)
+    if kind == _TRANSITIONS:
+        return items.rows(unflatten({tuple(path): column for path, column in held}))
+    if kind == _COLLECTION:
+        name, longest, rows = held
+        longest = present.maxlen if isinstance(present, deque) else longest
+        rows = _restored(rows, None)
+        return set(rows) if name == "set" else deque(rows, longest)
+    if kind != _STATE:
+        return copy.deepcopy(value)
+    if isinstance(present, torch.Generator):
+        present.set_state(held)
+    elif isinstance(present, np.random.Generator):
+        present.bit_generator.state = held
+    else:
+        present.load_state_dict(held)
+    return present
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(_is_plain(key) and _is_plain(part) for key, part in value.items())
+    if type(value) in (list, tuple):
+        return all(map(_is_plain, value))
+    return isinstance(value, _PLAIN)

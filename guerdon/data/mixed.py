@@ -1,0 +1,240 @@
+"""`MixedReplay`: samples from several buffers by ratio."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from guerdon.data.batch import Batch
+from guerdon.data.leaves import to_numpy
+from guerdon.data.prioritized import PrioritizedReplayBuffer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from guerdon.data.replay_buffer import ReplayBuffer
+
+_ROW_BITS = 40  # an index is (number of the buffer << 40) + row
+_REQUIRED = ("obs", "act", "rew")  # read in any case; others only if all buffers have them alike
+
+
+class MixedReplay:
+    """Samples from several buffers by ratio; ``batch.source`` is the number of each row's buffer.
+
+    >>> mixed = MixedReplay(
+    ...     {"agent": ReplayBuffer(1000), "demonstrations": ReplayBuffer(1000)},
+    ...     ratio={"agent": 3, "demonstrations": 1},
+    ... )
+
+    Args:
+        buffers: The buffers by name.
+        ratio: The share of each buffer in a batch, as any numbers; equal by default.
+        seed: Random seed, or a generator, for rounding shares.
+    """
+
+    def __init__(
+        self,
+        buffers: Mapping[str, ReplayBuffer],
+        ratio: Mapping[str, float] | None = None,
+        seed: int | np.random.Generator | None = None,
+    ) -> None:
+        if not buffers:
+            raise ValueError(f"a {type(self).__name__} needs at least one buffer")
+        self.buffers: dict[str, Any] = dict(buffers)
+        self.names = tuple(self.buffers)
+        self._shares = self._checked_shares(ratio or dict.fromkeys(self.names, 1.0))
+        self._generator = np.random.default_rng(seed)
+
+    def __len__(self) -> int:
+        return sum(len(buffer) for buffer in self.buffers.values())
+
+    def __getitem__(self, key: Any) -> Any:
+        """A buffer by its name, or the rows of indices, as `sample` gives them."""
+        if not isinstance(key, str):
+            return self._read(key, self._common_fields())
+        self._check_names([key], "this")
+        return self.buffers[key]
+
+    def sample(
+        self, batch_size: int, length: int = 1, fields: Sequence[str] | None = None
+    ) -> tuple[Batch, np.ndarray]:
+        """Draw a batch from all buffers, by ratio.
+
+        Args:
+            batch_size: Number of rows, or segments.
+            length: See `ReplayBuffer.sample`.
+            fields: See `ReplayBuffer.sample`; by default what all buffers have.
+
+        Returns:
+            The batch and its indices.
+        """
+        return self._sample(self._counts(batch_size), length, fields)
+
+    def _sample(
+        self, counts: Mapping[str, int], length: int, fields: Sequence[str] | None
+    ) -> tuple[Batch, np.ndarray]:
+        names = self._common_fields() if fields is None else fields
+        parts = [
+            (number, *self.buffers[name].sample(count, length, names))
+            for number, (name, count) in enumerate(counts.items())
+            if count
+        ]
+        return self._joined(parts, axis=int(length > 1))
+
+    def _joined(
+        self, parts: list[tuple[int, Batch, np.ndarray]], axis: int
+    ) -> tuple[Batch, np.ndarray]:
+        weighted = any("weight" in batch for _, batch, _ in parts)
+        batches, weights, places = [], [], []
+        for number, batch, indices in parts:
+            convert = self.buffers[self.names[number]]._storage.convert
+            batch.source = convert(np.full(indices.shape, number))
+            ones = np.ones(indices.shape[-1], np.float32)
+            weights.append(batch.pop("weight") if "weight" in batch else convert(ones))
+            batches.append(batch)
+            places.append(indices + (number << _ROW_BITS))
+        joined = Batch.cat(batches, axis)
+        if weighted:  # one for each segment
+            joined.weight = Batch.cat([Batch(weight=weight) for weight in weights]).weight
+        return joined, np.concatenate(places, axis)
+
+    def _common_fields(self) -> list[str]:
+        """The fields that all buffers have, with the same keys inside, and the required ones."""
+        buffers = [buffer for buffer in self.buffers.values() if len(buffer)]
+        return [
+            name
+            for name in buffers[0].field_names()
+            if name in _REQUIRED
+            or len({frozenset(buffer.field_paths(name)) for buffer in buffers}) == 1
+        ]
+
+    def rows(self, index: Any) -> np.ndarray:
+        """Indices as an array; rows are checked when they are read."""
+        return np.asarray(index)
+
+    def get(self, index: Any, key: str, stack_num: int | None = None) -> Any:
+        """One field at indices; see `ReplayBuffer.get`."""
+        return self._read(index, (key,), stack_num)[key]
+
+    def prev(self, index: Any) -> np.ndarray:
+        """See `ReplayBuffer.prev`."""
+        return self._walk(index, "prev")
+
+    def next(self, index: Any) -> np.ndarray:
+        """See `ReplayBuffer.next`."""
+        return self._walk(index, "next")
+
+    def _walk(self, index: Any, method: str) -> np.ndarray:
+        index = np.asarray(index)
+        walked: np.ndarray = index.reshape(-1).copy()
+        for name, (positions, rows) in self.split(walked).items():
+            walked[positions] += getattr(self.buffers[name], method)(rows) - rows
+        return walked.reshape(index.shape)
+
+    def _read(self, index: Any, fields: Sequence[str], stack_num: int | None = None) -> Any:
+        def read(member: ReplayBuffer, rows: np.ndarray, _positions: np.ndarray) -> Batch:
+            return member.read(member.rows(rows), fields, stack_num)
+
+        return self._gathered(np.asarray(index), read)
+
+    def before(self, rows: np.ndarray, mask: Any, history: int, fields: Sequence[str]) -> Batch:
+        """See `ReplayBuffer.before`."""
+        real = None if mask is None else to_numpy(mask).reshape(-1)
+
+        def read(member: ReplayBuffer, rows: np.ndarray, positions: np.ndarray) -> Batch:
+            return member.before(rows, None if real is None else real[positions], history, fields)
+
+        batch = self._gathered(rows, read)
+        batch.pop("source")
+        return batch
+
+    def _gathered(self, index: np.ndarray, read: Callable[..., Batch]) -> Batch:
+        """Read rows of every buffer and put them in the order of the indices."""
+        parts, order = [], []
+        for number, (name, (positions, rows)) in enumerate(self.split(index.reshape(-1)).items()):
+            if len(rows):
+                parts.append((number, read(self.buffers[name], rows, positions), rows))
+                order.append(positions)
+        batch = self._joined(parts, axis=0)[0][np.argsort(np.concatenate(order))]
+        gathered: Batch = batch.apply(lambda leaf: leaf.reshape(*index.shape, *leaf.shape[1:]))
+        return gathered
+
+    def split(self, indices: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """Sort indices by buffer: the positions among `indices`, and the rows there.
+
+        Of segments, these are the first rows.
+        """
+        first = indices[0] if indices.ndim == 2 else indices
+        found = {}
+        for number, name in enumerate(self.names):
+            positions = np.flatnonzero(first >> _ROW_BITS == number)
+            found[name] = (positions, first[positions] & ((1 << _ROW_BITS) - 1))
+        return found
+
+    def update_weight(self, indices: np.ndarray, new_weight: Any) -> None:
+        """Set priorities in those buffers that have any."""
+        weights = np.asarray(to_numpy(new_weight), np.float64).reshape(-1)
+        if len(weights) != indices.shape[-1]:
+            raise ValueError(f"{indices.shape[-1]} rows cannot get {len(weights)} weights")
+        if not np.isfinite(weights).all():
+            raise ValueError("a new weight is NaN or infinite: no priority was changed")
+        for name, (positions, rows) in self.split(indices).items():
+            if isinstance(self.buffers[name], PrioritizedReplayBuffer) and len(rows):
+                self.buffers[name].update_weight(rows, weights[positions])
+
+    def set_beta(self, beta: float) -> None:
+        """See `PrioritizedReplayBuffer.set_beta`; for those buffers that have priorities."""
+        for buffer in self.buffers.values():
+            if isinstance(buffer, PrioritizedReplayBuffer):
+                buffer.set_beta(beta)
+
+    def training_state(self) -> dict[str, Any]:
+        """Everything needed to resume: the state of each buffer, and the generator."""
+        meta: dict[str, Any] = {"generator": self._generator.bit_generator.state, "buffers": {}}
+        arrays: dict[tuple[str, ...], Any] = {}
+        for name, buffer in self.buffers.items():
+            state = buffer.training_state()
+            meta["buffers"][name] = state["meta"]
+            arrays |= {(name, *path): array for path, array in state["arrays"].items()}
+        return {"meta": meta, "arrays": arrays}
+
+    def load_training_state(self, state: dict[str, Any]) -> None:
+        """Take over what `training_state` gave, into buffers of the same names and options."""
+        saved = state["meta"]["buffers"]
+        self._check_names(saved, "the saved state")
+        for name in self.names:
+            if name not in saved:
+                raise KeyError(f"the saved state has no buffer {name!r}")
+        for name, meta in saved.items():
+            arrays = {k[1:]: v for k, v in state["arrays"].items() if k[0] == name}
+            self.buffers[name].load_training_state({"meta": meta, "arrays": arrays})
+        self._generator.bit_generator.state = state["meta"]["generator"]
+
+    # --- shares
+
+    def _checked_shares(self, ratio: Mapping[str, float]) -> np.ndarray:
+        self._check_names(ratio, "ratio")
+        shares = np.array([float(ratio.get(name, 0.0)) for name in self.names])
+        if not (np.isfinite(shares).all() and (shares >= 0).all() and shares.sum() > 0):
+            raise ValueError(f"ratio has to be of numbers that are 0 or more, not {dict(ratio)}")
+        return np.asarray(shares / shares.sum())
+
+    def _counts(self, batch_size: int) -> dict[str, int]:
+        """Rows from each buffer; a remainder goes to one or another at random."""
+        if batch_size < 1:
+            raise ValueError(f"batch_size is {batch_size}, but has to be 1 or more")
+        # Shares side by side on a line, cut at whole numbers plus one random number: however many
+        # shares there are, each has its exact size on average, and is off by less than a row.
+        ends = np.round(np.cumsum(self._shares) * batch_size, 9)
+        whole = np.floor(ends)
+        cuts = whole + (ends - whole + self._generator.random() >= 1.0)
+        counts = np.diff(cuts, prepend=0.0).astype(int)
+        return dict(zip(self.names, counts.tolist(), strict=True))
+
+    def _check_names(self, names: Any, what: str) -> None:
+        for name in names:
+            if name not in self.buffers:
+                raise KeyError(
+                    f"{what} names no buffer {name!r}; there are: {', '.join(self.names)}"
+                )

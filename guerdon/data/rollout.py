@@ -1,0 +1,289 @@
+"""`Rollout`: what a policy collected in one iteration, as dense arrays in time order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from guerdon.data.batch import Batch
+from guerdon.data.leaves import to_numpy
+from guerdon.data.schema import ENDS, FIELDS, Layout, Schema, nothing
+from guerdon.data.storage import Storage, make_storage
+from guerdon.data.tree import Path, flatten, unflatten
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+class Rollout:
+    """Dense time-major arrays [T, n_envs, ...], allocated once and overwritten every iteration.
+
+    ``obs_next`` is the true next observation of every row, also at episode ends. Every environment
+    fills its column at its own pace. An index is ``time * n_envs + env``.
+
+    Args:
+        n_steps: Rows of each environment; more are allocated when they are needed.
+        n_envs: Number of environments.
+        history: Rows of the iteration before that `before` can read.
+        storage: ``"memory"``, or a device such as ``"cuda:0"`` for tensors there.
+    """
+
+    def __init__(
+        self,
+        n_steps: int,
+        n_envs: int,
+        history: int = 0,
+        storage: str | torch.device | Storage = "memory",
+    ) -> None:
+        self.n_envs = n_envs
+        self.history = history
+        self._storage = make_storage(storage)
+        self.schema = Schema(self._storage.convert)
+        self.cursors = np.zeros(n_envs, np.int64)
+        """Rows that each environment has filled."""
+        self._envs = np.arange(n_envs)
+        self._in_step = True  # whether all environments have filled the same number of rows
+        self._continues = np.zeros(n_envs, bool)  # whether the next row continues an episode
+        self._columns: dict[Path, Any] = {}
+        self._flags = {
+            name: np.zeros((max(n_steps, 1), n_envs), bool)
+            for name in ("terminated", "truncated", "first", "mask")
+        }
+        self._past: dict[Path, Any] = {}  # [history, n_envs, ...]
+        self._past_mask = np.zeros((history, n_envs), bool)
+
+    def __len__(self) -> int:
+        """The number of transitions."""
+        return int(np.count_nonzero(self._flags["mask"]))
+
+    @property
+    def n_steps(self) -> int:
+        """Rows of each environment that fit without growing."""
+        return len(self._flags["mask"])
+
+    # --- writing
+
+    def add(
+        self,
+        fields: Mapping[str, Any],
+        env_ids: np.ndarray | None = None,
+        mask: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Add one row of each environment.
+
+        Args:
+            fields: ``obs, act, rew, terminated, truncated, obs_next`` and any other.
+            env_ids: Environments of the rows, each at most once; all by default.
+            mask: Which rows are transitions; all by default.
+
+        Returns:
+            The indices of the rows.
+        """
+        envs = self._envs if env_ids is None else np.asarray(env_ids)
+        leaves, terminated, truncated, layout = self.schema.check(fields, envs.shape, envs)
+        if layout is not self.schema.layout:
+            self._allocate(layout)
+        cursors, continues = self.cursors[envs], self._continues[envs]
+        self._in_step &= env_ids is None
+        if (cursors[0] if self._in_step else cursors.max()) >= self.n_steps:
+            self._grow()
+        place: Any = int(cursors[0]) if self._in_step else (cursors, envs)
+        at: Any = place if self._in_step else tuple(map(self._storage.index, place))
+        for path, column in self._columns.items():
+            column[at] = leaves.get(path, 0)  # annotations come later
+        flags, done, first = self._flags, terminated | truncated, ~continues
+        real: Any = True
+        if mask is not None:
+            real = np.asarray(mask)
+            terminated, truncated, first = terminated & real, truncated & real, first & real
+        flags["terminated"][place], flags["truncated"][place] = terminated, truncated
+        flags["mask"][place], flags["first"][place] = real, first
+        self._continues[envs] = (continues | real) & ~done
+        self.cursors[envs] += 1
+        return cursors * self.n_envs + envs
+
+    def _allocate(self, layout: Layout) -> None:
+        """Make columns for what is new in a layout, and expect that layout from now on."""
+        for path, leaf in layout.leaves.items():
+            if path not in self.schema.layout.leaves:
+                shape = (self.n_steps, self.n_envs, *leaf.shape)
+                self._columns[path] = self._storage.array(".".join(path), shape, leaf.dtype)
+                if path[0] == "info":
+                    self._columns[path][...] = nothing(leaf.dtype)
+        self.schema.layout = layout
+
+    def _grow(self) -> None:
+        rows, grow = 2 * self.n_steps, self._storage.grow
+        self._columns = {path: grow("", column, rows) for path, column in self._columns.items()}
+        self._flags = {
+            name: np.concatenate([flag, np.zeros_like(flag)]) for name, flag in self._flags.items()
+        }
+
+    def cut(self, env_ids: np.ndarray | None = None) -> None:
+        """End running episodes here; the next rows of these environments begin new ones."""
+        self._continues[self._envs if env_ids is None else env_ids] = False
+
+    def discard(self, index: np.ndarray) -> None:
+        """Mark rows as no transitions."""
+        for name in ("mask", "first"):
+            self._flags[name].reshape(-1)[index] = False
+
+    def annotate(self, rows: np.ndarray, annotations: Mapping[str, Any]) -> None:
+        """Store columns beside transitions that are there already.
+
+        Args:
+            rows: Indices [...].
+            annotations: Nested arrays [...], read back as ``batch.annotations``.
+        """
+        for path, value in flatten(annotations, ("annotations",)):
+            values = self._storage.convert(value)
+            if path not in self._columns:
+                shape = (self.n_steps, self.n_envs, *values.shape[rows.ndim :])
+                self._columns[path] = self._storage.array(".".join(path), shape, values.dtype)
+            _by_row(self._columns[path])[self._storage.index(rows)] = values
+
+    def reset(self) -> None:
+        """Start the next iteration; the newest rows of running episodes stay for `before`."""
+        if self.history and self.cursors.any():
+            self._keep_past()
+        self.cursors[:] = 0
+        self._in_step = True
+        for flag in self._flags.values():
+            flag[:] = False
+
+    def _keep_past(self) -> None:
+        columns, mask, start = self._with_past(self.field_names())
+        newest = self.history + self.cursors - 1
+        at = newest - np.arange(self.history - 1, -1, -1)[:, None]
+        there = mask[at, self._envs] & (at >= start[newest, self._envs])
+        self._past_mask = there & self._continues
+        index, envs = self._storage.index(at), self._storage.index(self._envs)
+        self._past = {path: column[index, envs] for path, column in columns.items()}
+
+    # --- reading
+
+    def _with_past(self, fields: Sequence[str]) -> tuple[dict[Path, Any], np.ndarray, np.ndarray]:
+        """Leaves [history + T, n_envs, ...], the mask, and where each row's episode starts."""
+        length = int(self.cursors.max())
+        columns = {}
+        for path, column in self._leaves(fields).items():
+            past = self._past.get(path)
+            if past is None:  # there were no such rows
+                past = column[self._storage.index(np.zeros(self.history, int))]
+            columns[path] = _concatenate(past, column[:length])
+        mask = np.concatenate([self._past_mask, self._flags["mask"][:length]])
+        begins = np.ones(mask.shape, bool)
+        begins[1:] = ~mask[:-1]
+        begins[self.history :] |= self._flags["first"][:length]
+        start = np.where(begins, np.arange(len(mask))[:, None], 0)
+        return columns, mask, np.maximum.accumulate(start, axis=0)
+
+    def before(self, rows: np.ndarray, mask: Any, history: int, fields: Sequence[str]) -> Batch:
+        """The rows before some: [..., history, ...], oldest first, with a mask.
+
+        Args:
+            rows: Indices [...].
+            mask: Which of them are transitions [...]; None if all are.
+            history: How many rows, up to the `history` of this rollout.
+            fields: Fields to read.
+        """
+        if history > self.history:
+            raise ValueError(f"history is {history}, but this rollout keeps {self.history} rows")
+        columns, known, start = self._with_past(fields)
+        time, env = np.divmod(rows, self.n_envs)
+        time = time + self.history
+        at, envs = time[..., None] - np.arange(history, 0, -1), env[..., None]
+        there = (at >= start[time, env][..., None]) & known[at, envs]
+        if mask is not None:
+            there &= to_numpy(mask)[..., None]
+        index, envs = self._storage.index(at), self._storage.index(envs)
+        batch = unflatten({path: column[index, envs] for path, column in columns.items()})
+        return batch.replace(mask=self._storage.convert(there))
+
+    def rollout(
+        self, fields: Sequence[str] | None = None, since: np.ndarray | None = None
+    ) -> tuple[Batch, np.ndarray]:
+        """The rows [T, n_envs, ...] in time order.
+
+        Args:
+            fields: Fields to read; all by default.
+            since: Not used, as all rows are of this iteration; see `ReplayBuffer.rollout`.
+
+        Returns:
+            The batch, whose arrays are the rollout's own until the next `reset`, and the indices
+            [T, n_envs]. ``batch.mask`` is False where there is no transition, ``batch.first`` True
+            where an episode begins, and ``batch.cut`` True where no row of the same episode
+            follows.
+        """
+        del since
+        length = int(self.cursors.max())
+        if not length:
+            raise ValueError("the rollout is empty: collect before reading it")
+        names = self.field_names() if fields is None else fields
+        batch = unflatten({path: leaf[:length] for path, leaf in self._leaves(names).items()})
+        for name in names:
+            if name not in batch:
+                batch[name] = Batch()
+        mask, first = self._flags["mask"][:length], self._flags["first"][:length]
+        done = (self._flags["terminated"] | self._flags["truncated"])[:length]
+        cut = np.ones(mask.shape, bool)
+        cut[:-1] = done[:-1] | ~mask[:-1] | ~mask[1:] | first[1:]
+        for name, flag in (("mask", mask), ("first", first), ("cut", cut)):
+            batch[name] = self._storage.convert(flag.copy())
+        return batch, np.arange(length * self.n_envs).reshape(length, self.n_envs)
+
+    def field_names(self) -> list[str]:
+        """Names of all fields: the usual ones, then the others."""
+        return list(dict.fromkeys([*FIELDS, *(path[0] for path in self._columns)]))
+
+    def _leaves(self, fields: Sequence[str]) -> dict[Path, Any]:
+        """Whole columns of some fields."""
+        found: dict[Path, Any] = {}
+        for name in fields:
+            if name in ENDS:
+                ends = [self._flags[end] for end in ENDS[:2] if name in (end, "done")]
+                found[name,] = self._storage.convert(np.logical_or.reduce(ends))
+                continue
+            parts = {path: column for path, column in self._columns.items() if path[0] == name}
+            if not parts and name not in ("info", "policy"):
+                names = ", ".join(self.field_names())
+                raise KeyError(f"this rollout has no field {name!r}; it has: {names}")
+            found |= parts
+        return found
+
+    # --- rows by index, as `ReplayBuffer` has them
+
+    def rows(self, index: Any) -> np.ndarray:
+        """Row numbers for an index."""
+        return np.asarray(np.arange(self.cursors.max() * self.n_envs)[index])
+
+    def newest_rows(self, env_id: int, number: int) -> np.ndarray:
+        """The newest transitions of an environment in this iteration, up to so many."""
+        times = np.flatnonzero(self._flags["mask"][:, env_id])
+        return times[max(len(times) - number, 0) :] * self.n_envs + env_id
+
+    def __getitem__(self, index: Any) -> Batch:
+        rows: Batch = self.rollout()[0].apply(_by_row)[self.rows(index)]
+        return rows
+
+    def get(self, index: Any, key: str) -> Any:
+        """Read one field at some rows."""
+        return self.rollout((key,))[0].apply(_by_row)[self.rows(index)][key]
+
+    def __getattr__(self, name: str) -> Any:
+        # Only called for what is no attribute: `rollout.obs` is a field, [T, n_envs, ...].
+        if name.startswith("_") or name not in self.field_names():
+            raise AttributeError(f"Rollout has no field {name!r}")
+        return self.rollout((name,))[0][name]
+
+
+def _by_row(column: Any) -> Any:
+    return column.reshape(-1, *column.shape[2:])
+
+
+def _concatenate(first: Any, second: Any) -> Any:
+    if isinstance(first, np.ndarray):
+        return np.concatenate([first, second])
+    return torch.cat([first, second])

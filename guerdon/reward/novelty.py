@@ -1,0 +1,191 @@
+"""Base of novelty rewards: prediction errors, scaled by the spread of their return."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from guerdon.data.batch import Batch
+from guerdon.nn.encoders import MLP
+from guerdon.nn.init import linear
+from guerdon.reward.inputs import TransitionInput, tensors
+from guerdon.reward.scaling import ReturnScaler
+from guerdon.reward.trained import TrainedConfig, TrainedReward
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from guerdon.reward.base import Metrics, Setting
+
+CLIP = 5.0
+"""Bound of the absolute value of normalised observations, as in the paper of RND."""
+
+
+class NoveltyConfig(TrainedConfig):
+    """Options of every novelty reward."""
+
+    update_proportion: float = Field(default=1.0, gt=0, le=1)
+    """Share of the new transitions to train on, in minibatches of `batch_size`; 0.25 to 1. The
+    smaller, the longer novelty lasts. (The paper of RND takes a quarter of them in each of four
+    passes, which is as much as all of them in one.)"""
+    update_per_collect: int | None = Field(default=None, ge=1)  # type: ignore[assignment]
+    """Gradient steps in a call of `train`, instead of what `update_proportion` gives."""
+    max_updates: int = Field(default=16, ge=1)
+    """Maximum number of gradient steps by `update_proportion`; where it gives more, minibatches are
+    larger instead."""
+    train_every: int | None = Field(default=128, ge=1)
+    """New transitions that `train` waits for."""
+    warmup: int = Field(default=1000, ge=0)
+    """Transitions that only update the statistics of observations. Until there are so many, nothing
+    is trained and every bonus is 0; 1,000 to 10,000."""
+    normalize_bonus: bool = True
+    """Whether the bonus is divided by the standard deviation of its discounted return, so that
+    weights mean the same in every environment."""
+    gamma: float = Field(default=0.99, ge=0, lt=1)
+    """Discount of that return, which runs on across episodes."""
+
+    @classmethod
+    def env_weight(cls, options: Mapping[str, Any]) -> float:  # noqa: ARG003 - see `RewardConfig`
+        """See `RewardConfig`."""
+        return 1.0
+
+
+def layers(n_in: int, hidden: Sequence[int], n_out: int) -> nn.Sequential:
+    """Hidden layers, and a linear one."""
+    body = MLP(n_in, hidden, "relu")
+    return nn.Sequential(body, linear(body.size, n_out, 1.0))
+
+
+class Features(nn.Module):
+    """Embeds a field of transitions.
+
+    Args:
+        setting: Has the spaces.
+        part: The field.
+        hidden: Sizes of the hidden layers.
+        size: Number of features.
+    """
+
+    def __init__(self, setting: Setting, part: str, hidden: Sequence[int], size: int) -> None:
+        super().__init__()
+        # A frozen, randomly initialised network cannot adapt to the scale of its input.
+        self.input = TransitionInput(setting, [part], clip=CLIP, images=True)
+        self.layers = layers(self.input.size, hidden, size)
+
+    def forward(self, rows: Any) -> Tensor:
+        """Features [..., size] of transitions."""
+        features: Tensor = self.layers(self.input(rows))
+        return features
+
+
+class NoveltyNetwork(nn.Module):
+    """Networks with a prediction error; calling them returns it [...] for transitions."""
+
+    def loss(self, rows: dict[str, Any]) -> tuple[Tensor, Metrics]:
+        """The training loss of transitions [N, ...], and metrics."""
+        raise NotImplementedError
+
+    def update(self, rows: dict[str, Any]) -> None:
+        """Update the statistics of inputs with transitions [N, ...]."""
+        raise NotImplementedError
+
+
+class NoveltyReward(TrainedReward):
+    """A bonus for transitions whose prediction error is large, as they are new to the networks.
+
+    Attributes:
+        scaler: Tracks the discounted return of the bonus.
+        collected: Transitions so far.
+        minibatch_size: Transitions of the next gradient step.
+    """
+
+    Config = NoveltyConfig
+    network: NoveltyNetwork
+
+    def __init__(self, config: Any, setting: Setting | None = None) -> None:
+        super().__init__(config, setting)
+        self.scaler = ReturnScaler(self.config.gamma)
+        self.collected = 0
+        self.minibatch_size = self.config.batch_size
+
+    # --- for subclasses
+
+    def bonus(self, error: Tensor, batch: Batch, scale: float = 1.0) -> Tensor:  # noqa: ARG002
+        """The bonus [...] of transitions with these prediction errors [...], times a scale."""
+        return error * scale
+
+    def update_statistics(self, error: Tensor, batch: Batch) -> None:
+        """Update what `bonus` compares errors with, on fresh transitions [N, ...]."""
+
+    # --- the interface
+
+    @property
+    def warm(self) -> bool:
+        """Whether the warm-up is over."""
+        return self.collected > 0 and self.collected >= int(self.config.warmup)
+
+    @torch.no_grad()
+    def score(self, batch: Batch) -> Tensor:
+        """Return the scaled bonus; 0 before the warm-up is over."""
+        if not self.warm:
+            return torch.zeros_like(batch.rew)
+        scale = self.scaler.scale if self.config.normalize_bonus else 1.0
+        return self.bonus(self.network(self.tensors(batch)), batch, scale)
+
+    @torch.no_grad()
+    def collect_data(self, batch: Batch) -> None:
+        """Keep the transitions of a rollout, and update all statistics."""
+        mask = np.asarray(batch.mask)
+        real = batch[mask]
+        number = len(real.rew)
+        if not number:
+            return
+        kept = Batch({name: real[name] for name in self.collects})
+        self.memory.add(kept)
+        self._new += number
+        self.collected += number
+        rows = tensors(kept, self.device)
+        self.network.update(rows)
+        if self.warm:
+            error = self.network(rows)
+            self.update_statistics(error, real)
+            bonus = np.zeros(mask.shape)
+            bonus[mask] = self.bonus(error, real).numpy(force=True)
+            self.scaler.collect(bonus, mask)
+
+    def train(self) -> Metrics | None:
+        """Train on a share of the new transitions, if there are enough."""
+        config, new = self.config, min(self._new, len(self.memory))
+        if new < self.train_every or not self.warm:
+            return None
+        steps, self.minibatch_size = config.update_per_collect, config.batch_size
+        if steps is None:
+            share = max(1, round(config.update_proportion * new))
+            steps = min(math.ceil(share / config.batch_size), config.max_updates)
+            self.minibatch_size = math.ceil(share / steps)
+        self._new = 0
+        return self.fit(steps)
+
+    def step(self) -> Metrics:
+        """Take one step down the loss of the networks."""
+        loss, metrics = self.network.loss(self.sample(self.minibatch_size))
+        self.descend(loss)
+        return {"loss": loss.detach(), **metrics}
+
+    # --- state
+
+    def training_state(self) -> dict[str, Any]:
+        """See `RewardModel`."""
+        scaler = self.scaler.training_state()
+        return super().training_state() | {"scaler": scaler, "collected": self.collected}
+
+    def load_training_state(self, state: Mapping[str, Any]) -> None:
+        """See `RewardModel`."""
+        super().load_training_state(state)
+        self.scaler.load_training_state(state["scaler"])
+        self.collected = state["collected"]

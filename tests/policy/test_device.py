@@ -1,0 +1,78 @@
+"""Updates on a GPU do not wait for it once per minibatch."""
+
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import torch
+
+from guerdon.collect import Collector
+from guerdon.data import Batch, Demonstrations
+from guerdon.envs import make_vec
+from guerdon.policy import create_policy
+from guerdon.reward import Setting, make_reward
+from guerdon.training.experts import play_episodes
+from guerdon.training.trainers import train_reward
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+CASES = {"ppo": ("CartPole-v1", 4), "sac": ("Pendulum-v1", 2)}
+REWARDS = {
+    "env": {"type": "env"},
+    "gail": {"type": "gail", "train_every": 1},
+    "rnd": {"type": "rnd", "warmup": 0, "train_every": 1},
+}
+
+
+@contextmanager
+def no_waiting():
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def guarded(function):
+    def call(*args, **options):
+        with no_waiting():
+            return function(*args, **options)
+
+    return call
+
+
+@needs_gpu
+@pytest.mark.parametrize("name", REWARDS)
+@pytest.mark.parametrize("case", CASES)
+def test_resolving_and_learning_never_wait_for_the_device(case, name):
+    env_id, n_envs = CASES[case]
+    env = make_vec(env_id, n_envs)
+    spaces = env.observation_space, env.action_space
+    policy = create_policy({"type": case, "model": {"hidden": [16]}}, *spaces, device="cuda")
+    setting = Setting(
+        *spaces, n_envs=n_envs, device="cuda", on_policy=policy.on_policy, log_prob=policy.log_prob
+    )
+    reward = make_reward(REWARDS[name], setting)
+    if name == "gail":
+        actions = np.stack([spaces[1].sample()] * 2)
+        episodes = play_episodes(lambda *_: Batch(act=actions), make_vec(env_id, 2), 4, 0)
+        reward.models[0].load_expert_data(Demonstrations(episodes, env_id, *spaces))
+    buffer = policy.make_buffer(512, n_envs, 0)
+    collector = Collector(policy, env, buffer, reward=reward)
+    reward.resolve = guarded(reward.resolve)
+    policy.learn = guarded(policy.learn)
+    if case == "sac":  # on-policy, one wait an iteration gathers the transitions
+        policy.process_fn = guarded(policy.process_fn)
+    for _ in range(3):
+        collector.collect(n_step=128)
+        train_reward(reward, collector, policy.updates)
+        metrics = policy.update(32, buffer, reward, **({"repeat": 2} if case == "ppo" else {}))
+        if case == "ppo":
+            buffer.reset()
+    assert all(np.isfinite(float(value)) for value in metrics.values())
+
+
+@needs_gpu
+def test_the_guard_notices_waiting():
+    with pytest.raises(RuntimeError, match="synchroniz"), no_waiting():
+        torch.ones(1, device="cuda").item()
