@@ -158,7 +158,7 @@ class Collector:
         start = time.perf_counter()
         if self._obs is None or n_episode is not None:
             self.reset()
-        if self.buffer is not None and not isinstance(self.buffer, Rollout):
+        if self.buffer is not None:
             self._since = self.buffer.written
         quota = self._shares(n_episode) if n_episode is not None else None
         collected = Collected()

@@ -148,18 +148,6 @@ class DataCollectionConfig(Section):
         return self
 
 
-_SHARED = (
-    "scale",
-    "clip",
-    "normalize",
-    "pretrain",
-    "cotrain",
-    "checkpoint_path",
-    "collect_data",
-    "data_collection",
-)
-
-
 class RewardConfig(Section):
     """What the learner shall believe: a weighted sum of terms, then scaled and clipped.
 
@@ -216,6 +204,10 @@ class RewardConfig(Section):
         if clip is not None and clip[0] >= clip[1]:
             raise ConfigError(f"'reward.clip' is {list(clip)}: the lowest has to come first")
         return clip
+
+
+_SHARED = tuple(name for name in RewardConfig.model_fields if name != "terms")
+"""Keys of the section that are not options of its one term, where that is written flat."""
 
 
 def _check_flat(options: dict[str, Any]) -> None:

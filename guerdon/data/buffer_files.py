@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from guerdon.data.files import atomic_file, read_arrays, write_arrays
+from guerdon.data.files import atomic_file
 from guerdon.data.kernels import VALID
 from guerdon.data.schema import Leaf, make_layout
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import torch
 
     from guerdon.data import tree
@@ -24,12 +22,12 @@ BOOKKEEPING = ("final", "written", "flags")  # the flags last: they make rows va
 
 
 def column_name(path: tree.Path) -> str:
-    """A name for a column that no other path has, nor the bookkeeping."""
+    """Return the name of a column, which no other path and no bookkeeping has."""
     return ".".join(["rows", *(key.replace("%", "%25").replace(".", "%2E") for key in path)])
 
 
 def training_state(buffer: ReplayBuffer) -> dict[str, Any]:
-    """What it takes to make the same buffer again, generator included; columns are not copied."""
+    """Return what makes the same buffer again, generator included; columns are not copied."""
     buffer._refresh()  # as loading does, so that both continue with the same places
     arrays: dict[tuple[str, ...], Any] = {
         ("book", name): getattr(buffer, f"_{name}").copy() for name in BOOKKEEPING
@@ -85,20 +83,6 @@ def load_training_state(buffer: ReplayBuffer, state: dict[str, Any]) -> None:
         getattr(buffer, f"_{name}")[...] = arrays["book", name]
     buffer._refresh()
     buffer._generator.bit_generator.state = meta["generator"]
-
-
-def save(buffer: ReplayBuffer, path: str | Path) -> None:
-    """Write `training_state` to a file."""
-    state = buffer.training_state()
-    write_arrays(path, state["arrays"], state["meta"])
-
-
-def load(kind: type[Any], path: str | Path, storage: str | torch.device | Storage) -> Any:
-    """Make the buffer that a file holds."""
-    arrays, meta = read_arrays(path)
-    if meta.get("kind") != kind.__name__:
-        raise ValueError(f"{path} holds a {meta.get('kind')}, not a {kind.__name__}")
-    return restore(kind, {"meta": meta, "arrays": arrays}, storage)
 
 
 def restore(

@@ -27,7 +27,7 @@ def reserve(
     final: np.ndarray,
     count: np.ndarray,
     free: np.ndarray,
-) -> np.ndarray:
+) -> tuple[np.ndarray, bool]:
     """Invalidate the rows that the next transitions overwrite, and find places for them.
 
     Args:
@@ -42,16 +42,18 @@ def reserve(
 
     Returns:
         The plan [3, n]: the rows to write, the rows of that table for the next observations, and
-        whether the transitions begin an episode.
+        whether the transitions begin an episode. And whether all environments write to the same
+        slot, and consecutive rows of the table.
     """
     n_envs = written.size
     capacity = flags.size // n_envs
     plan = np.empty((3, envs.size), np.int64)
+    regular = envs.size == n_envs
     for i in range(envs.size):
         env = envs[i]
         row = env * capacity + written[env] % capacity
         before = env * capacity + (written[env] - 1) % capacity
-        plan[2, i] = written[env] == 0 or flags[before] & LAST
+        plan[2, i] = written[env] == 0 or (flags[before] & LAST) != 0
         count[0] -= flags[row] & VALID
         flags[row] = 0
         if final[row] > 2 * n_envs:
@@ -63,7 +65,8 @@ def reserve(
         if (terminated[i] or truncated[i]) and free[0] > 0:  # always, if there is a table
             plan[1, i] = free[free[0]]
             free[0] -= 1
-    return plan
+        regular &= row == plan[0, 0] + i * capacity and plan[1, i] == plan[1, 0] + i
+    return plan, regular
 
 
 @njit(cache=True)
@@ -103,7 +106,7 @@ def publish(
 def next_places(
     rows: np.ndarray, final: np.ndarray, capacity: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The rows that follow, and for which of them the table has the observation, and where."""
+    """Return the slots that follow, and which next observations are in the table, and where."""
     after = np.empty(rows.size, np.int64)
     positions, places = np.empty(rows.size, np.int64), np.empty(rows.size, np.int64)
     count = 0
@@ -118,7 +121,7 @@ def next_places(
 
 @njit(cache=True)
 def neighbour(row: int, written: np.ndarray, flags: np.ndarray, forward: bool) -> int:
-    """The row after (or before) in the same episode; the row itself if there is none."""
+    """Return the row after (or before) in the same episode; the row itself if there is none."""
     capacity = flags.size // written.size
     env, slot = row // capacity, row % capacity
     count = written[env]
@@ -138,7 +141,7 @@ def neighbour(row: int, written: np.ndarray, flags: np.ndarray, forward: bool) -
 def walk(
     rows: np.ndarray, steps: int, written: np.ndarray, flags: np.ndarray, forward: bool
 ) -> np.ndarray:
-    """The rows [steps + 1, n] that are 0, 1, ... steps away; past an end the last one repeats."""
+    """Return the rows [steps + 1, n] that are 0, 1, ... steps away; past an end they repeat."""
     found = np.empty((steps + 1, rows.size), np.int64)
     for i in range(rows.size):
         row = rows[i]
@@ -153,7 +156,7 @@ def walk(
 def episode_ends(
     rows: np.ndarray, written: np.ndarray, flags: np.ndarray, forward: bool
 ) -> np.ndarray:
-    """The newest (or the oldest) rows of the same episodes."""
+    """Return the last (or first) rows of the same episodes."""
     found = np.empty(rows.size, np.int64)
     for i in range(rows.size):
         row, after = rows[i], neighbour(rows[i], written, flags, forward)

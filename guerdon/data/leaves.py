@@ -207,8 +207,10 @@ def to_device(leaf: Any, device: torch.device) -> Any:
     if isinstance(leaf, np.ndarray):
         if leaf.dtype.kind not in "fiub":
             return leaf
-        usable = leaf.flags.writeable and _regular(leaf)  # torch has no negative strides
-        leaf = torch.from_numpy(leaf if usable else leaf.copy())
+        flags = leaf.flags
+        if not flags.writeable or not (flags.c_contiguous or _regular(leaf)):
+            leaf = leaf.copy()  # torch cannot share such memory
+        leaf = torch.from_numpy(leaf)
     elif not isinstance(leaf, torch.Tensor):
         return leaf
     dtype = torch.float32 if leaf.dtype == torch.float64 else leaf.dtype

@@ -50,7 +50,7 @@ class MixedReplay:
         return sum(len(buffer) for buffer in self.buffers.values())
 
     def __getitem__(self, key: Any) -> Any:
-        """A buffer by its name, or the rows of indices, as `sample` gives them."""
+        """Return a buffer by its name, or read the rows of indices."""
         if not isinstance(key, str):
             return self._read(key, self._common_fields())
         self._check_names([key], "this")
@@ -100,7 +100,7 @@ class MixedReplay:
         return joined, np.concatenate(places, axis)
 
     def _common_fields(self) -> list[str]:
-        """The fields that all buffers have, with the same keys inside, and the required ones."""
+        """Return the fields that all buffers have with the same keys, and the required ones."""
         buffers = [buffer for buffer in self.buffers.values() if len(buffer)]
         return [
             name
@@ -110,11 +110,11 @@ class MixedReplay:
         ]
 
     def rows(self, index: Any) -> np.ndarray:
-        """Indices as an array; rows are checked when they are read."""
+        """Return indices as an array; rows are checked when they are read."""
         return np.asarray(index)
 
     def get(self, index: Any, key: str, stack_num: int | None = None) -> Any:
-        """One field at indices; see `ReplayBuffer.get`."""
+        """Read one field at indices; see `ReplayBuffer.get`."""
         return self._read(index, (key,), stack_num)[key]
 
     def prev(self, index: Any) -> np.ndarray:
@@ -133,19 +133,17 @@ class MixedReplay:
         return walked.reshape(index.shape)
 
     def _read(self, index: Any, fields: Sequence[str], stack_num: int | None = None) -> Any:
-        def read(member: ReplayBuffer, rows: np.ndarray, _positions: np.ndarray) -> Batch:
-            return member.read(member.rows(rows), fields, stack_num)
-
-        return self._gathered(np.asarray(index), read)
+        return self._gathered(
+            np.asarray(index),
+            lambda member, rows, _: member.read(member.rows(rows), fields, stack_num),
+        )
 
     def before(self, rows: np.ndarray, mask: Any, history: int, fields: Sequence[str]) -> Batch:
         """See `ReplayBuffer.before`."""
-        real = None if mask is None else to_numpy(mask).reshape(-1)
-
-        def read(member: ReplayBuffer, rows: np.ndarray, positions: np.ndarray) -> Batch:
-            return member.before(rows, None if real is None else real[positions], history, fields)
-
-        batch = self._gathered(rows, read)
+        real = np.ones(rows.size, bool) if mask is None else to_numpy(mask).reshape(-1)
+        batch = self._gathered(
+            rows, lambda member, at, where: member.before(at, real[where], history, fields)
+        )
         batch.pop("source")
         return batch
 
@@ -190,7 +188,7 @@ class MixedReplay:
                 buffer.set_beta(beta)
 
     def training_state(self) -> dict[str, Any]:
-        """Everything needed to resume: the state of each buffer, and the generator."""
+        """Return everything needed to resume: the state of each buffer, and the generator."""
         meta: dict[str, Any] = {"generator": self._generator.bit_generator.state, "buffers": {}}
         arrays: dict[tuple[str, ...], Any] = {}
         for name, buffer in self.buffers.items():
@@ -221,7 +219,7 @@ class MixedReplay:
         return np.asarray(shares / shares.sum())
 
     def _counts(self, batch_size: int) -> dict[str, int]:
-        """Rows from each buffer; a remainder goes to one or another at random."""
+        """Divide a batch among the buffers; remainders are assigned at random."""
         if batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}, but has to be 1 or more")
         # Shares side by side on a line, cut at whole numbers plus one random number: however many

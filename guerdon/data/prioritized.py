@@ -84,7 +84,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     @property
     def priorities(self) -> np.ndarray:
-        """The priority of every row (to the power alpha); 0 where there is no transition."""
+        """Priority of every row (to the power alpha); 0 where there is no transition."""
         start = len(self._tree) // 2
         return self._tree[start : start + self.size].copy()
 
@@ -112,7 +112,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         return batch, rows
 
     def weights(self, rows: np.ndarray) -> np.ndarray:
-        """Importance weights of rows; the largest is 1."""
+        """Return the importance weights of rows; the largest is 1."""
         priorities = self._tree[len(self._tree) // 2 + rows]
         if not priorities.all():
             self.rows(rows)  # raises an error that names the row

@@ -9,6 +9,7 @@ import numpy as np
 
 from guerdon.data import buffer_files, kernels
 from guerdon.data.batch import Batch, from_leaves, layout
+from guerdon.data.files import read_arrays, write_arrays
 from guerdon.data.kernels import FIRST, LAST, TERMINATED, TRUNCATED, VALID
 from guerdon.data.leaves import describe, to_numpy
 from guerdon.data.schema import FIELDS, Layout, Leaf, Schema, last_frames, nothing
@@ -119,7 +120,7 @@ class ReplayBuffer:
         return self._written.copy()
 
     def options(self) -> dict[str, Any]:
-        """The constructor's options, without seed and storage."""
+        """Return the constructor's options, without seed and storage."""
         names = ("n_envs", "stack_num", "ignore_obs_next", "save_only_last_obs", "sample_avail")
         return {"size": self._size, **{name: getattr(self, name) for name in names}}
 
@@ -162,10 +163,14 @@ class ReplayBuffer:
         self._make_room(envs)
         ends = terminated, truncated
         book = self._written, self._flags, self._final, self._count
-        plan = kernels.reserve(envs, *ends, *book, self._free)
+        plan, regular = kernels.reserve(envs, *ends, *book, self._free)
         rows: np.ndarray = plan[0]
-        at: Any = int(rows[0]) if single else self._storage.index(rows)
-        to: Any = int(plan[1, 0]) if single else self._storage.index(plan[1])
+        if regular:  # slices are faster
+            first, target = int(rows[0]), int(plan[1, 0])
+            at: Any = first if single else slice(first, None, self.capacity)
+            to: Any = target if single else slice(target, target + self.n_envs)
+        else:
+            at, to = self._storage.index(rows), self._storage.index(plan[1])
         for path, table in self._finals.items():
             table[to] = leaves[path]
         for path, column in self._columns.items():
@@ -191,9 +196,8 @@ class ReplayBuffer:
                 columns[path][...] = nothing(leaf.dtype)
         if self._disk:
             buffer_files.describe(self, self._disk, {**columns, **finals}, layout.only_done)
-        self._columns, self._finals = columns, finals
+        self._columns, self._finals, self.schema.layout = columns, finals, layout
         self._refresh()
-        self.schema.layout = layout
 
     def _new_column(self, path: Path, leaf: Leaf, rows: int) -> Any:
         name = buffer_files.column_name(path)
@@ -236,7 +240,7 @@ class ReplayBuffer:
         return envs
 
     def cut(self, env_ids: Sequence[int] | np.ndarray | None = None) -> None:
-        """End running episodes here, as when an environment was restarted; nothing follows them."""
+        """End running episodes, as when environments restart; their next rows begin new ones."""
         heads = self._heads(self._checked_envs(env_ids))
         heads = heads[self._flags[heads] & LAST == 0]
         if self._finals and len(heads):
@@ -251,8 +255,9 @@ class ReplayBuffer:
 
     def discard(self, index: Any) -> None:
         """Drop rows: they are no longer counted, sampled or read."""
-        self._flags[self.rows(index)] &= np.uint8(0xFF ^ VALID)
-        self._count[0] = np.count_nonzero(self._flags & VALID)
+        rows = np.unique(self.rows(index))
+        self._flags[rows] &= np.uint8(0xFF ^ VALID)
+        self._count[0] -= len(rows)
 
     def reset(self) -> None:
         """Empty the buffer."""
@@ -261,7 +266,7 @@ class ReplayBuffer:
         self._refresh()
 
     def extend(self, rows: Any, env_id: int = 0) -> None:
-        """Add an episode of one environment, such as a demonstration; running ones are cut."""
+        """Add an episode of one environment, such as a demonstration; a running one is cut."""
         rows = Batch(rows)
         self.cut([env_id])
         for i in range(len(rows)):
@@ -306,6 +311,7 @@ class ReplayBuffer:
             rows: Indices [...]; nothing is stored where they are -1.
             annotations: Nested arrays [...], read back as ``batch.annotations``.
         """
+        rows = np.asarray(rows)
         there = rows >= 0
         at = self._storage.index(rows[there])
         for path, value in flatten(annotations, ("annotations",)):
@@ -322,21 +328,21 @@ class ReplayBuffer:
     # --- indices
 
     def prev(self, index: Any) -> Any:
-        """The rows before, within the episode; an episode's first row is its own."""
+        """Return the rows before, within the episode; an episode's first row gives itself."""
         rows = self.rows(index)
         return _like(self._walk(rows, 1, forward=False)[1], rows)
 
     def next(self, index: Any) -> Any:
-        """The rows after, within the episode; its last row is its own."""
+        """Return the rows after, within the episode; an episode's last row gives itself."""
         rows = self.rows(index)
         return _like(self._walk(rows, 1)[1], rows)
 
     def episode_first(self, index: Any) -> Any:
-        """The oldest rows of the same episodes, of those that are still stored."""
+        """Return the first rows of the same episodes, of those that are still stored."""
         return self._episode_ends(index, forward=False)
 
     def episode_last(self, index: Any) -> Any:
-        """The newest rows of the same episodes: their last ones, if they have ended."""
+        """Return the last rows of the same episodes, which may still be running."""
         return self._episode_ends(index, forward=True)
 
     def _episode_ends(self, index: Any, forward: bool) -> Any:
@@ -345,36 +351,36 @@ class ReplayBuffer:
         return _like(found.reshape(rows.shape), rows)
 
     def _walk(self, rows: np.ndarray, steps: int, forward: bool = True) -> np.ndarray:
-        """The rows [steps + 1, ...] that are 0, 1, ... steps away, within their episodes."""
+        """Return the rows [steps + 1, ...] that are 0, 1, ... steps away, within their episodes."""
         found = kernels.walk(rows.reshape(-1), steps, self._written, self._flags, forward)
         return found.reshape(steps + 1, *rows.shape)
 
     def segments(self, rows: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-        """Consecutive rows [length, B] from rows [B] on; past an end the last repeats, unmasked."""
+        """Return the rows [length, B] of segments that start at rows [B], and their mask."""
         found = self._walk(rows, length - 1)
         mask = np.ones(found.shape, bool)
         mask[1:] = found[1:] != found[:-1]
         return found, mask
 
     def stacks(self, rows: np.ndarray, frames: int) -> np.ndarray:
-        """The rows [..., frames] that end in each row; an episode's first row is repeated."""
+        """Return the rows [..., frames] up to each row; an episode's first row is repeated."""
         found = self._walk(rows, frames - 1, forward=False)[::-1]
         return np.moveaxis(found, 0, -1).copy()
 
     def unfinished_index(self) -> np.ndarray:
-        """The rows whose episode continues, but not in here: the newest, and cut ones."""
+        """Return the rows at which an episode stops without an end: the newest, and cut ones."""
         ends = VALID | LAST | TERMINATED | TRUNCATED
         cut = np.flatnonzero(self._flags & ends == (VALID | LAST))
         heads = self._heads(self._envs)
         return np.union1d(cut, heads[self._flags[heads] & (VALID | LAST) == VALID])
 
     def newest(self, env_ids: Sequence[int] | np.ndarray | None = None) -> np.ndarray:
-        """The rows that environments wrote last, of those that are transitions."""
+        """Return the newest row of each environment, without discarded ones."""
         heads = self._heads(self._checked_envs(env_ids))
         return np.compress(self._flags[heads] & VALID, heads)
 
     def newest_rows(self, env_id: int, number: int) -> np.ndarray:
-        """The rows that an environment wrote last, up to so many, of those that are transitions."""
+        """Return the newest rows of an environment, up to so many, without discarded ones."""
         count = int(self._written[env_id])
         times = np.arange(max(count - min(number, self.capacity), 0), count)
         rows = env_id * self.capacity + times % self.capacity
@@ -385,23 +391,23 @@ class ReplayBuffer:
         return np.asarray(envs * self.capacity + (self._written[envs] - 1) % self.capacity)
 
     def stored_rows(self) -> np.ndarray:
-        """All rows that hold a transition, in storage order."""
+        """Return all rows that hold a transition, in storage order."""
         return np.flatnonzero(self._flags & VALID)
 
     def rows_in_time(self) -> np.ndarray:
-        """All rows that hold a transition: oldest first, then by environment."""
+        """Return all rows that hold a transition: oldest first, then by environment."""
         rows, mask = self._rows_since(np.zeros_like(self._written))
         return np.extract(mask, rows)
 
     def _rows_since(self, since: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Rows [T, n_envs] in time order, and which of them are transitions."""
+        """Return rows [T, n_envs] in time order, and which of them are transitions."""
         held = np.minimum(self._written - since, self.capacity)
         times = np.arange(held.max(initial=0))[:, None]
         rows = (self._written - held + times) % self.capacity + self._envs * self.capacity
         return rows, (times < held) & (self._flags[rows] & VALID != 0)
 
     def rows(self, index: Any) -> np.ndarray:
-        """Row numbers for an index, each checked to hold a transition."""
+        """Return the row numbers of an index; every row has to hold a transition."""
         if isinstance(index, slice):
             return self.stored_rows()[index]
         rows = np.asarray(index)
@@ -447,13 +453,9 @@ class ReplayBuffer:
         Returns:
             The batch, and the indices.
         """
-        return self._read_segments(self.sample_indices(batch_size), length, fields)
-
-    def _read_segments(
-        self, rows: np.ndarray, length: int, fields: Sequence[str] | None
-    ) -> tuple[Batch, np.ndarray]:
         if length < 1:
             raise ValueError(f"length is {length}, but a segment has 1 row or more")
+        rows = self.sample_indices(batch_size)
         if length == 1:
             return self.read(rows, fields), rows
         rows, mask = self.segments(rows, length)
@@ -464,7 +466,7 @@ class ReplayBuffer:
     def rollout(
         self, fields: Sequence[str] | None = None, since: np.ndarray | None = None
     ) -> tuple[Batch, np.ndarray]:
-        """Everything, or all that is new, in time order: every array is [T, n_envs, ...].
+        """Read everything, or what is new, in time order: every array is [T, n_envs, ...].
 
         Args:
             fields: Fields to read; all by default.
@@ -484,7 +486,10 @@ class ReplayBuffer:
         continues[:-1] = mask[1:] & mask[:-1] & (flags[:-1] & LAST == 0)
         convert = self._storage.convert
         batch.mask, batch.cut = convert(mask), convert(~continues)
-        batch.first = convert(mask & (flags & FIRST != 0))
+        first = flags & FIRST != 0
+        if since is not None and len(first):  # where an episode began may be overwritten
+            first[0] |= self._written - since > self.capacity
+        batch.first = convert(mask & first)
         return batch, np.where(mask, rows, -1)
 
     def sample_indices(self, batch_size: int) -> np.ndarray:
@@ -566,15 +571,15 @@ class ReplayBuffer:
         return from_leaves(batch)
 
     def field_names(self) -> list[str]:
-        """Names of all fields: the usual ones, then the others."""
+        """Return the names of all fields: the usual ones, then the others."""
         return list(dict.fromkeys([*FIELDS, *(path[0] for path in self._columns)]))
 
     def field_paths(self, name: str) -> list[Path]:
-        """Paths of the stored leaves of a field."""
+        """Return the paths of the stored leaves of a field."""
         return [path for path in self._columns if path[0] == name]
 
     def _field(self, name: str, at: np.ndarray | None) -> Any:
-        """One stored field: a leaf or a batch; without rows, all of it by slot."""
+        """Read a stored field at rows, or at every slot."""
         leaf = self._columns.get((name,))
         if leaf is not None:
             return self._by_slot(leaf) if at is None else self._take(leaf, at)
@@ -595,9 +600,11 @@ class ReplayBuffer:
         return leaves[()] if () in leaves else unflatten(leaves)
 
     def _next_values(self, path: Path, rows: np.ndarray, before: Any = None) -> Any:
-        """One leaf of next observations, after the frames at rows ``before`` [..., k]."""
+        """Read one leaf of next observations, after the frames at rows ``before`` [..., k]."""
         after, positions, places = kernels.next_places(rows.reshape(-1), self._final, self.capacity)
-        at = after if before is None else np.column_stack([before.reshape(len(after), -1), after])
+        at = after
+        if before is not None:
+            at = np.column_stack([before.reshape(len(after), before.shape[-1]), after])
         values = self._take(self._columns["obs", *path[1:]], at)
         if len(positions):
             index = self._storage.index(positions)
@@ -611,13 +618,16 @@ class ReplayBuffer:
         return column[self._storage.index(rows)]
 
     def before(self, rows: np.ndarray, mask: Any, history: int, fields: Sequence[str]) -> Batch:
-        """The rows before some: [..., history, ...], oldest first, with a mask.
+        """Read the rows before some, within the episode: [..., history, ...], oldest first.
 
         Args:
             rows: Indices [...].
             mask: Which of them are transitions [...]; None if all are.
-            history: How many rows.
+            history: Number of rows before each.
             fields: Fields to read.
+
+        Returns:
+            The batch; ``mask`` is False where there is no such row.
         """
         real = np.ones(rows.shape, bool) if mask is None else to_numpy(mask)
         at = self.stacks(np.where(real, rows, 0), history + 1)
@@ -680,7 +690,7 @@ class ReplayBuffer:
     # --- files
 
     def training_state(self) -> dict[str, Any]:
-        """Everything needed to resume: ``meta`` can be written as JSON, ``arrays`` by path.
+        """Return everything needed to resume: ``meta`` for JSON, and ``arrays`` by path.
 
         The arrays are the buffer's own: use or copy them before anything is added.
         """
@@ -692,14 +702,18 @@ class ReplayBuffer:
 
     def save(self, path: str | pathlib.Path) -> None:
         """Write the buffer into one file of arrays, in one piece or not at all."""
-        buffer_files.save(self, path)
+        state = self.training_state()
+        write_arrays(path, state["arrays"], state["meta"])
 
     @classmethod
     def load(
         cls, path: str | pathlib.Path, storage: str | torch.device | Storage = "memory"
     ) -> Self:
         """Read a buffer that `save` wrote."""
-        buffer: Self = buffer_files.load(cls, path, storage)
+        arrays, meta = read_arrays(path)
+        if meta.get("kind") != cls.__name__:
+            raise ValueError(f"{path} holds a {meta.get('kind')}, not a {cls.__name__}")
+        buffer: Self = buffer_files.restore(cls, {"meta": meta, "arrays": arrays}, storage)
         return buffer
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -748,5 +762,5 @@ class ListReplayBuffer(ReplayBuffer):
 
 
 def _like(found: np.ndarray, rows: np.ndarray) -> Any:
-    """A whole number where the index was one."""
+    """Return an int where the index was one."""
     return int(found) if rows.ndim == 0 else found

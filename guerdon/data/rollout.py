@@ -59,6 +59,11 @@ class Rollout:
         return int(np.count_nonzero(self._flags["mask"]))
 
     @property
+    def written(self) -> np.ndarray:
+        """Number of rows each environment has filled in this iteration."""
+        return self.cursors.copy()
+
+    @property
     def n_steps(self) -> int:
         """Rows of each environment that fit without growing."""
         return len(self._flags["mask"])
@@ -137,6 +142,7 @@ class Rollout:
             rows: Indices [...].
             annotations: Nested arrays [...], read back as ``batch.annotations``.
         """
+        rows = np.asarray(rows)
         for path, value in flatten(annotations, ("annotations",)):
             values = self._storage.convert(value)
             if path not in self._columns:
@@ -145,7 +151,7 @@ class Rollout:
             _by_row(self._columns[path])[self._storage.index(rows)] = values
 
     def reset(self) -> None:
-        """Start the next iteration; the newest rows of running episodes stay for `before`."""
+        """Start the next iteration; `before` still reads the newest rows of running episodes."""
         if self.history and self.cursors.any():
             self._keep_past()
         self.cursors[:] = 0
@@ -165,7 +171,7 @@ class Rollout:
     # --- reading
 
     def _with_past(self, fields: Sequence[str]) -> tuple[dict[Path, Any], np.ndarray, np.ndarray]:
-        """Leaves [history + T, n_envs, ...], the mask, and where each row's episode starts."""
+        """Return leaves [history + T, n_envs, ...], the mask, and where rows' episodes start."""
         length = int(self.cursors.max())
         columns = {}
         for path, column in self._leaves(fields).items():
@@ -181,13 +187,16 @@ class Rollout:
         return columns, mask, np.maximum.accumulate(start, axis=0)
 
     def before(self, rows: np.ndarray, mask: Any, history: int, fields: Sequence[str]) -> Batch:
-        """The rows before some: [..., history, ...], oldest first, with a mask.
+        """Read the rows before some, within the episode: [..., history, ...], oldest first.
 
         Args:
             rows: Indices [...].
             mask: Which of them are transitions [...]; None if all are.
-            history: How many rows, up to the `history` of this rollout.
+            history: Number of rows before each, up to the `history` of this rollout.
             fields: Fields to read.
+
+        Returns:
+            The batch; ``mask`` is False where there is no such row.
         """
         if history > self.history:
             raise ValueError(f"history is {history}, but this rollout keeps {self.history} rows")
@@ -205,11 +214,11 @@ class Rollout:
     def rollout(
         self, fields: Sequence[str] | None = None, since: np.ndarray | None = None
     ) -> tuple[Batch, np.ndarray]:
-        """The rows [T, n_envs, ...] in time order.
+        """Read the rows [T, n_envs, ...] in time order.
 
         Args:
             fields: Fields to read; all by default.
-            since: Not used, as all rows are of this iteration; see `ReplayBuffer.rollout`.
+            since: Read only rows that came after `written` was this.
 
         Returns:
             The batch, whose arrays are the rollout's own until the next `reset`, and the indices
@@ -217,29 +226,32 @@ class Rollout:
             where an episode begins, and ``batch.cut`` True where no row of the same episode
             follows.
         """
-        del since
         length = int(self.cursors.max())
         if not length:
             raise ValueError("the rollout is empty: collect before reading it")
+        new = slice(0 if since is None else int(since.min()), length)
         names = self.field_names() if fields is None else fields
-        batch = unflatten({path: leaf[:length] for path, leaf in self._leaves(names).items()})
+        batch = unflatten({path: leaf[new] for path, leaf in self._leaves(names).items()})
         for name in names:
             if name not in batch:
                 batch[name] = Batch()
-        mask, first = self._flags["mask"][:length], self._flags["first"][:length]
-        done = (self._flags["terminated"] | self._flags["truncated"])[:length]
+        rows = np.arange(new.start * self.n_envs, length * self.n_envs).reshape(-1, self.n_envs)
+        mask, first = self._flags["mask"][new].copy(), self._flags["first"][new].copy()
+        if since is not None:
+            mask &= rows // self.n_envs >= since
+        done = (self._flags["terminated"] | self._flags["truncated"])[new]
         cut = np.ones(mask.shape, bool)
         cut[:-1] = done[:-1] | ~mask[:-1] | ~mask[1:] | first[1:]
         for name, flag in (("mask", mask), ("first", first), ("cut", cut)):
-            batch[name] = self._storage.convert(flag.copy())
-        return batch, np.arange(length * self.n_envs).reshape(length, self.n_envs)
+            batch[name] = self._storage.convert(flag)
+        return batch, rows
 
     def field_names(self) -> list[str]:
-        """Names of all fields: the usual ones, then the others."""
+        """Return the names of all fields: the usual ones, then the others."""
         return list(dict.fromkeys([*FIELDS, *(path[0] for path in self._columns)]))
 
     def _leaves(self, fields: Sequence[str]) -> dict[Path, Any]:
-        """Whole columns of some fields."""
+        """Return the columns of some fields."""
         found: dict[Path, Any] = {}
         for name in fields:
             if name in ENDS:
@@ -256,11 +268,11 @@ class Rollout:
     # --- rows by index, as `ReplayBuffer` has them
 
     def rows(self, index: Any) -> np.ndarray:
-        """Row numbers for an index."""
+        """Return the row numbers of an index."""
         return np.asarray(np.arange(self.cursors.max() * self.n_envs)[index])
 
     def newest_rows(self, env_id: int, number: int) -> np.ndarray:
-        """The newest transitions of an environment in this iteration, up to so many."""
+        """Return the newest transitions of an environment in this iteration, up to so many."""
         times = np.flatnonzero(self._flags["mask"][:, env_id])
         return times[max(len(times) - number, 0) :] * self.n_envs + env_id
 

@@ -67,7 +67,7 @@ class Schema:
 
     def __init__(self, convert: Callable[[Any], Array], keep_next: bool = True) -> None:
         self.layout = Layout({}, False, set(), {})
-        """What is expected; whoever stores transitions sets it to what `check` returned."""
+        """The expected fields; set this to what `check` returned when there are columns for it."""
         self._convert = convert
         self._keep_next = keep_next
 
@@ -100,11 +100,11 @@ class Schema:
             leaves[path] = value if good else self._fit(path, leaf, value, lead)
         terminated = _end(fields["terminated"], "terminated", lead)
         truncated = _end(fields["truncated"], "truncated", lead)
-        _check_rewards(leaves["rew",], envs)
+        _check_rewards(leaves["rew",], fields["rew"], envs)
         return leaves, terminated, truncated, layout
 
     def _matches(self, fields: Mapping[str, Any]) -> bool:
-        """Whether the keys are the expected ones, so that nothing has to be looked at twice."""
+        """Whether the keys are the expected ones, as in nearly every step."""
         _, only_done, keys, groups = self.layout
         if fields.keys() != keys or only_done:
             return False
@@ -115,7 +115,7 @@ class Schema:
     def _extended(
         self, fields: Mapping[str, Any], lead: tuple[int, ...]
     ) -> tuple[dict[str, Any], Layout]:
-        """The fields with all expected keys, and the layout with the keys that are new."""
+        """Return the fields with all expected keys, and the layout with the keys that are new."""
         known, only_done, *_ = self.layout
         both = fields.get("terminated") is not None or fields.get("truncated") is not None
         only_done = (only_done or not known) and not both
@@ -143,7 +143,7 @@ class Schema:
         return _with_ends(fields)
 
     def _first_leaves(self, fields: dict[str, Any], lead: tuple[int, ...]) -> dict[Path, Leaf]:
-        """The leaves of a first transition."""
+        """Return the leaves of a first transition."""
         reserved = [key for key in RESERVED if key in fields]
         if reserved:
             raise ValueError(f"{reserved[0]!r} is a name that samples use: rename that field")
@@ -215,7 +215,7 @@ class Schema:
         return {**fields, "info": info}, expected
 
     def _fit(self, path: Path, leaf: Leaf, value: Any, lead: tuple[int, ...]) -> Any:
-        """The value as an array or scalar of the right shape and dtype."""
+        """Return the value as an array or scalar of the right shape and dtype."""
         if not lead and not leaf.shape and isinstance(leaf.dtype, np.dtype):
             scalar = _scalar(value, leaf.dtype)
             if scalar is not None:
@@ -246,7 +246,7 @@ class Schema:
 
 
 def last_frames(fields: Mapping[str, Any], axis: int) -> dict[str, Any]:
-    """The fields with only the last frame of stacked observations."""
+    """Return the fields with only the last frame of stacked observations."""
     last = (slice(None),) * axis + (-1,)
 
     def cut(value: Any) -> Any:
@@ -259,7 +259,7 @@ def last_frames(fields: Mapping[str, Any], axis: int) -> dict[str, Any]:
 
 
 def nothing(dtype: Any) -> Any:
-    """What a row reads that was added without this key of ``info``."""
+    """Return the value of rows that were added without this key of ``info``."""
     if isinstance(dtype, torch.dtype):
         return float("nan") if dtype.is_floating_point else 0
     return {"O": None, "f": float("nan")}.get(dtype.kind, 0)
@@ -323,11 +323,11 @@ def _as_bool(value: Any) -> np.ndarray:
     return np.asarray(to_numpy(value)).astype(bool)
 
 
-def _check_rewards(rew: Any, envs: np.ndarray) -> None:
+def _check_rewards(rew: Any, given: Any, envs: np.ndarray) -> None:
     if isinstance(rew, torch.Tensor):
-        if rew.is_cuda:  # would wait for the device at every step; a run checks its losses instead
-            return
-        rew = to_numpy(rew)
+        if isinstance(given, torch.Tensor) and given.is_cuda:
+            return  # would wait for the device at every step; a run checks its losses instead
+        rew = np.asarray(to_numpy(given))
     bad = rew != rew  # NaN alone
     if np.count_nonzero(bad) if type(bad) is np.ndarray else bad:
         env = envs[np.flatnonzero(bad)[0] * len(envs) // np.size(bad)]
@@ -335,13 +335,13 @@ def _check_rewards(rew: Any, envs: np.ndarray) -> None:
 
 
 def _joined(value: Any) -> Any:
-    """A list of dictionaries, as vector environments may give it, as a dictionary of arrays."""
+    """Stack a list of dictionaries, as vector environments may give it."""
     rows = isinstance(value, list | tuple) and len(value) > 0
     return Batch(value) if rows and all(isinstance(v, Mapping | Batch) for v in value) else value
 
 
 def _scalar(value: Any, dtype: np.dtype[Any]) -> Any:
-    """A plain number as a scalar of the dtype, or None where `_cast` has to decide."""
+    """Return a Python number as a scalar of the dtype, or None where `_cast` has to decide."""
     kind = type(value)
     if (kind is int and dtype.kind in "iuf") or (kind is float and dtype.kind == "f"):
         try:
@@ -352,7 +352,7 @@ def _scalar(value: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def _cast(array: Any, dtype: Any) -> Any:
-    """The array in another dtype, or None where more than precision would be lost."""
+    """Return the array in another dtype, or None where more than precision would be lost."""
     tensor = isinstance(array, torch.Tensor)
     if tensor is not isinstance(dtype, torch.dtype) or (not tensor and array.dtype.hasobject):
         return None

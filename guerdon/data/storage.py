@@ -80,7 +80,8 @@ class TorchStorage(MemoryStorage):
             value = np.asarray(value)
         if isinstance(value, np.ndarray) and value.dtype.kind in "OSU":
             return leaves.from_ndarray(value)  # `array` raises the error
-        return torch.as_tensor(value, device=self.device).detach()
+        tensor = torch.as_tensor(value).detach()
+        return tensor.to(self.device, non_blocking=self.device.type == "cuda")
 
     @torch.inference_mode(mode=False)
     def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:

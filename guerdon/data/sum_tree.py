@@ -30,7 +30,7 @@ def set_all(tree: np.ndarray, values: np.ndarray) -> None:
 
 @njit(cache=True)
 def find(tree: np.ndarray, masses: np.ndarray) -> np.ndarray:
-    """The leaf in which each mass of [0, total) falls."""
+    """Return the leaf in which each mass of [0, total) falls."""
     capacity = tree.size // 2
     rows = np.empty(masses.size, np.int64)
     for i in range(masses.size):

@@ -149,7 +149,7 @@ def _told(reward: float, terminated: bool, info: dict[str, Any]) -> Any:  # noqa
 # --- Gymnasium-Robotics
 
 
-def adapted(spec: EnvSpec) -> EnvSpec:
+def camera_spec(spec: EnvSpec) -> EnvSpec:
     """A registration of Gymnasium-Robotics whose environments take `obs` and `camera_size`."""
     kwargs = {**spec.kwargs, "entry_point": spec.entry_point}
     return replace(spec, entry_point=f"{__name__}:make_robotics", kwargs=kwargs)

@@ -32,8 +32,8 @@ _REGISTERED_BY = {
 }
 # What these packages register is made in another way: the function that says in which.
 _ADAPTED_BY = {
-    "mani_skill": "guerdon.envs.maniskill:adapted",
-    "gymnasium_robotics": "guerdon.envs.cameras:adapted",
+    "mani_skill": "guerdon.envs.maniskill:maniskill_spec",
+    "gymnasium_robotics": "guerdon.envs.cameras:camera_spec",
 }
 # Gymnasium registers these itself, without the package they need.
 _NEEDED_BY = {

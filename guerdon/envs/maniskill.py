@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _MODES = {"state": "state", "image": "rgb", "both": "state+rgb"}
 
 
-def adapted(spec: EnvSpec) -> EnvSpec:
+def maniskill_spec(spec: EnvSpec) -> EnvSpec:
     """ManiSkill's registration of a task with `ManiSkill` in the place of its own environment."""
     return replace(
         spec,

@@ -59,7 +59,7 @@ class Adapted(nn.Module):
         return output if self.key is None else {self.key: output}
 
 
-def adapted(
+def adapt_model(
     model: nn.Module,
     default: Callable[..., nn.Module],
     observation_space: Space[Any],

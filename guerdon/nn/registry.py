@@ -10,7 +10,7 @@ from gymnasium import Space, spaces
 from torch import nn
 
 from guerdon.config.registry import Registry
-from guerdon.nn.adapter import adapted
+from guerdon.nn.adapter import adapt_model
 from guerdon.nn.config import ModelConfig
 
 MODELS: Registry[type[nn.Module]] = Registry("model", "guerdon.nn")
@@ -34,7 +34,7 @@ def create_model(
     The class is called with the two spaces and the config. One whose arguments do not name an
     ``observation_space`` is called with sizes instead: those of an observation and an action, and
     ``hidden_dim_list`` where it has that. What is not the default has to give what that gives, see
-    `guerdon.nn.adapter.adapted`.
+    `guerdon.nn.adapter.adapt_model`.
 
     Args:
         default: What to make if nobody says otherwise.
@@ -53,7 +53,7 @@ def create_model(
         model = chosen
     else:
         model = _made(chosen, observation_space, action_space, config, options)
-    return adapted(model, default, observation_space, action_space)
+    return adapt_model(model, default, observation_space, action_space)
 
 
 def _made(

@@ -13,7 +13,6 @@ from guerdon.reward.base import (
     create_reward_model,
     register_reward_model,
 )
-from guerdon.reward.classifier import ClassifierReward
 from guerdon.reward.composition import Reward, Term, make_reward
 from guerdon.reward.controls import ConstantReward, EnvReward, FunctionReward
 from guerdon.reward.ensemble import EnsembleReward
@@ -28,6 +27,7 @@ from guerdon.reward.red import RED
 from guerdon.reward.resolved import ResolvedBuffer
 from guerdon.reward.rnd import RND
 from guerdon.reward.sqil import SQIL
+from guerdon.reward.success_classifier import ClassifierReward
 from guerdon.reward.trex import DREX, TREX
 
 __all__ = [

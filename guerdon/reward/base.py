@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -9,10 +10,12 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from pydantic import BaseModel, ConfigDict
+from torch import nn
 
 from guerdon.config.registry import Registry
 from guerdon.config.validation import validated
 from guerdon.data.batch import Batch
+from guerdon.nn.optimizer import Optimizer
 from guerdon.reward import items
 from guerdon.reward.episodes import as_rollout, rows_before
 
@@ -160,6 +163,7 @@ class RewardModel:
             )
         return batch
 
+    @torch.no_grad()
     def estimate(self, data: Any) -> Any:
         """Return a copy of transitions with ``rew`` as the model scores them.
 
@@ -214,8 +218,13 @@ class RewardModel:
     # --- state
 
     def training_state(self) -> dict[str, Any]:
-        """Everything that is needed to resume."""
-        return {}
+        """Everything that is needed to resume; by default its networks and optimizers."""
+        return {name: copy.deepcopy(part.state_dict()) for name, part in self._parts().items()}
+
+    def _parts(self) -> dict[str, Any]:
+        """Attributes with a state that PyTorch can save."""
+        kinds = (nn.Module, torch.optim.Optimizer, Optimizer)
+        return {name: part for name, part in vars(self).items() if isinstance(part, kinds)}
 
     def portable_state(self) -> dict[str, Any]:
         """What another run can start from: without what belongs to this run alone."""
@@ -223,8 +232,13 @@ class RewardModel:
 
     def load_training_state(self, state: Mapping[str, Any]) -> None:
         """Restore `training_state` or `portable_state`."""
-        if state:
-            raise ValueError(f"{self.name} has no state, but was given {list(state)}")
+        parts = self._parts()
+        if state.keys() != parts.keys():
+            raise ValueError(
+                f"{self.name} has the state {list(parts)}, but was given {list(state)}"
+            )
+        for name, part in parts.items():
+            part.load_state_dict(state[name])
 
 
 class EpisodeRewardModel(RewardModel):

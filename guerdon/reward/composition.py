@@ -82,6 +82,13 @@ class Reward:
         }
         self._success = self._find_success()
         self._source = self._find_source()
+        self.fields = self._read_fields()
+        """Fields of a transition that `resolve` reads, beside ``rew``."""
+        self.collects = self._collected_fields()
+        """Fields of fresh transitions that it collects; none: it needs no fresh data."""
+        models = (model for model in self.models if isinstance(model, SuccessModel))
+        self.success = next(models, None)
+        """The model that predicts success, if there is one."""
         self._resolved: tuple[torch.Tensor, Any] | None = None  # the newest rewards, and their mask
 
     def _find_success(self) -> str | None:
@@ -118,35 +125,25 @@ class Reward:
         source: Any = self.terms[names[0]].model
         return source  # type: ignore[no-any-return]
 
-    # --- what it reads
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """Fields of a transition that `resolve` reads, beside ``rew``."""
-        annotations = ("annotations",) if self._annotators else ()
-        ends = ("terminated",) if self._success else ()
+    def _read_fields(self) -> tuple[str, ...]:
+        """The fields of all models, and what `resolve` itself reads."""
+        annotations = {"annotations"} if self._annotators else set()
+        ends = {"terminated"} if self._success else set()
         fields = {field for model in self.models for field in model.fields}
-        return tuple(sorted({*fields, *annotations, *ends}))
+        return tuple(sorted(fields | annotations | ends))
 
-    @property
-    def collects(self) -> tuple[str, ...]:
-        """Fields of fresh transitions that `annotate` and `collect_data` read; none: no fresh data."""
+    def _collected_fields(self) -> tuple[str, ...]:
+        """What the models collect, and what the scaler needs."""
         models = self.models if self.cotrain else list(self._annotators.values())
         fields = {field for model in models for field in model.collects}
         if self.scaler:
-            fields |= {"rew", *(f for model in self.models for f in model.fields)}
+            fields |= {"rew", *(field for model in self.models for field in model.fields)}
         return tuple(sorted(fields))
 
     @property
     def is_env(self) -> bool:
         """Whether it is nothing but the environment's own reward, scaled or clipped at most."""
         return all(isinstance(model, EnvReward) for model in self.models)
-
-    @property
-    def success(self) -> SuccessModel | None:
-        """The model that predicts success, if there is one."""
-        models = (model for model in self.models if isinstance(model, SuccessModel))
-        return next(models, None)
 
     @property
     def ends_online(self) -> bool:
@@ -228,6 +225,7 @@ class Reward:
         rew_env = batch.get("rew_env", batch.rew)
         return batch.replace(rew=rew, rew_env=rew_env, rew_terms=Batch(**terms))
 
+    @torch.no_grad()
     def _scores(self, batch: Batch) -> dict[str, torch.Tensor]:
         return {
             name: as_rewards(term.model.score(self._shown(name, term.model, batch)), batch.rew)
@@ -242,6 +240,7 @@ class Reward:
             batch = batch.replace(before=batch.before[name])
         return batch
 
+    @torch.no_grad()
     def score(self, batch: Batch) -> np.ndarray:
         """The learner's reward of transitions [T, ...] that are in no buffer, in time order."""
         terms = {}
@@ -263,14 +262,13 @@ class Reward:
         return {"reward/mean": mean, "reward/std": variance.sqrt()}
 
     def _sum(self, terms: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        weighted = [
-            rew if (weight := self.terms[name].weight) == 1.0 else weight * rew
-            for name, rew in terms.items()
-        ]
-        total = weighted[0]
-        for term in weighted[1:]:
-            total = total + term
-        return total
+        total: torch.Tensor | None = None
+        for name, rew in terms.items():
+            weight = self.terms[name].weight
+            if weight:  # 0 times infinity would not be 0
+                term = rew if weight == 1.0 else weight * rew
+                total = term if total is None else total + term
+        return torch.zeros_like(next(iter(terms.values()))) if total is None else total
 
     def _stages(self, rew: torch.Tensor) -> torch.Tensor:
         scale = self.scale * (self.scaler.scale if self.scaler else 1.0)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from guerdon.data.batch import Batch
+from guerdon.data.leaves import to_numpy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -32,9 +33,9 @@ def as_rollout(batch: Batch, fields: Iterable[str]) -> Batch:
     for name, value in (("mask", True), ("terminated", False), ("truncated", False)):
         if name not in rollout:
             rollout[name] = np.full(lead, value)
-    done = np.asarray(rollout.terminated) | np.asarray(rollout.truncated)
+    done = to_numpy(rollout.terminated) | to_numpy(rollout.truncated)
     first = np.ones(lead, bool)
-    first[1:] = done[:-1] | ~np.asarray(rollout.mask)[:-1]
+    first[1:] = done[:-1] | ~to_numpy(rollout.mask)[:-1]
     return rollout.replace(first=first)
 
 
@@ -49,7 +50,7 @@ def rows_before(rollout: Batch, history: int, fields: Sequence[str]) -> Batch:
     Returns:
         The fields, with ``mask``: which of the rows are of the same episode.
     """
-    mask, times = np.asarray(rollout.mask), np.arange(len(rollout.mask))[:, None]
+    mask, times = to_numpy(rollout.mask), np.arange(len(rollout.mask))[:, None]
     start = np.maximum.accumulate(np.where(rollout.first, times, 0), axis=0)
     at = times[..., None] - np.arange(history, 0, -1)
     there = (at >= start[..., None]) & mask[..., None]

@@ -233,9 +233,3 @@ class PDEIL(ImitationReward):
         loss = -self.network.log_action(self.sample_expert(self.config.batch_size)).mean()
         self.descend(loss)
         return {"loss": loss.detach()}
-
-    @torch.no_grad()
-    def score(self, batch: Batch) -> Tensor:
-        """Return the rewards; see the class."""
-        rewards: Tensor = self.network(self.tensors(batch))
-        return rewards

@@ -18,10 +18,10 @@ from guerdon.data.preferences import SKIP, Preference, load_preferences, save_pr
 from guerdon.data.spaces import as_rows, check_rows
 from guerdon.reward.base import Metrics, Setting, register_reward_model
 from guerdon.reward.inputs import tensors
-from guerdon.reward.memory import Memory
 from guerdon.reward.ranking import Pairs, RankingConfig, RankingReward
 from guerdon.reward.segments import Cutter, SegmentPairs, hold_out, number_to_hold_out
 from guerdon.reward.teachers import Teacher, TeacherConfig
+from guerdon.reward.transition_memory import Memory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -195,12 +195,6 @@ class RankingReward(TrainedReward):
         """Make the networks."""
         return RankingNetwork(self.setting, self.config)
 
-    @torch.no_grad()
-    def score(self, batch: Batch) -> Tensor:
-        """Return the mean of the networks' rewards."""
-        rew: Tensor = self.network(self.tensors(batch))
-        return rew
-
     def step(self) -> Metrics:
         """Take one gradient step on pairs that are drawn at random."""
         fitted = np.flatnonzero(~self.pairs.held_out)

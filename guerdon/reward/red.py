@@ -152,12 +152,6 @@ class RED(ImitationReward):
             )
         return {"error": error, "sigma": network.sigma.clone(), "contrast": contrast}
 
-    @torch.no_grad()
-    def score(self, batch: Batch) -> Tensor:
-        """Return exp(-sigma * error)."""
-        rewards: Tensor = self.network(self.tensors(batch))
-        return rewards
-
 
 def _split(lengths: np.ndarray, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Rows to fit and rows to hold out: whole episodes, since neighbouring rows are similar."""

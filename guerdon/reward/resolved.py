@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from guerdon.data.batch import Batch
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import torch
 
-    from guerdon.data.batch import Batch
     from guerdon.reward.composition import Reward
 
 
@@ -39,15 +40,20 @@ class ResolvedBuffer:
         return batch[0] if rows.ndim == 0 else batch
 
     def __getattr__(self, name: str) -> Any:
+        if name == "read":  # gives stored rewards
+            raise AttributeError("a resolved buffer is read by index, or with get() and sample()")
         return getattr(self._source, name)
 
     def _resolved(self, batch: Batch, rows: np.ndarray) -> Batch:
         batch = self._reward.transform(batch, rows, self._source)
         return self._reward.resolve(batch.to_device(self._device))
 
-    def get(self, index: Any, key: str) -> Any:
+    def get(self, index: Any, key: str, stack_num: int | None = None) -> Any:
         """One field at some rows."""
-        return self[index][key]
+        if key.startswith("rew") or key == "terminated":
+            return self[index][key]
+        stored = self._source.get(index, key, *(() if stack_num is None else (stack_num,)))
+        return Batch({key: stored}).to_device(self._device)[key]
 
     def sample(
         self, batch_size: int, length: int = 1, fields: Sequence[str] | None = None

@@ -17,7 +17,7 @@ from guerdon.nn.init import seeded
 from guerdon.nn.optimizer import Optimizer
 from guerdon.reward.base import Metrics, RewardConfig, RewardModel, Setting
 from guerdon.reward.inputs import TransitionInput, take_rows, tensors
-from guerdon.reward.memory import Memory
+from guerdon.reward.transition_memory import Memory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -100,6 +100,11 @@ class TrainedReward(RewardModel):
         self.optimizer.step(loss)
 
     # --- the interface
+
+    @torch.no_grad()
+    def score(self, batch: Batch) -> Any:
+        """Return the network's output for transitions."""
+        return self.network(self.tensors(batch))
 
     @property
     def fitted(self) -> bool:

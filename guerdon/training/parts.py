@@ -20,6 +20,7 @@ from guerdon.envs import make_vec
 from guerdon.envs.ids import registered_limit
 from guerdon.policy import POLICIES, create_policy, register_policy
 from guerdon.reward import REWARDS, ReplaySource, RewardModel, Setting, make_reward
+from guerdon.reward.composition import STAGES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 LIMIT = 30_000
 """Steps of an episode where nobody sets a limit: one that never ends would stop an evaluation."""
-_NOT_OF_THE_MODEL = {"pretrain", "checkpoint_path", "terms", "collect_data", "data_collection"}
 EnvSetting = tuple["Callable[..., Any]", "Sequence[Any]", "Sequence[Any]"]
 """What makes an environment, its settings for collecting, and those for evaluating."""
 
@@ -176,7 +176,7 @@ def make_parts(
             buffer,
             reward=reward,
             seed=seeds.collect,
-            store_info="info" in reward.fields,
+            store_info="info" in (*reward.fields, *reward.collects),
         )
         opened.pop_all()
     return Parts(env, eval_env, policy, reward, collector, seeds)
@@ -192,8 +192,7 @@ def prepare_reward(config: GuerdonConfig, policy: Policy, env: VectorEnv, seed: 
         seed: Random seed of the models.
     """
     gamma = config.policy.get("gamma", 0.99)
-    section = config.reward.model_dump(exclude=_NOT_OF_THE_MODEL)
-    section["terms"] = config.reward.terms
+    section = {name: getattr(config.reward, name) for name in (*STAGES, "terms")}
     setting = Setting(
         env.observation_space,
         env.action_space,
@@ -242,10 +241,17 @@ def uses_demonstrations(config: GuerdonConfig, name: str) -> bool:
 def _check_trained(config: GuerdonConfig, reward: Reward) -> None:
     """Check that models that have to be trained will be."""
     section = config.reward
-    if section.cotrain or section.pretrain or section.checkpoint_path is not None:
+    if section.pretrain or section.checkpoint_path is not None:
         return
-    for name, term in reward.terms.items():
-        if not term.model.fitted:
+    for name, (model, _) in reward.terms.items():
+        if model.fitted:
+            continue
+        if section.cotrain and not (model.collects or model.can_pretrain):
+            raise ValueError(
+                f"the reward {name!r} would never be trained: name the fields of fresh transitions "
+                f"that it learns from in {type(model).__name__}.collects"
+            )
+        if not section.cotrain:
             raise ValueError(
                 f"the reward {name!r} would never be trained: 'reward.cotrain' is false, so set "
                 "'reward.pretrain' or name a 'reward.checkpoint_path'"

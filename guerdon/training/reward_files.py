@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from guerdon.config import GuerdonConfig, compose, registry_of, sources
-from guerdon.reward.classifier import ClassifierReward
+from guerdon.reward.success_classifier import ClassifierReward
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint, save_checkpoint
 from guerdon.training.fit_files import COMPARED, check_fits, is_fit, load_classifier
 

@@ -48,11 +48,12 @@ def onpolicy_trainer(
         policy.advance(monitor.progress.env_steps, monitor.fraction)
         collected = collector.collect(n_step=n_step, n_episode=n_episode)
         metrics = train_reward(reward, collector, monitor.progress.updates)
-        if len(buffer):  # all of it may have come after a success
+        updates = int(len(buffer) > 0)  # all of it may have come after a success
+        if updates:
             metrics |= policy.update(batch_size, buffer, reward, repeat=repeat)
         metrics |= reward.reward_stats() if reward is not None else {}
         buffer.reset()
-        monitor.iteration(collected, 1, metrics)
+        monitor.iteration(collected, updates, metrics)
     monitor.finish()
     return monitor
 

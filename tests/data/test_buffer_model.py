@@ -399,9 +399,14 @@ class DiskMachine(BufferMachine):
     storage = "disk"
 
     @precondition(lambda self: isinstance(self.buffer._storage, DiskStorage))
-    @rule()
-    def reopen(self):
+    @rule(drop_newest=st.booleans())
+    def reopen(self, drop_newest):
         """The files alone give the buffer back; running episodes are cut."""
+        if drop_newest:
+            rows, newest = self.rows(), self.buffer.newest()
+            self.buffer.discard(newest)
+            for index in newest.tolist():
+                rows[index].dropped = True
         folder = self.buffer._storage.folder
         del self.buffer
         self.buffer = self.kind(**self.options, seed=0, storage=f"disk:{folder}")

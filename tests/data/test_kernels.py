@@ -118,7 +118,7 @@ class Book:
         self.envs = np.array(envs)
         self.ends = np.array(terminated), np.array(truncated)
         book = self.written, self.flags, self.final, self.count
-        self.plan = kernels.reserve(self.envs, *self.ends, *book, self.free)
+        self.plan, self.regular = kernels.reserve(self.envs, *self.ends, *book, self.free)
 
     def add(self, envs, terminated, truncated):
         self.reserve(envs, terminated, truncated)
@@ -130,15 +130,33 @@ class Book:
 def test_a_ring_is_filled_and_overwritten():
     book = Book()
     assert book.add([0, 1], [False] * 2, [False] * 2) == ([0, 2], [0, 1], [True, True])
+    assert book.regular  # slot 0 of both
     assert book.final.tolist() == [1, 0, 2, 0]
     # The newest observation of an environment is now in its second place; row 0 is followed.
     assert book.add([0], [False], [False]) == ([1], [2], [False])
+    assert not book.regular
     assert book.final.tolist() == [0, 3, 2, 0]
     assert book.add([1, 0], [True, False], [False, False]) == ([3, 0], [4, 0], [False, False])
+    assert not book.regular
     assert book.final.tolist() == [1, 0, 0, 5]
     assert book.flags.tolist() == [VALID, VALID, VALID | FIRST, VALID | TERMINATED | LAST]
     assert (book.count.tolist(), book.written.tolist()) == ([4], [3, 2])
     assert book.free[:2].tolist() == [1, 5]
+
+
+def test_a_step_is_regular_if_slots_and_final_observations_are():
+    no, yes = [False] * 2, [True] * 2
+    for calls, regular in [
+        ([([0, 1], no)], True),
+        ([([1, 0], no)], False),
+        ([([0], [False]), ([0, 1], no)], False),
+        ([([0, 1], no), ([0, 1], [True, False])], False),
+        ([([0, 1], yes)], True),  # rows 4 and 5 of the table
+    ]:
+        book = Book()
+        for envs, ends in calls:
+            book.add(envs, ends, [False] * len(envs))
+        assert book.regular == regular, calls
 
 
 def test_the_final_observation_of_an_overwritten_end_is_free_again():
@@ -146,9 +164,18 @@ def test_the_final_observation_of_an_overwritten_end_is_free_again():
     for env in (0, 0, 1, 1):
         book.add([env], [False], [env == 0])
     assert book.free[0] == 0
-    assert book.add([0], [True], [False]) == ([0], [5 if book.final[1] == 5 else 4], [True])
+    used = book.final[0] - 1
+    assert book.add([0], [True], [False]) == ([0], [used], [True])
     assert book.flags[0] == VALID | FIRST | TERMINATED | LAST
     assert sorted(book.final[:2].tolist()) == [5, 6]
+
+
+def test_where_next_observations_are():
+    """Rows 0 and 5 have theirs in the table; the last row of a ring is followed by its first."""
+    final = np.array([3, 0, 0, 0, 0, 7, 0, 0], np.int32)
+    after, positions, places = kernels.next_places(np.array([0, 1, 3, 5, 7]), final, 4)
+    assert after[[1, 2, 4]].tolist() == [2, 0, 4]
+    assert (positions.tolist(), places.tolist()) == ([0, 3], [2, 6])
 
 
 def test_a_reserved_row_is_invalid_and_the_one_before_keeps_its_next_observation():

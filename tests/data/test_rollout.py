@@ -214,7 +214,7 @@ class RolloutMachine(RuleBasedStateMachine):
 
 
 class TorchRolloutMachine(RolloutMachine):
-    storage = "cpu"
+    storage = "cuda:0" if torch.cuda.is_available() else "cpu"
 
 
 TestRollout = RolloutMachine.TestCase

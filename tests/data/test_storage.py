@@ -360,11 +360,12 @@ def test_a_kill_at_any_line(kind, fields, steps, tmp_path, monkeypatch):
             add(buffer, step, **fields)
 
 
-def test_a_kill_while_a_state_is_loaded(tmp_path):
-    """At any line, a folder holds the old buffer, an empty one, or some rows of the new one."""
+@pytest.mark.parametrize("fields", [{"nested": True}, {"width": 7}])
+def test_a_kill_while_a_state_is_loaded(tmp_path, fields):
+    """At any line, a folder holds the old buffer, an empty one, or the new one."""
     other = ReplayBuffer(6, n_envs=2)
     for step in range(5):
-        add(other, step, nested=True)
+        add(other, step, **fields)
     buffer = ReplayBuffer(6, n_envs=2, storage=f"disk:{tmp_path / 'buffer'}")
     for step in range(4):
         add(buffer, step, width=3)
@@ -379,6 +380,7 @@ def test_a_kill_while_a_state_is_loaded(tmp_path):
             again = ReplayBuffer(6, n_envs=2, storage=f"disk:{tmp_path / 'copy'}")
             sizes.add(len(again))
             check_truth(again)
+            repr(again)  # reads all of it
             shutil.rmtree(tmp_path / "copy")
 
     at_every_line(look, lambda: buffer.load_training_state(other.training_state()))

@@ -15,7 +15,7 @@ from guerdon.nn import (
     ObservationNormalizer,
     QNetwork,
 )
-from guerdon.nn.adapter import Adapted, adapted
+from guerdon.nn.adapter import Adapted, adapt_model
 
 VECTOR = spaces.Box(-1, 1, (3,), np.float32)
 PARTS = spaces.Dict({"image": spaces.Box(0, 255, (2, 2), np.uint8), "place": spaces.Discrete(5)})
@@ -40,11 +40,11 @@ def logit(obs):
 
 def test_a_network_that_takes_tensors_stays_as_it_is():
     model = Net(logit)
-    assert adapted(model, QNetwork, VECTOR, TWO) is model
+    assert adapt_model(model, QNetwork, VECTOR, TWO) is model
 
 
 def test_a_network_that_takes_a_mapping_is_given_one():
-    model = adapted(Net(lambda x: logit(x["obs"])), QNetwork, VECTOR, TWO)
+    model = adapt_model(Net(lambda x: logit(x["obs"])), QNetwork, VECTOR, TWO)
     obs = torch.randn(4, 3)
     assert torch.equal(model(obs)["logit"], obs[:, :2])
     assert torch.equal(model({"obs": obs})["logit"], obs[:, :2])
@@ -54,7 +54,7 @@ def test_what_stands_beside_the_observations_reaches_the_network():
     def remembering(x):
         return {"logit": x["obs"][:, :2] + x.get("prev_state", 0)}
 
-    model = adapted(Net(remembering), QNetwork, VECTOR, TWO)
+    model = adapt_model(Net(remembering), QNetwork, VECTOR, TWO)
     obs = torch.randn(4, 3)
     assert torch.equal(model({"obs": obs, "prev_state": 1})["logit"], obs[:, :2] + 1)
 
@@ -66,7 +66,7 @@ def test_observations_may_be_dictionaries(nested):
         assert parts["image"].dtype == torch.uint8
         return {"logit": parts["image"][:, 0].float() + parts["place"][:, None]}
 
-    model = adapted(Net(read), QNetwork, PARTS, TWO)
+    model = adapt_model(Net(read), QNetwork, PARTS, TWO)
     assert isinstance(model, Adapted) == nested
     obs = {"image": torch.ones(3, 2, 2, dtype=torch.uint8), "place": torch.tensor([0, 1, 2])}
     assert model(obs)["logit"].tolist() == [[1, 1], [2, 2], [3, 3]]
@@ -76,7 +76,9 @@ def test_a_bare_tensor_is_what_the_one_key_means():
     obs = torch.randn(4, 3)
     for default, actions, key in ((QNetwork, TWO, "logit"), (DeterministicActor, BOX, "action")):
         for read in (lambda x: x[..., :2], lambda x: x["obs"][..., :2]):
-            assert torch.equal(adapted(Net(read), default, VECTOR, actions)(obs)[key], obs[:, :2])
+            assert torch.equal(
+                adapt_model(Net(read), default, VECTOR, actions)(obs)[key], obs[:, :2]
+            )
 
 
 @pytest.mark.parametrize(
@@ -97,12 +99,12 @@ def test_a_bare_tensor_is_what_the_one_key_means():
 )  # fmt: skip
 def test_what_is_missing_is_told_in_a_sentence(default, actions, output, sentence):
     with pytest.raises(ValueError, match=sentence):
-        adapted(Net(output), default, VECTOR, actions)
+        adapt_model(Net(output), default, VECTOR, actions)
 
 
 def test_a_network_that_takes_nothing_of_this_is_told_in_a_sentence():
     with pytest.raises(ValueError, match=r"Linear takes neither observations \(RuntimeError: mat1"):
-        adapted(nn.Linear(7, 2), QNetwork, VECTOR, TWO)
+        adapt_model(nn.Linear(7, 2), QNetwork, VECTOR, TWO)
 
 
 def test_parts_called_as_halves_are_no_halves():
@@ -114,7 +116,7 @@ def test_parts_called_as_halves_are_no_halves():
         def forward(self, obs):
             return {"logit": self.actor(obs), "value": self.critic(obs).squeeze(-1)}
 
-    model = adapted(Halves(), ActorCritic, VECTOR, TWO)
+    model = adapt_model(Halves(), ActorCritic, VECTOR, TWO)
     assert not hasattr(model, "actor")
     assert model(torch.zeros(4, 3)).keys() == {"logit", "value"}
 
@@ -123,7 +125,7 @@ def test_trying_a_network_leaves_no_trace():
     model = nn.Sequential(nn.BatchNorm1d(3), nn.Dropout(), nn.Linear(3, 2))
     model[1].eval()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    adapted(model, QNetwork, VECTOR, TWO)
+    adapt_model(model, QNetwork, VECTOR, TWO)
     assert [module.training for module in model] == [True, False, True]
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name])
@@ -131,7 +133,7 @@ def test_trying_a_network_leaves_no_trace():
 
 
 def test_layers_that_find_their_size_have_it_afterwards():
-    model = adapted(nn.Sequential(nn.LazyLinear(2)), QNetwork, VECTOR, TWO)
+    model = adapt_model(nn.Sequential(nn.LazyLinear(2)), QNetwork, VECTOR, TWO)
     assert [list(weight.shape) for weight in model.parameters()] == [[2, 3], [2]]
 
 
@@ -149,7 +151,7 @@ def test_layers_that_find_their_size_have_it_afterwards():
 )
 def test_every_space_has_an_example(space):
     model = QNetwork(space, TWO, ModelConfig(hidden=[4]))
-    assert adapted(model, QNetwork, space, TWO) is model
+    assert adapt_model(model, QNetwork, space, TWO) is model
 
 
 def test_a_normaliser_is_still_found():
@@ -162,14 +164,14 @@ def test_a_normaliser_is_still_found():
             return self.normalizer(x["obs"])[..., :2]
 
     model = Normalising()
-    made = adapted(model, QNetwork, VECTOR, TWO)
+    made = adapt_model(model, QNetwork, VECTOR, TWO)
     assert made.normalizer is model.normalizer
     assert [name for name in made.state_dict() if "mean" in name] == ["model.normalizer.mean"]
 
 
 def test_a_target_of_an_adapted_network_is_a_copy():
     linear = nn.Linear(3, 2)
-    armor = Armor(adapted(linear, QNetwork, VECTOR, TWO))
+    armor = Armor(adapt_model(linear, QNetwork, VECTOR, TWO))
     armor.add_model("target", "assign", {"freq": 1})
     obs = torch.randn(4, 3)
     before = linear(obs)

@@ -15,7 +15,7 @@ from guerdon.data.frames import Trajectory, load_frames, write_trajectory
 from guerdon.nn.classifier import BinaryRewardClassifier, ClassifierConfig
 from guerdon.nn.init import seeded
 from guerdon.reward import Setting
-from guerdon.reward.classifier import ClassifierReward
+from guerdon.reward.success_classifier import ClassifierReward
 from guerdon.training.checkpoints import save_checkpoint
 
 SIZE = 16

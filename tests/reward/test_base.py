@@ -14,6 +14,7 @@ from guerdon.reward import (
     RewardModel,
     Setting,
     create_reward_model,
+    make_reward,
     register_reward_model,
 )
 from guerdon.reward.base import as_rewards
@@ -100,8 +101,46 @@ def test_demonstrations_are_refused_by_models_that_do_not_learn_from_them():
 
 
 def test_a_state_for_a_model_without_one_is_refused():
-    with pytest.raises(ValueError, match="envreward has no state"):
+    with pytest.raises(ValueError, match=r"envreward has the state \[\], but was given"):
         EnvReward({}).load_training_state({"weights": 1})
+
+
+class Learned(RewardModel):
+    """Has a network and an optimizer, and says nothing about its state."""
+
+    def __init__(self, config, setting=None):
+        super().__init__(config, setting)
+        self.network = torch.nn.Linear(2, 1)
+        self.optimizer = torch.optim.Adam(self.network.parameters(), lr=0.1)
+
+    def score(self, batch):
+        return self.network(batch.obs).squeeze(-1)
+
+    def learn(self):
+        self.optimizer.zero_grad()
+        self.network(torch.ones(1, 2)).sum().backward()
+        self.optimizer.step()
+
+
+def test_networks_and_optimizers_are_saved_by_default():
+    one, other = Learned({}), Learned({})
+    one.learn()
+    other.load_training_state(one.training_state())
+    for model in (one, other):
+        model.learn()
+    assert torch.equal(one.network.weight, other.network.weight)
+
+
+def test_rewards_carry_no_gradient():
+    reward = make_reward(Learned({}))
+    batch = Batch(obs=torch.zeros(3, 2), rew=torch.zeros(3))
+    assert not reward.resolve(batch).rew.requires_grad
+
+
+def test_a_term_of_weight_0_cannot_spoil_the_sum():
+    reward = make_reward({"terms": {"constant": {"value": 2.0}, "env": {"weight": 0.0}}})
+    batch = Batch(rew=torch.tensor([float("inf"), 1.0]))
+    assert reward.resolve(batch).rew.tolist() == [2.0, 2.0]
 
 
 # --- estimate

@@ -14,8 +14,8 @@ from guerdon.data.pictures import resized
 from guerdon.data.rollout import Rollout
 from guerdon.envs import make_vec
 from guerdon.reward import Reward, Term
-from guerdon.reward.classifier import ClassifierReward
 from guerdon.reward.controls import EnvReward
+from guerdon.reward.success_classifier import ClassifierReward
 from guerdon.training.checkpoints import load_checkpoint
 from guerdon.training.run import train
 from guerdon.training.trainers import train_reward
