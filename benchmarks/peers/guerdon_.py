@@ -70,8 +70,7 @@ class _Guerdon(System):
     name = "guerdon"
     packages = ("guerdon",)
     usage: ClassVar = {
-        "frames": "ReplayBuffer(stack_num=4), fed single frames; obs and obs_next share the frames "
-        "they have in common, and are read-only",
+        "frames": "ReplayBuffer(stack_num=4), fed single frames, which are stacked when sampled",
     }
 
     def vectors(self, size: int, n_envs: int, use: str) -> Store:  # noqa: ARG002

@@ -9,7 +9,7 @@ import numpy as np
 
 from guerdon.data.files import atomic_file
 from guerdon.data.kernels import VALID
-from guerdon.data.schema import Leaf, make_layout
+from guerdon.data.transition_schema import Leaf, make_layout
 
 if TYPE_CHECKING:
     import torch

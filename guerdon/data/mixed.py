@@ -49,6 +49,11 @@ class MixedReplay:
     def __len__(self) -> int:
         return sum(len(buffer) for buffer in self.buffers.values())
 
+    @property
+    def n_envs(self) -> int:
+        """The largest number of environments of a buffer."""
+        return max(int(buffer.n_envs) for buffer in self.buffers.values())
+
     def __getitem__(self, key: Any) -> Any:
         """Return a buffer by its name, or read the rows of indices."""
         if not isinstance(key, str):
@@ -102,6 +107,8 @@ class MixedReplay:
     def _common_fields(self) -> list[str]:
         """Return the fields that all buffers have with the same keys, and the required ones."""
         buffers = [buffer for buffer in self.buffers.values() if len(buffer)]
+        if not buffers:
+            raise ValueError("all buffers are empty: add transitions before sampling")
         return [
             name
             for name in buffers[0].field_names()

@@ -12,8 +12,8 @@ from guerdon.data.batch import Batch, from_leaves, layout
 from guerdon.data.files import read_arrays, write_arrays
 from guerdon.data.kernels import FIRST, LAST, TERMINATED, TRUNCATED, VALID
 from guerdon.data.leaves import describe, to_numpy
-from guerdon.data.schema import FIELDS, Layout, Leaf, Schema, last_frames, nothing
 from guerdon.data.storage import DiskStorage, Storage, make_storage
+from guerdon.data.transition_schema import FIELDS, Layout, Leaf, Schema, fill_value, last_frames
 from guerdon.data.tree import Path, flatten, unflatten
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ class ReplayBuffer:
                 continue
             columns[path] = self._new_column(path, leaf, self.size)
             if path[0] == "info" and self.schema.layout.leaves:  # older rows have no such key
-                columns[path][...] = nothing(leaf.dtype)
+                columns[path][...] = fill_value(leaf.dtype)
         if self._disk:
             buffer_files.describe(self, self._disk, {**columns, **finals}, layout.only_done)
         self._columns, self._finals, self.schema.layout = columns, finals, layout

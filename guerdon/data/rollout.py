@@ -9,8 +9,8 @@ import torch
 
 from guerdon.data.batch import Batch
 from guerdon.data.leaves import to_numpy
-from guerdon.data.schema import ENDS, FIELDS, Layout, Schema, nothing
 from guerdon.data.storage import Storage, make_storage
+from guerdon.data.transition_schema import ENDS, FIELDS, Layout, Schema, fill_value
 from guerdon.data.tree import Path, flatten, unflatten
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class Rollout:
                 shape = (self.n_steps, self.n_envs, *leaf.shape)
                 self._columns[path] = self._storage.array(".".join(path), shape, leaf.dtype)
                 if path[0] == "info":
-                    self._columns[path][...] = nothing(leaf.dtype)
+                    self._columns[path][...] = fill_value(leaf.dtype)
         self.schema.layout = layout
 
     def _grow(self) -> None:

@@ -3,7 +3,7 @@
 import json
 import os
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
@@ -13,57 +13,39 @@ from guerdon.data import leaves
 from guerdon.data.leaves import Array
 
 
-class Storage(Protocol):
-    """Makes arrays of zeros and lengthens them. Bookkeeping is in NumPy whatever the storage."""
+class MemoryStorage:
+    """Makes and lengthens the arrays of a buffer: here, NumPy arrays."""
 
     def convert(self, value: Any) -> Array:
         """Return a value as an array of the kind that is stored."""
-
-    def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
-        """Make an array for data."""
-
-    def index(self, rows: np.ndarray) -> Any:
-        """Return row numbers as an index of such arrays."""
-
-    def bookkeeping(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """Make an array for flags and counters."""
-
-    def grow(self, name: str, array: Any, rows: int) -> Any:
-        """Return the same array with more rows, which are zero."""
-
-    def drop(self, name: str) -> None:
-        """Delete an array."""
-
-
-class MemoryStorage:
-    """NumPy arrays."""
-
-    def convert(self, value: Any) -> Array:
-        """See `Storage`."""
         array = leaves.from_ndarray(np.asarray(leaves.to_numpy(value)))
         return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
     def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
-        """See `Storage`."""
+        """Make an array of zeros for data."""
         return self.bookkeeping(name, shape, dtype)
 
     def index(self, rows: np.ndarray) -> Any:
-        """See `Storage`."""
+        """Return row numbers as an index of such arrays."""
         return rows
 
     def bookkeeping(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """See `Storage`."""
+        """Make an array of zeros for flags and counters, which are NumPy in every storage."""
         del name
         return np.full(shape, None) if np.dtype(dtype).hasobject else np.zeros(shape, dtype)
 
     def grow(self, name: str, array: Any, rows: int) -> Any:
-        """See `Storage`."""
+        """Return the same array with more rows, which are zero."""
         larger = self.bookkeeping(name, (rows, *array.shape[1:]), array.dtype)
         larger[: len(array)] = array
         return larger
 
     def drop(self, name: str) -> None:
-        """See `Storage`."""
+        """Delete an array."""
+
+
+Storage = MemoryStorage
+"""The base of all storages."""
 
 
 class TorchStorage(MemoryStorage):
@@ -75,7 +57,7 @@ class TorchStorage(MemoryStorage):
             raise ValueError(f"storage is on {device}, but this torch finds no CUDA device")
 
     def convert(self, value: Any) -> Array:
-        """See `Storage`."""
+        """See `MemoryStorage`."""
         if not isinstance(value, Array):
             value = np.asarray(value)
         if isinstance(value, np.ndarray) and value.dtype.kind in "OSU":
@@ -85,18 +67,18 @@ class TorchStorage(MemoryStorage):
 
     @torch.inference_mode(mode=False)
     def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
-        """See `Storage`."""
+        """See `MemoryStorage`."""
         if not isinstance(dtype, torch.dtype):
             raise TypeError(_no_objects(name, "storage on a device"))
         return torch.zeros(shape, dtype=dtype, device=self.device)
 
     def index(self, rows: np.ndarray) -> Any:
-        """See `Storage`."""
+        """See `MemoryStorage`."""
         return torch.from_numpy(rows).to(self.device, non_blocking=True)
 
     @torch.inference_mode(mode=False)
     def grow(self, name: str, array: Any, rows: int) -> Any:
-        """See `Storage`."""
+        """See `MemoryStorage`."""
         del name
         more = array.new_zeros((rows - len(array), *array.shape[1:]))
         return torch.cat([array, more])
@@ -114,7 +96,7 @@ class DiskStorage(MemoryStorage):
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def bookkeeping(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """See `Storage`; a file that exists is opened with its contents."""
+        """See `MemoryStorage`; a file that exists is opened with its contents."""
         if np.dtype(dtype).hasobject:
             raise TypeError(_no_objects(name, "files"))
         path = self._path(name)
@@ -127,11 +109,11 @@ class DiskStorage(MemoryStorage):
         return np.asarray(np.memmap(path, dtype, "r+", shape=(rows, *shape[1:])))
 
     def grow(self, name: str, array: Any, rows: int) -> Any:
-        """See `Storage`."""
+        """See `MemoryStorage`."""
         return self.bookkeeping(name, (rows, *array.shape[1:]), array.dtype)
 
     def drop(self, name: str) -> None:
-        """See `Storage`."""
+        """See `MemoryStorage`."""
         self._path(name).unlink(missing_ok=True)
 
     def holds(self, name: str) -> bool:

@@ -46,7 +46,7 @@ class Resolver(Protocol):
 
 
 class PolicyConfig(BaseModel):
-    """What every policy can be told."""
+    """Options of every policy."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
@@ -306,7 +306,7 @@ class Policy(nn.Module):
                 normalizer.update(self.observation(obs))  # type: ignore[operator]
 
     def advance(self, env_steps: int, progress: float) -> None:  # noqa: ARG002 - for subclasses
-        """Is told how far the run has come, before each round of collecting.
+        """Update schedules; called before each round of collecting.
 
         Args:
             env_steps: Transitions collected so far.

@@ -32,9 +32,9 @@ class PPOConfig(PolicyConfig):
     max_grad_norm: float | None = Field(default=0.5, gt=0)
     """Larger gradients are scaled down to this norm."""
     gae_lambda: float = Field(default=0.95, ge=0, le=1)
-    """How far rewards reach into advantages: 0 is one step, 1 the whole episode; 0.8 to 0.97."""
+    """GAE lambda; 0.8 to 0.97."""
     clip_range: float = Field(default=0.2, gt=0)
-    """How far the probability of an action may move in one round; 0.1 to 0.3."""
+    """Clip range of the probability ratio; 0.1 to 0.3."""
     value_clip_range: float | None = Field(default=None, gt=0)
     """How far a value may move in one round; seldom of use."""
     value_coefficient: float = Field(default=0.5, ge=0)
@@ -44,7 +44,7 @@ class PPOConfig(PolicyConfig):
     normalize_advantage: bool = True
     """Whether advantages have mean 0 and variance 1 in every minibatch."""
     target_kl: float | None = Field(default=None, gt=0)
-    """A round of learning ends early when the policy has moved this far; 0.01 to 0.05."""
+    """Approximate KL divergence at which an iteration stops early; 0.01 to 0.05."""
     intrinsic: IntrinsicConfig | None = None
     """A second value for terms of the reward that are a bonus, such as `rnd`; none by default."""
 
@@ -105,7 +105,7 @@ class PPO(Policy):
             repeat: How many times.
         """
         losses: list[Tensor] = []
-        moved = torch.zeros(2)
+        drift = torch.zeros(2)
         passes = 0
         for passes in range(1, repeat + 1):
             seen: list[Tensor] = []
@@ -114,10 +114,10 @@ class PPO(Policy):
                 self.optimizers["model"].step(loss)
                 losses.append(parts)
                 if passes == repeat or self.config.target_kl is not None:
-                    seen.append(self._moved(log_prob, rows["log_prob"]))
+                    seen.append(self._kl_and_clip_fraction(log_prob, rows["log_prob"]))
             if seen:
-                moved = torch.stack(seen).mean(0)
-            if self.config.target_kl is not None and moved[0] > self.config.target_kl:
+                drift = torch.stack(seen).mean(0)
+            if self.config.target_kl is not None and drift[0] > self.config.target_kl:
                 break
         self.update_normalizer(self.model, batch.obs)
         self.update_normalizer(self.intrinsic, batch.obs)
@@ -126,8 +126,8 @@ class PPO(Policy):
             "train/policy_gradient_loss": policy_loss,
             "train/value_loss": value_loss,
             "train/entropy_loss": -entropy,
-            "train/approx_kl": moved[0],
-            "train/clip_fraction": moved[1],
+            "train/approx_kl": drift[0],
+            "train/clip_fraction": drift[1],
             "train/explained_variance": ops.explained_variance(batch.value, batch.returns),
             "train/epochs": passes,
             "train/learning_rate": self.optimizers["model"].learning_rate,
@@ -160,7 +160,7 @@ class PPO(Policy):
             loss = loss - config.entropy_coefficient * mean_entropy
         return loss, torch.stack([policy, value, mean_entropy]).detach(), log_prob.detach()
 
-    def _moved(self, log_prob: Tensor, old: Tensor) -> Tensor:
-        """How far it has moved from the policy that acted: KL, and the share that was clipped."""
+    def _kl_and_clip_fraction(self, log_prob: Tensor, old: Tensor) -> Tensor:
+        """Approximate KL divergence from the policy that acted, and the clipped fraction."""
         clipped = ops.clip_fraction(log_prob, old, self.config.clip_range)
         return torch.stack([ops.approx_kl(log_prob, old), clipped])

@@ -150,7 +150,7 @@ class RewardModel:
         raise NotImplementedError(f"{type(self).__name__} does not implement score()")
 
     def complete(self, batch: Batch) -> Batch:
-        """Add what `score` reads beside `fields` to transitions that come from no run.
+        """Add what `score` reads beside `fields` to transitions that are not read from a buffer.
 
         Args:
             batch: Transitions [T, ...] in time order, the first of which begin episodes.

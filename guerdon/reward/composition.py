@@ -74,7 +74,7 @@ class Reward:
         self.cotrain = cotrain
         self.models = [term.model for term in self.terms.values()]
         self.history = max(model.history for model in self.models)
-        """Earlier rows that the longest-looking model reads."""
+        """Maximum `history` of the models."""
         named = {name: term.model for name, term in self.terms.items()}
         self._transforms = [model for model in self.models if isinstance(model, ReplayTransform)]
         self._annotators = {
@@ -220,7 +220,7 @@ class Reward:
         terms = self._scores(batch)
         if self._success is not None and "terminated" in batch:
             batch = batch.replace(terminated=batch.terminated | (terms[self._success] > 0))
-        rew = self._stages(self._sum(terms))
+        rew = self._scale_and_clip(self._sum(terms))
         self._resolved = rew, batch.get("mask")
         rew_env = batch.get("rew_env", batch.rew)
         return batch.replace(rew=rew, rew_env=rew_env, rew_terms=Batch(**terms))
@@ -228,11 +228,11 @@ class Reward:
     @torch.no_grad()
     def _scores(self, batch: Batch) -> dict[str, torch.Tensor]:
         return {
-            name: as_rewards(term.model.score(self._shown(name, term.model, batch)), batch.rew)
+            name: as_rewards(term.model.score(self._term_batch(name, term.model, batch)), batch.rew)
             for name, term in self.terms.items()
         }
 
-    def _shown(self, name: str, model: RewardModel, batch: Batch) -> Batch:
+    def _term_batch(self, name: str, model: RewardModel, batch: Batch) -> Batch:
         """The batch as a model scores it: with its own annotations, and the rows before."""
         if name in self._annotators:
             batch = batch.replace(**dict(batch.annotations[name].items()))
@@ -247,7 +247,7 @@ class Reward:
         for name, term in self.terms.items():
             complete = term.model.complete(batch).to_device(term.model.device)
             terms[name] = as_rewards(term.model.score(complete), complete.rew)
-        return self._stages(self._sum(terms)).numpy(force=True)
+        return self._scale_and_clip(self._sum(terms)).numpy(force=True)
 
     def reward_stats(self) -> Metrics:
         """Mean and standard deviation of the newest resolved rewards, unless the environment's."""
@@ -270,7 +270,7 @@ class Reward:
                 total = term if total is None else total + term
         return torch.zeros_like(next(iter(terms.values()))) if total is None else total
 
-    def _stages(self, rew: torch.Tensor) -> torch.Tensor:
+    def _scale_and_clip(self, rew: torch.Tensor) -> torch.Tensor:
         scale = self.scale * (self.scaler.scale if self.scaler else 1.0)
         if scale != 1.0:
             rew = scale * rew

@@ -1,4 +1,4 @@
-"""The loops. Each is a function to read from top to bottom, and to copy where it does not fit."""
+"""The training loops, one function each."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ def onpolicy_trainer(
     max_steps: int | None = None,
     monitor: Monitor | None = None,
 ) -> Monitor:
-    """Collects with the newest policy, learns from that, and forgets it.
+    """Train on-policy: collect a rollout, learn from it, discard it.
 
     Args:
-        policy: Who acts and learns.
-        collector: Where it acts; its buffer has to hold one iteration.
-        reward: What transitions are worth; the environment's word by default.
+        policy: Policy to train.
+        collector: Collector with a rollout.
+        reward: Reward; defaults to the environment reward.
         n_step: Transitions an iteration, or
         n_episode: episodes an iteration.
         batch_size: Transitions a minibatch.
         repeat: Passes over what was collected.
-        max_steps: Transitions after which to stop, where there is no monitor that says it.
-        monitor: Stops, logs, evaluates and saves.
+        max_steps: Transitions after which to stop, without a monitor.
+        monitor: Stops the run, logs, evaluates and saves.
 
     Returns:
-        The monitor, which knows how far the run has come.
+        The monitor, with the progress of the run.
     """
     monitor = monitor or _until(max_steps)
     buffer = _buffer_of(collector)
@@ -71,22 +71,22 @@ def offpolicy_trainer(
     max_steps: int | None = None,
     monitor: Monitor | None = None,
 ) -> Monitor:
-    """Collects into a buffer, and learns from samples of all that is in it.
+    """Train off-policy: collect into a replay buffer, learn from samples of it.
 
     Args:
-        policy: Who acts and learns.
-        collector: Where it acts.
-        reward: What transitions are worth; the environment's word by default.
+        policy: Policy to train.
+        collector: Collector with a replay buffer.
+        reward: Reward; defaults to the environment reward.
         n_step: Transitions an iteration, or
         n_episode: episodes an iteration.
         batch_size: Transitions a sample.
         updates_per_collect: Samples an iteration.
         warmup_steps: Transitions with random actions before learning starts.
-        max_steps: Transitions after which to stop, where there is no monitor that says it.
-        monitor: Stops, logs, evaluates and saves.
+        max_steps: Transitions after which to stop, without a monitor.
+        monitor: Stops the run, logs, evaluates and saves.
 
     Returns:
-        The monitor, which knows how far the run has come.
+        The monitor, with the progress of the run.
     """
     monitor = monitor or _until(max_steps)
     buffer = _buffer_of(collector)

@@ -209,7 +209,7 @@ class Schema:
         for path, leaf in known.items():
             if path[0] == "info" and path not in given:
                 full: Any = torch.full if isinstance(leaf.dtype, torch.dtype) else np.full
-                empty = full(lead + leaf.shape, nothing(leaf.dtype), dtype=leaf.dtype)
+                empty = full(lead + leaf.shape, fill_value(leaf.dtype), dtype=leaf.dtype)
                 given[path] = self._convert(empty)
         info = unflatten({path[1:]: value for path, value in given.items()})
         return {**fields, "info": info}, expected
@@ -258,7 +258,7 @@ def last_frames(fields: Mapping[str, Any], axis: int) -> dict[str, Any]:
     return {**fields, **{key: cut(fields[key]) for key in names}}
 
 
-def nothing(dtype: Any) -> Any:
+def fill_value(dtype: Any) -> Any:
     """Return the value of rows that were added without this key of ``info``."""
     if isinstance(dtype, torch.dtype):
         return float("nan") if dtype.is_floating_point else 0
