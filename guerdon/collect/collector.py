@@ -175,6 +175,14 @@ class Collector:
         """Store the annotations of fresh transitions; those after a success are dropped."""
         if self.reward is None or self.buffer is None or not self._memory:
             return
+        if not isinstance(self.buffer, Rollout):
+            new = self.buffer.written - self._since
+            if (new > self.buffer.capacity).any():
+                raise ValueError(
+                    f"the buffer holds {self.buffer.capacity} steps of each environment, fewer "
+                    f"than the {new.max()} that were collected at once, so that the reward cannot "
+                    "follow episodes: make 'collect.buffer_size' larger"
+                )
         batch, rows = self.fresh(self.reward.collects)
         self.annotations, self._memory = self.reward.annotate(batch, self._memory)
         mask = batch.mask.copy()

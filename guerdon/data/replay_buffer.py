@@ -486,10 +486,7 @@ class ReplayBuffer:
         continues[:-1] = mask[1:] & mask[:-1] & (flags[:-1] & LAST == 0)
         convert = self._storage.convert
         batch.mask, batch.cut = convert(mask), convert(~continues)
-        first = flags & FIRST != 0
-        if since is not None and len(first):  # where an episode began may be overwritten
-            first[0] |= self._written - since > self.capacity
-        batch.first = convert(mask & first)
+        batch.first = convert(mask & (flags & FIRST != 0))
         return batch, np.where(mask, rows, -1)
 
     def sample_indices(self, batch_size: int) -> np.ndarray:

@@ -14,7 +14,8 @@ from guerdon.config.errors import ConfigError
 from guerdon.data import Batch, ReplayBuffer
 from guerdon.envs import make_vec
 from guerdon.policy import create_policy
-from guerdon.reward import Reward, Setting, Term, classifier, make_reward
+from guerdon.reward import Reward, Setting, Term, make_reward
+from guerdon.reward import success_classifier as classifier
 from guerdon.reward.success_classifier import ClassifierReward
 from tests.policy.cases import Case
 from tests.policy.reference import gradient, targets, watched_update
