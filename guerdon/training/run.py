@@ -240,8 +240,8 @@ def _restore(parts: Parts, state: dict[str, Any], folder: RunFolder) -> None:
         parts.load_training_state(state)
     except (RuntimeError, ValueError, KeyError) as error:
         raise ValueError(
-            f"the checkpoint in {folder.path} does not fit this config "
-            f"({str(error).splitlines()[0]}): resume with the config that it was made with"
+            f"the checkpoint in {folder.path} does not fit this config or this version of guerdon "
+            f"({str(error).splitlines()[0]}): resume with the config and version that wrote it"
         ) from error
 
 
