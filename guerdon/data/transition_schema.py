@@ -110,7 +110,7 @@ class Schema:
             return False
         if fields["terminated"] is None or fields["truncated"] is None:
             return False
-        return all(_keys(_dig(fields, path)) == inner for path, inner in groups.items())
+        return not groups or all(_keys(_dig(fields, path)) == ks for path, ks in groups.items())
 
     def _extended(
         self, fields: Mapping[str, Any], lead: tuple[int, ...]
@@ -328,6 +328,10 @@ def _check_rewards(rew: Any, given: Any, envs: np.ndarray) -> None:
         if isinstance(given, torch.Tensor) and given.is_cuda:
             return  # would wait for the device at every step; a run checks its losses instead
         rew = np.asarray(to_numpy(given))
+    if type(rew) is np.ndarray and rew.ndim == 1:
+        total = rew.dot(rew)  # NaN if any is, and the cheapest sum there is
+        if total == total:
+            return
     bad = rew != rew  # NaN alone
     if np.count_nonzero(bad) if type(bad) is np.ndarray else bad:
         env = envs[np.flatnonzero(bad)[0] * len(envs) // np.size(bad)]
