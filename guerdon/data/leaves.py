@@ -185,12 +185,7 @@ def to_torch(leaf: Any, dtype: torch.dtype | None, device: str | torch.device | 
     if isinstance(leaf, np.ndarray):
         if leaf.dtype.kind not in "fiubc":
             return leaf
-        if not leaf.dtype.isnative:
-            leaf = leaf.astype(leaf.dtype.newbyteorder("="))
-        flags = leaf.flags
-        if not flags.writeable or not (flags.c_contiguous or _regular(leaf)):
-            leaf = leaf.copy()  # torch cannot share such memory
-        leaf = torch.from_numpy(leaf)
+        leaf = _as_tensor(leaf)
     elif isinstance(leaf, np.number | np.bool_ | int | float | complex):
         leaf = torch.as_tensor(leaf)
     elif not isinstance(leaf, torch.Tensor):
@@ -207,10 +202,7 @@ def to_device(leaf: Any, device: torch.device) -> Any:
     if isinstance(leaf, np.ndarray):
         if leaf.dtype.kind not in "fiub":
             return leaf
-        flags = leaf.flags
-        if not flags.writeable or not (flags.c_contiguous or _regular(leaf)):
-            leaf = leaf.copy()  # torch cannot share such memory
-        leaf = torch.from_numpy(leaf)
+        leaf = _as_tensor(leaf)
     elif not isinstance(leaf, torch.Tensor):
         return leaf
     dtype = torch.float32 if leaf.dtype == torch.float64 else leaf.dtype
@@ -219,8 +211,15 @@ def to_device(leaf: Any, device: torch.device) -> Any:
     return leaf.to(device, dtype, non_blocking=device.type == "cuda")
 
 
-def _regular(array: np.ndarray) -> bool:
-    return all(stride >= 0 and stride % array.itemsize == 0 for stride in array.strides)
+def _as_tensor(array: np.ndarray) -> torch.Tensor:
+    """Return a numeric array as a tensor; memory is shared where torch can."""
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    flags = array.flags
+    regular = flags.c_contiguous or all(
+        stride >= 0 and stride % array.itemsize == 0 for stride in array.strides
+    )
+    return torch.from_numpy(array if flags.writeable and regular else array.copy())
 
 
 def to_numpy(leaf: Any) -> Any:
