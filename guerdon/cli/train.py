@@ -36,6 +36,13 @@ def train(
         Path | None,
         typer.Option(metavar="RUN", help="Go on with the run in this folder.", show_default=False),
     ] = None,
+    exact: Annotated[
+        bool,
+        typer.Option(
+            "--exact",
+            help="Resume from the last scheduled checkpoint, to repeat the run bit for bit.",
+        ),
+    ] = False,
     from_reward: Annotated[
         Path | None,
         typer.Option(
@@ -56,7 +63,10 @@ def train(
             "nothing to train is named: give a preset (`guerdon list presets` shows them), "
             "a config file, or env=NAME policy=NAME"
         )
-    run(source, overrides, resume=resume, from_reward=from_reward, display=display)
+    run(
+        source, overrides,
+        resume=resume, exact=exact, from_reward=from_reward, display=display,
+    )  # fmt: skip
 
 
 def run(source: str | None, overrides: Sequence[str] = (), **options: Any) -> None:

@@ -281,6 +281,9 @@ class EvalConfig(Section):
     """Environments side by side; as many as episodes, but not over 10, where left out."""
     target_return: float | None = None
     """Mean return at which the run stops."""
+    select_by: Literal["reward", "env"] = "reward"
+    """Return that selects `best` and stops at `target_return`: the learned one (``reward``) or the
+    environment's (``env``)."""
     deterministic: bool = True
     """Whether to act without exploration."""
 
@@ -311,10 +314,11 @@ class RunConfig(Section):
     """Seconds after which the run stops."""
     log_every: int = Field(default=2_000, ge=1)
     """Environment steps between log lines."""
-    checkpoint_every: int = Field(default=10_000, ge=1)
-    """Environment steps between checkpoints."""
+    checkpoint_every: int | None = Field(default=None, ge=1)
+    """Environment steps between checkpoints, at each of which open episodes are truncated; by
+    default a twentieth of the run, but at least three episodes of each environment."""
     keep: int = Field(default=3, ge=1)
-    """Checkpoints kept beside the best one."""
+    """Number of checkpoints to keep."""
     device: str = Field(default="cpu", pattern=r"^(cpu|auto|mps|cuda(:\d+)?)$")
     """Where learning happens: ``cpu``, ``cuda``, ``cuda:1``, ``mps`` or ``auto``."""
     threads: int | None = Field(default=1, ge=1)

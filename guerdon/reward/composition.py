@@ -72,6 +72,8 @@ class Reward:
         self.clip = clip
         self.scaler = ReturnScaler(gamma) if normalize else None
         self.cotrain = cotrain
+        self.updates = 0
+        """Number of calls of `train` that changed it."""
         self.models = [term.model for term in self.terms.values()]
         self.history = max(model.history for model in self.models)
         """Maximum `history` of the models."""
@@ -144,6 +146,17 @@ class Reward:
     def is_env(self) -> bool:
         """Whether it is nothing but the environment's own reward, scaled or clipped at most."""
         return all(isinstance(model, EnvReward) for model in self.models)
+
+    @property
+    def is_learned(self) -> bool:
+        """Whether the environment's reward is no part of it."""
+        terms = self.terms.values()
+        return not any(isinstance(model, EnvReward) and weight for model, weight in terms)
+
+    @property
+    def changes(self) -> bool:
+        """Whether it may change beside the policy, so that returns at different times differ."""
+        return self.scaler is not None or (self.cotrain and bool(self.collects))
 
     @property
     def ends_online(self) -> bool:
@@ -330,9 +343,10 @@ class Reward:
         Returns:
             Metrics under ``reward/<term>/``; none if no term had anything to do.
         """
-        if not self.cotrain:
-            return {}
-        return self._metrics({name: term.model.train() for name, term in self.terms.items()})
+        trained = self.terms if self.cotrain else {}
+        metrics = self._metrics({name: term.model.train() for name, term in trained.items()})
+        self.updates += bool(metrics or self.scaler)
+        return metrics
 
     def _metrics(self, by_term: Mapping[str, Metrics | None]) -> Metrics:
         return {
@@ -351,7 +365,8 @@ class Reward:
     def training_state(self) -> dict[str, Any]:
         """Everything that is needed to resume."""
         state: dict[str, Any] = {
-            "terms": {name: term.model.training_state() for name, term in self.terms.items()}
+            "terms": {name: term.model.training_state() for name, term in self.terms.items()},
+            "updates": self.updates,
         }
         return state | ({"scaler": self.scaler.training_state()} if self.scaler else {})
 
@@ -370,6 +385,7 @@ class Reward:
             )
         for name, term in self.terms.items():
             term.model.load_training_state(state["terms"][name])
+        self.updates = state.get("updates", 0)
         if self.scaler:
             self.scaler.load_training_state(state["scaler"])
 

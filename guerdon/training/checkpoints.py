@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
@@ -29,6 +29,7 @@ from guerdon.training.state_files import decode_part, encode_part
 
 FORMAT = "guerdon checkpoint"
 VERSION = 1
+MARKS = ("best", "scheduled")
 
 _MANIFEST, _STATE = "manifest.json", "state.json"
 _STEP = re.compile(r"step_(0|[1-9][0-9]*)")
@@ -36,23 +37,23 @@ _CHUNK = 1 << 22
 
 
 def save_checkpoint(
-    root: str | Path, step: int, state: dict[str, Any], *, keep: int, is_best: bool = False
+    root: str | Path, step: int, state: dict[str, Any], *, keep: int, mark: str | None = None
 ) -> Path:
-    """Writes one checkpoint, then removes old ones.
+    """Write one checkpoint, then remove old ones.
 
     The folder gets its name only when everything in it is on the disk; a save that fails changes
-    nothing. One process at a time may save to a root. Its files ``latest`` and ``best`` name a
-    checkpoint. They are text: symbolic links need special rights on some systems, and many tools
-    that copy or pack a folder would turn each into a second copy of the checkpoint.
+    nothing. One process at a time may save to a root. The file ``latest`` names the newest
+    checkpoint, and further marks name others. They are text: symbolic links need special rights on
+    some systems, and many tools that copy or pack a folder would turn each into a second copy.
 
     Args:
         root: The folder of all checkpoints of a run; made when it is missing.
         step: How far the run is. A checkpoint of the same step is replaced.
         state: Its keys name the parts. Below them: dictionaries, lists, tuples, tensors, numpy
             arrays and numbers, and what JSON holds. Tensors are written from any device.
-        keep: How many to keep: the newest ones up to `step`; the best one is kept besides. Those
-            after `step` go: the run went back behind them.
-        is_best: Whether this is the best so far.
+        keep: Number of checkpoints to keep: the newest ones up to `step`; marked ones are kept
+            besides. Those after `step` are removed: the run was resumed from an earlier one.
+        mark: ``best`` or ``scheduled``: a file of that name names this checkpoint from now on.
 
     Returns:
         The folder of the checkpoint.
@@ -71,8 +72,8 @@ def save_checkpoint(
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
-        if is_best:  # first: whoever is killed in between goes on from the checkpoint before
-            _write_pointer(root, "best", final.name)
+        if mark is not None:  # first: a process killed in between resumes from the one before
+            _write_pointer(root, mark, final.name)
         _write_pointer(root, "latest", final.name)
     except OSError as error:
         reason = error.strerror or str(error)
@@ -86,7 +87,7 @@ def save_checkpoint(
 
 def load_checkpoint(
     path: str | Path,
-    which: Literal["latest", "best"] | int = "latest",
+    which: str | int = "latest",
     parts: Collection[str] | None = None,
 ) -> tuple[dict[str, Any], int]:
     """Reads a checkpoint; tensors come to the CPU.
@@ -94,9 +95,9 @@ def load_checkpoint(
     One that is damaged is passed over with a warning, and the newest good one before it is used.
 
     Args:
-        path: The folder of all checkpoints; or one of them, or its file ``latest`` or ``best``,
-            and then `which` does not matter.
-        which: The one to read: the latest, the best, or that of a step.
+        path: The folder of all checkpoints; or one of them, or a file such as ``latest`` that
+            names one, and then `which` does not matter.
+        which: The one to read: ``latest``, ``best``, ``scheduled``, or that of a step.
         parts: The keys of the state to read; all by default.
 
     Returns:
@@ -106,7 +107,7 @@ def load_checkpoint(
     if match := _STEP.fullmatch(path.name):
         root, which = path.parent, int(match[1])
     elif path.is_file():
-        root, which = path.parent, cast("Literal['latest', 'best']", path.name)
+        root, which = path.parent, path.name
     steps = checkpoint_steps(root)
     if not steps:
         raise FileNotFoundError(f"there is no checkpoint in {root}")
@@ -183,11 +184,12 @@ def _tidy(root: Path) -> None:
 
 
 def _prune(root: Path, step: int, keep: int) -> None:
-    best = _read_pointer(root, "best")
-    if best is None and (root / "best").exists():
-        return  # nobody knows which one must stay
+    marks = [mark for mark in MARKS if (root / mark).exists()]
+    marked = {_read_pointer(root, mark) for mark in marks}
+    if None in marked:
+        return  # it is not known which one must stay
     steps = checkpoint_steps(root)
-    kept = {*[number for number in steps if number <= step][-keep:], best}
+    kept = {*[number for number in steps if number <= step][-keep:], *marked}
     for number in steps:
         if number not in kept:
             folder = root / f"step_{number}"
@@ -217,14 +219,14 @@ def _pointer_text(target: str) -> str:
 
 
 def _pointed_step(root: Path, name: str, steps: list[int]) -> int:
-    if name not in ("latest", "best"):
-        raise ValueError(f"which must be 'latest', 'best' or a step, not {name!r}")
+    if name not in ("latest", *MARKS):
+        raise ValueError(f"a checkpoint is 'latest', 'best', 'scheduled' or a step, not {name!r}")
     step = _read_pointer(root, name)
     if step is None:
         if (root / name).exists():
             warnings.warn(f"{root / name} is damaged; the newest is used", stacklevel=3)
-        elif name == "best":
-            raise FileNotFoundError(f"no checkpoint in {root} was marked best: use the latest")
+        elif name in MARKS:
+            raise FileNotFoundError(f"no checkpoint in {root} is marked {name!r}: use the latest")
         return steps[-1]
     if step not in steps:
         warnings.warn(

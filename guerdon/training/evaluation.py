@@ -1,21 +1,21 @@
-"""How good a policy is, in the environment's own reward; and what a learned one says of it."""
+"""Evaluation of a policy: true and learned returns, and the selection of the best policy."""
 
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from guerdon.collect import Collector
+from guerdon.collect import Collected, Collector
 from guerdon.data.batch import Batch
 from guerdon.reward import EpisodeRewardModel
 from guerdon.training.audit import Audit, told_success
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from guerdon.collect import Collected
     from guerdon.envs import Step, VectorEnv
     from guerdon.policy import Policy
     from guerdon.reward import Reward
@@ -33,16 +33,16 @@ def evaluate(
     deterministic: bool = True,
     reward: Reward | None = None,
 ) -> Collected:
-    """Plays whole episodes; the same policy and seed give the same ones, and nothing else changes.
+    """Play whole episodes; the same policy and seed give the same ones, and nothing else changes.
 
     Args:
-        policy: Who plays.
-        env: Where.
-        episodes: How many.
-        seed: Of the environments, and of the policy's draws.
-        deterministic: Whether it plays as in testing, or explores as in collecting.
-        reward: A learned one, which is asked for its returns of the episodes, too; it may be one
-            that cannot say, see `can_follow`.
+        policy: Policy to evaluate.
+        env: Environments of its own.
+        episodes: Number of episodes.
+        seed: Random seed of the environments and of the policy.
+        deterministic: Whether to act without exploration.
+        reward: Learned reward whose returns of the episodes are computed, too, if it can; see
+            `can_follow`.
     """
     watch = None
     if reward is not None and can_follow(reward):
@@ -53,6 +53,123 @@ def evaluate(
         collected.learned = watch.returns()
         collected.audit = watch.audit
     return collected
+
+
+class Evaluator:
+    """Evaluates the policy of a run, and keeps the weights of the best one.
+
+    The best policy has the highest mean return: the learned one if the reward is learned, else the
+    environment's. The scale of a reward that is still trained moves; then the best weights and the
+    current ones are both evaluated with the current reward.
+
+    Args:
+        policy: Policy to evaluate.
+        env: Environments of its own.
+        reward: Reward of the run.
+        episodes: Episodes of an evaluation.
+        seed: Random seed.
+        deterministic: Whether to act without exploration.
+        by_env: Whether the environment's return selects, whatever the reward is.
+        save_best: Called with the number of steps and the weights of a new best policy.
+        say: Called with warnings.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        env: VectorEnv,
+        reward: Reward,
+        *,
+        episodes: int,
+        seed: int,
+        deterministic: bool = True,
+        by_env: bool = False,
+        save_best: Callable[[int, dict[str, Any]], None] = lambda *_: None,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._policy, self._env, self._reward = policy, env, reward
+        self._episodes, self._seed, self._deterministic = episodes, seed, deterministic
+        self._by_reward = reward.is_learned and not by_env
+        self._save_best, self._say = save_best, say
+        self.newest: Collected | None = None
+        """The newest evaluation."""
+        self.score: float | None = None
+        """Mean return of the newest evaluation, in the reward that selects."""
+        self.best: dict[str, Any] = {}
+        """``step``, ``score``, ``return`` (the environment's) and ``weights`` of the best policy,
+        and the ``reward_updates`` when it was scored."""
+
+    def evaluate(self, steps: int) -> dict[str, Any]:
+        """Evaluate the policy after a number of steps, and return the metrics."""
+        self.newest = self._play(steps)
+        self.score = self._score_of(self.newest)
+        if self.best and self._by_reward and self.best["reward_updates"] != self._reward.updates:
+            self.best |= {"score": self._rescored(steps), "reward_updates": self._reward.updates}
+        best = self.best.get("score", -np.inf)
+        # Of equal learned returns the newer policy counts: a constant reward selects the last one.
+        if not np.isnan(self.score) and (
+            self.score > best or not self.best or (self._by_reward and self.score == best)
+        ):
+            weights = {name: w.clone() for name, w in self._policy.state_dict().items()}
+            self.best = {
+                "step": steps,
+                "score": self.score,
+                "return": float(np.mean(self.newest.returns)),
+                "reward_updates": self._reward.updates,
+                "weights": weights,
+            }
+            self._save_best(steps, weights)
+        metrics: dict[str, Any] = evaluation_metrics(self.newest)
+        if self.best:
+            metrics["eval/best_mean_reward"] = self.best["return"]
+        return metrics
+
+    def confirm(self, steps: int) -> None:
+        """Replace the newest evaluation by one with other episodes."""
+        self.newest = self._play(steps, others=True)
+
+    def _score_of(self, played: Collected) -> float:
+        if not self._by_reward:
+            return float(np.mean(played.returns))
+        return float(np.mean(played.learned)) if played.learned else 0.0
+
+    def _rescored(self, steps: int) -> float:
+        """Score of the best weights with the reward as it is now."""
+        current = {name: w.clone() for name, w in self._policy.state_dict().items()}
+        self._policy.load_state_dict(self.best["weights"])
+        try:
+            return self._score_of(self._play(steps, warn=False))
+        finally:
+            self._policy.load_state_dict(current)
+
+    def _play(self, steps: int, others: bool = False, warn: bool = True) -> Collected:
+        # Seeded by the number of steps, not of evaluations: a resumed run plays the same episodes.
+        seed = np.random.SeedSequence([self._seed, steps, others]).generate_state(1)[0]
+        played = evaluate(
+            self._policy, self._env, self._episodes,
+            seed=int(seed), deterministic=self._deterministic, reward=self._reward,
+        )  # fmt: skip
+        if warn and isinstance(played.audit, Audit):
+            for warning in played.audit.warnings(self._reward.cotrain):
+                self._say(f"step {steps}: {warning}")
+        return played
+
+    def training_state(self) -> dict[str, Any]:
+        """Everything that is needed to resume."""
+        newest = None
+        if self.newest is not None:
+            names = ("returns", "lengths", "successes", "learned")
+            newest = {name: getattr(self.newest, name) for name in names}
+            newest["audit"] = asdict(self.newest.audit) if self.newest.audit else None
+        return {"newest": newest, "score": self.score, "best": dict(self.best)}
+
+    def load_training_state(self, state: Mapping[str, Any]) -> None:
+        """Restore `training_state`."""
+        newest = state["newest"]
+        if newest is not None:
+            audit = newest["audit"] and Audit(**newest["audit"])
+            self.newest = Collected(**{**newest, "audit": audit})
+        self.score, self.best = state["score"], dict(state["best"])
 
 
 @contextmanager

@@ -184,7 +184,8 @@ class _Fit:
                 recorder.progress(step)
             if saves:
                 state = {PART: {"members": self._weights(), "meta": self._meta(found)}}
-                save_checkpoint(section.save_dir, step, state, keep=section.keep, is_best=better)
+                mark = "best" if better else None
+                save_checkpoint(section.save_dir, step, state, keep=section.keep, mark=mark)
             if stop:
                 break
         assert best is not None

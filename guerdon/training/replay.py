@@ -171,16 +171,28 @@ def _load(
     setting = None if env_setting is None else (env_setting[0], env_setting[1][:1])
     with make_env(section, setting) as env:
         policy = make_policy(config, env, policy_fn, device=_device(config), model=model)
-    state, step = load_checkpoint(folder.checkpoints, checkpoint, parts=("policy",))
+    state, step = _load_weights(folder, checkpoint)
     try:
         # Only the networks: an optimizer or a generator of another device cannot be loaded here.
-        policy.load_state_dict(state["policy"]["module"])
+        policy.load_state_dict(state)
     except RuntimeError as error:
         raise ValueError(
             f"the policy of {run_dir} is not the {config.policy['type']} that its config.yaml "
             f"describes: a model or policy_fn that `train` was given has to be given here, too"
         ) from error
     return policy.eval(), config, step
+
+
+def _load_weights(folder: RunFolder, checkpoint: Checkpoint) -> tuple[dict[str, Any], int]:
+    if checkpoint != "best":
+        state, step = load_checkpoint(folder.checkpoints, checkpoint, parts=("policy",))
+        return state["policy"]["module"], step
+    if not checkpoint_steps(folder.best):
+        raise FileNotFoundError(
+            f"{folder.path} has no best policy, since it was not evaluated: use the latest one"
+        )
+    state, step = load_checkpoint(folder.best)
+    return state["weights"], step
 
 
 def _device(config: GuerdonConfig) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -14,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from guerdon.config import GuerdonConfig, compose, to_yaml
+from guerdon.envs.ids import registered_limit
 from guerdon.training.audit import Audit
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint, save_checkpoint
 from guerdon.training.display import Mode, Status, make_display
-from guerdon.training.evaluation import evaluate
+from guerdon.training.evaluation import Evaluator
 from guerdon.training.experts import make_experts
 from guerdon.training.monitor import Budget, Monitor
 from guerdon.training.parts import EnvSetting, Parts, compose_run, make_parts
@@ -35,8 +37,12 @@ if TYPE_CHECKING:
 
 Summary = dict[str, Any]
 
+_STOPPING = [
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+]
 _ASKED = b"stopping after this iteration; press Ctrl-C again to stop at once\n"
 _STDERR = 2
+_EPISODE = 1_000  # assumed length of episodes without a limit
 _AUDITED = {
     "success_at_verdict": "eval/success_at_verdict",
     "success_once": "eval/success_once",
@@ -60,6 +66,7 @@ def train(
     *overrides: str,
     seed: int | None = None,
     resume: str | Path | None = None,
+    exact: bool = False,
     from_reward: str | Path | None = None,
     display: Mode = "auto",
     env_setting: EnvSetting | None = None,
@@ -72,7 +79,9 @@ def train(
         source: A preset, the path of a config file, sections as a dictionary, or a config.
         *overrides: Dotted keys with values, as on the command line: ``"policy.gamma=0.9"``.
         seed: Of everything random; the config's own by default.
-        resume: The folder of a run to go on with; its config is used, with the overrides.
+        resume: Directory of a run to resume; its config is used, with the overrides.
+        exact: Resume from the last scheduled checkpoint instead of one that an interrupt saved:
+            the rest is then the same, bit for bit, as without the interrupt.
         from_reward: The folder of a run whose reward, as that run left it, a fresh policy learns
             from; it takes the place of the reward that the source names.
         display: What to show: ``auto``, ``live``, ``lines`` or ``none``.
@@ -90,6 +99,8 @@ def train(
         source = RunFolder(resume).config
         if not source.is_file():
             raise FileNotFoundError(f"{resume} holds no run to resume: it has no config.yaml")
+    elif exact:
+        raise ValueError("'exact' says how a run is resumed: give 'resume', too")
     if isinstance(source, GuerdonConfig):
         source = source.model_dump()
     if from_reward is not None:
@@ -110,7 +121,10 @@ def train(
         made = make_experts(config, display)
         parts = make_parts(made, env_setting=env_setting, model=model, policy_fn=policy_fn)
         stack.callback(parts.close)
-        _begin_reward(config, parts, resume)
+        _check_target(config, parts)
+        state, step = (None, None) if resume is None else _saved_state(RunFolder(resume), exact)
+        _begin_reward(config, parts, state)
+        config = _with_checkpoint_interval(config)
         if resume is None:
             path = Path(config.run.dir or default_path(config.run.name, config.seed))
             folder = RunFolder.create(path, to_yaml(config))
@@ -119,18 +133,51 @@ def train(
         stack.enter_context(folder)
         if config.reward.collect_data:
             parts.keep_pictures(config.reward.data_collection)
-        return _run(config, parts, folder, display, resumed=resume is not None)
+        if state is not None:
+            _restore(parts, state, folder)
+            _prepare_training(config, parts)
+        return _run(config, parts, folder, display, state, step)
 
 
-def _begin_reward(config: GuerdonConfig, parts: Parts, resume: str | Path | None) -> None:
+def _check_target(config: GuerdonConfig, parts: Parts) -> None:
+    section, reward = config.eval, parts.reward
+    moves = reward.is_learned and reward.changes and section.select_by == "reward"
+    if section.target_return is not None and moves:
+        raise ValueError(
+            "'eval.target_return' is set, but the scale of a reward that is trained beside the "
+            "policy moves: leave it out, or set eval.select_by=env to stop by the environment's "
+            "return"
+        )
+
+
+def _with_checkpoint_interval(config: GuerdonConfig) -> GuerdonConfig:
+    if config.run.checkpoint_every is not None:
+        return config
+    length = config.env.max_episode_steps or registered_limit(config.env.id) or _EPISODE
+    every = max(config.run.max_steps // 20, 3 * length * config.env.n_envs)
+    return config.model_copy(
+        update={"run": config.run.model_copy(update={"checkpoint_every": every})}
+    )
+
+
+def _saved_state(folder: RunFolder, exact: bool) -> tuple[dict[str, Any] | None, int]:
+    """The state that a run is resumed from, and its step: -1 if it was stopped before the first."""
+    which = "scheduled" if exact else "latest"
+    if not checkpoint_steps(folder.checkpoints) or (
+        exact and not (folder.checkpoints / which).exists()
+    ):
+        return None, -1
+    return load_checkpoint(folder.checkpoints, which)
+
+
+def _begin_reward(config: GuerdonConfig, parts: Parts, state: dict[str, Any] | None) -> None:
     """Gives the reward what it begins with, unless a checkpoint will."""
     if config.reward.pretrain and not parts.reward.can_pretrain:
         raise ValueError(
             f"'reward.pretrain' is set, but nothing in {', '.join(parts.reward.terms)} can be "
             f"trained before the policy acts: leave it out"
         )
-    begun = resume is not None and checkpoint_steps(RunFolder(resume).checkpoints)
-    if config.reward.checkpoint_path is not None and not begun:
+    if config.reward.checkpoint_path is not None and state is None:
         load_reward(parts.reward, config.reward)
         _prepare_training(config, parts)
 
@@ -143,25 +190,28 @@ def _prepare_training(config: GuerdonConfig, parts: Parts) -> None:
 
 
 def _run(
-    config: GuerdonConfig, parts: Parts, folder: RunFolder, display: Mode, resumed: bool
+    config: GuerdonConfig,
+    parts: Parts,
+    folder: RunFolder,
+    display: Mode,
+    state: dict[str, Any] | None,
+    step: int | None,
 ) -> Summary:
-    state, step = None, -1 if resumed else None
-    if resumed and checkpoint_steps(folder.checkpoints):  # it may have been killed before the first
-        state, step = load_checkpoint(folder.checkpoints)
-        _restore(parts, state, folder)
-        _prepare_training(config, parts)
-    if resumed:
+    if step is not None:
         folder.go_on(to_yaml(config))
     shown = make_display(
         Status(config.run.max_steps), sys.stdout, display,
         title=f"{config.run.name} · {config.env.id} · {config.policy['type']} · seed {config.seed}",
     )  # fmt: skip
     with Recorder(folder, shown, resume_step=step) as recorder, interrupts() as interrupted:
-        monitor = _monitor(config, parts, folder, recorder, interrupted)
+        evaluator = _evaluator(config, parts, folder, recorder)
+        monitor = _monitor(config, parts, folder, recorder, evaluator, interrupted)
         if state is not None:
-            monitor.load_state_dict(state["monitor"])
-        at = max(step or 0, 0)
-        recorder.text(f"{'resumed at step' if resumed else 'started at step'} {at}")
+            monitor.load_training_state(state["monitor"])
+            evaluator.load_training_state(state["evaluator"])
+        if step is not None:
+            _restore_best(folder, evaluator)
+        recorder.text(f"{'started' if step is None else 'resumed'} at step {max(step or 0, 0)}")
         if state is None and config.reward.pretrain:
             _pretrain(parts, recorder)
         collect, learn = config.collect, config.learn
@@ -182,7 +232,7 @@ def _run(
                 warmup_steps=collect.warmup_steps,
                 **common,
             )
-        summary = _summary(config, monitor)
+        summary = _summary(config, monitor, evaluator)
         if parts.pictures is not None:
             parts.pictures.flush()
             positive, negative = parts.pictures.counts
@@ -194,6 +244,11 @@ def _run(
                 "policy that comes after 'collect.warmup_steps')"
             )
         recorder.text(f"stopped: {summary['stop_reason']}")
+        if summary["stop_reason"] == "interrupted":
+            recorder.text(
+                "--resume continues from here; since this checkpoint is not a scheduled one, only "
+                "--resume --exact, from the one before, repeats the uninterrupted run bit for bit"
+            )
     return {**summary, "run_dir": str(folder.path)}
 
 
@@ -235,6 +290,15 @@ def _differences(path: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]
             yield from _differences(f"{path}.{key}", old.get(key), new.get(key))
 
 
+def _restore_best(folder: RunFolder, evaluator: Evaluator) -> None:
+    """Make the files of the best policy those of the checkpoint that a run resumes from."""
+    best = evaluator.best
+    if not best:
+        shutil.rmtree(folder.best, ignore_errors=True)
+    elif checkpoint_steps(folder.best) != [best["step"]]:
+        save_checkpoint(folder.best, best["step"], {"weights": best["weights"]}, keep=1)
+
+
 def _restore(parts: Parts, state: dict[str, Any], folder: RunFolder) -> None:
     try:
         parts.load_training_state(state)
@@ -245,42 +309,52 @@ def _restore(parts: Parts, state: dict[str, Any], folder: RunFolder) -> None:
         ) from error
 
 
+def _evaluator(
+    config: GuerdonConfig, parts: Parts, folder: RunFolder, recorder: Recorder
+) -> Evaluator:
+    def save_best(steps: int, weights: dict[str, Any]) -> None:
+        save_checkpoint(folder.best, steps, {"weights": weights}, keep=1)
+
+    section = config.eval
+    return Evaluator(
+        parts.policy,
+        parts.eval_env,
+        parts.reward,
+        episodes=section.episodes,
+        seed=parts.seeds.evaluate,
+        deterministic=section.deterministic,
+        by_env=section.select_by == "env",
+        save_best=save_best,
+        say=recorder.text,
+    )
+
+
 def _monitor(
     config: GuerdonConfig,
     parts: Parts,
     folder: RunFolder,
     recorder: Recorder,
+    evaluator: Evaluator,
     interrupted: Callable[[], bool],
 ) -> Monitor:
-    def play(steps: int, others: bool) -> Any:
-        # By the number of steps, not of evaluations: a resumed run plays the same episodes.
-        entropy = [parts.seeds.evaluate, steps, others]
-        seed = np.random.SeedSequence(entropy).generate_state(1)[0]
-        played = evaluate(
-            parts.policy, parts.eval_env, config.eval.episodes,
-            seed=int(seed), deterministic=config.eval.deterministic, reward=parts.reward,
-        )  # fmt: skip
-        audit, refitted = played.audit, config.reward.cotrain
-        for warning in audit.warnings(refitted) if isinstance(audit, Audit) else ():
-            recorder.text(f"step {steps}: {warning}")
-        return played
-
-    def save(is_best: bool) -> None:
+    def save(scheduled: bool) -> None:
         parts.clean_point()
-        state = parts.training_state() | {"monitor": monitor.state_dict()}
-        steps = monitor.progress.env_steps
-        save_checkpoint(folder.checkpoints, steps, state, keep=config.run.keep, is_best=is_best)
+        state = parts.training_state()
+        state |= {"monitor": monitor.training_state(), "evaluator": evaluator.training_state()}
+        steps, mark = monitor.progress.env_steps, "scheduled" if scheduled else None
+        save_checkpoint(folder.checkpoints, steps, state, keep=config.run.keep, mark=mark)
         save_reward(folder.reward, steps, parts.reward, folder.config)
         if not monitor.progress.episodes and monitor.reason is None:
             recorder.text(
-                f"step {steps}: no episode has ended yet, and each checkpoint breaks them off: let "
-                "more steps be between these ('run.checkpoint_every', 'eval.every')"
+                f"step {steps}: no episode has ended yet, and each checkpoint truncates them: make "
+                "'run.checkpoint_every' larger"
             )
 
     run = config.run
+    assert run.checkpoint_every is not None
     monitor = Monitor(
         Budget(run.max_steps, run.max_updates, run.max_seconds, config.eval.target_return),
-        evaluate=play,
+        evaluator=evaluator,
         eval_every=config.eval.every,
         log=recorder.log,
         log_every=run.log_every,
@@ -292,9 +366,9 @@ def _monitor(
     return monitor
 
 
-def _summary(config: GuerdonConfig, monitor: Monitor) -> Summary:
-    progress, evaluation = monitor.progress, monitor.evaluation
-    returns = evaluation.returns if evaluation is not None else [np.nan]
+def _summary(config: GuerdonConfig, monitor: Monitor, evaluator: Evaluator) -> Summary:
+    progress, newest = monitor.progress, evaluator.newest
+    returns = newest.returns if newest is not None else [np.nan]
     return {
         "env_steps": progress.env_steps,
         "updates": progress.updates,
@@ -302,11 +376,12 @@ def _summary(config: GuerdonConfig, monitor: Monitor) -> Summary:
         "fps": progress.env_steps / max(progress.seconds, 1e-9),
         "eval_return_mean": float(np.mean(returns)),
         "eval_return_std": float(np.std(returns)),
-        "best_eval_return_mean": monitor.best,
+        "best_eval_return_mean": evaluator.best.get("return"),
+        "best_step": evaluator.best.get("step"),
         "stop_reason": monitor.reason,
         "seed": config.seed,
         "episodes": progress.episodes,
-        **_successes(evaluation),
+        **_successes(newest),
     }
 
 
@@ -337,9 +412,7 @@ def interrupts() -> Iterator[Callable[[], bool]]:
         with suppress(OSError):  # not sys.stderr, which a signal may find in the middle of a line
             os.write(_STDERR, _ASKED)
 
-    before: dict[int, Any] = {
-        number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)
-    }
+    before: dict[int, Any] = {number: signal.getsignal(number) for number in _STOPPING}
     for number in before:
         signal.signal(number, ask)
     try:

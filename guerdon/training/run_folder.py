@@ -51,6 +51,7 @@ class RunFolder:
         info: The command, versions and machine of each start, JSON.
         tensorboard: Event files.
         checkpoints: See `guerdon.training.checkpoints`.
+        best: Weights of the best policy.
         reward: What the reward model leaves.
         videos: Recorded episodes.
     """
@@ -64,6 +65,7 @@ class RunFolder:
         self.info = self.path / "run.json"
         self.tensorboard = self.path / "tb"
         self.checkpoints = self.path / "checkpoints"
+        self.best = self.path / "best"
         self.reward = self.path / "reward"
         self.videos = self.path / "videos"
         self._lock: _Lock | None = None

@@ -92,7 +92,7 @@ def test_any_checkpoint_can_be_named(run):
     assert evaluated(run, "--checkpoint", "latest")["step"] == last
     assert evaluated(run, "--checkpoint", first)["step"] == first
     assert evaluated(run, "--checkpoint", f"step_{first}")["step"] == first
-    best = int((run / "checkpoints" / "best").read_text().split()[0].removeprefix("step_"))
+    best = int((run / "best" / "latest").read_text().split()[0].removeprefix("step_"))
     assert evaluated(run)["step"] == best
 
 

@@ -16,6 +16,7 @@ BUDGET = (
     "learn.batch_size=32",
     "run.max_steps=256",
     "run.log_every=64",
+    "run.checkpoint_every=128",
     "eval.every=128",
     "eval.episodes=2",
 )

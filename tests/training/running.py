@@ -85,8 +85,8 @@ def run(case: str, directory: Path, seed: int = 3, **sections: dict[str, Any]) -
     return train(config_of(case, directory, **sections), seed=seed, display="none")
 
 
-def resume(directory: Path, *overrides: str) -> Summary:
-    return train(None, *overrides, resume=directory, display="none")
+def resume(directory: Path, *overrides: str, exact: bool = False) -> Summary:
+    return train(None, *overrides, resume=directory, exact=exact, display="none")
 
 
 def metrics_of(directory: Path) -> list[dict[str, Any]]:
@@ -145,10 +145,8 @@ def assert_same_run(one: Path, other: Path) -> None:
         assert not (found := differences(one, other, step)), (step, found)
     for first, second in zip(metrics_of(one), metrics_of(other), strict=True):
         assert first == second, (first, second)
-    for pointer in ("latest", "best"):
-        assert (one / "checkpoints" / pointer).read_bytes() == (
-            other / "checkpoints" / pointer
-        ).read_bytes()
+    for pointer in ("checkpoints/latest", "checkpoints/scheduled", "best/latest"):
+        assert (one / pointer).read_bytes() == (other / pointer).read_bytes()
     first, second = (json.loads((each / "summary.json").read_text()) for each in (one, other))
     for summary in (first, second):
         assert summary.pop("wall_seconds") > 0

@@ -36,9 +36,9 @@ def is_state(state, step):
     )
 
 
-def save(root, *steps, keep=10, is_best=False):
+def save(root, *steps, keep=10, mark=None):
     for step in steps:
-        path = save_checkpoint(root, step, make_state(step), keep=keep, is_best=is_best)
+        path = save_checkpoint(root, step, make_state(step), keep=keep, mark=mark)
     return path
 
 
@@ -72,7 +72,7 @@ def test_a_checkpoint_is_a_folder_of_safetensors_and_json(tmp_path):
 
 def test_the_latest_the_best_a_step_and_a_folder_can_be_loaded(tmp_path):
     save(tmp_path, 5)
-    save(tmp_path, 10, is_best=True)
+    save(tmp_path, 10, mark="best")
     save(tmp_path, 15)
     assert checkpoint_steps(tmp_path) == [5, 10, 15]
     assert loaded_step(tmp_path) == 15
@@ -148,24 +148,24 @@ assert peak() - start < 240 << 10, peak() - start  # itself, and the file it was
 
 def test_the_newest_and_the_best_stay(tmp_path):
     save(tmp_path, 1)
-    save(tmp_path, 2, is_best=True)
+    save(tmp_path, 2, mark="best")
     save(tmp_path, 3, 4, 5, keep=2)
     assert checkpoint_steps(tmp_path) == [2, 4, 5]
-    save(tmp_path, 6, keep=2, is_best=True)
+    save(tmp_path, 6, keep=2, mark="best")
     assert checkpoint_steps(tmp_path) == [5, 6]
     assert names(tmp_path) == ["best", "latest", "step_5", "step_6"]
 
 
 def test_a_run_that_went_back_drops_what_lay_ahead_but_for_the_best(tmp_path):
     save(tmp_path, 10, 20, 30)
-    save(tmp_path, 40, is_best=True)
+    save(tmp_path, 40, mark="best")
     save(tmp_path, 15, keep=2)
     assert checkpoint_steps(tmp_path) == [10, 15, 40]
     assert loaded_step(tmp_path) == 15
 
 
 def test_without_a_readable_best_nothing_is_removed(tmp_path):
-    save(tmp_path, 1, is_best=True)
+    save(tmp_path, 1, mark="best")
     (tmp_path / "best").write_text("step_9")
     save(tmp_path, 2, 3, keep=1)
     assert checkpoint_steps(tmp_path) == [1, 2, 3]
@@ -173,7 +173,7 @@ def test_without_a_readable_best_nothing_is_removed(tmp_path):
 
 def test_the_same_step_can_be_saved_twice(tmp_path):
     save_checkpoint(tmp_path, 3, {"counters": "old"}, keep=1)
-    save(tmp_path, 3, keep=1, is_best=True)
+    save(tmp_path, 3, keep=1, mark="best")
     assert loaded_step(tmp_path) == loaded_step(tmp_path, "best") == 3
     assert names(tmp_path) == ["best", "latest", "step_3"]
 
@@ -213,7 +213,7 @@ def test_a_flipped_bit_in_any_byte_is_detected(tmp_path):
 
 @pytest.mark.parametrize("name", ["latest", "best"])
 def test_a_flipped_bit_in_a_pointer_is_detected(tmp_path, name):
-    save(tmp_path, 1, 2, 3, 4, 5, is_best=True)
+    save(tmp_path, 1, 2, 3, 4, 5, mark="best")
     pointer = tmp_path / name
     whole = pointer.read_bytes()
     for place in range(len(whole)):
@@ -276,11 +276,11 @@ def test_what_is_not_there_is_a_clear_error(tmp_path):
         with pytest.raises(FileNotFoundError, match="there is no checkpoint in"):
             load_checkpoint(empty)
     save(tmp_path, 1)
-    with pytest.raises(FileNotFoundError, match="was marked best"):
+    with pytest.raises(FileNotFoundError, match=r"is marked .best."):
         load_checkpoint(tmp_path, "best")
     with pytest.raises(FileNotFoundError, match=r"no step_2 in .*, only step_1"):
         load_checkpoint(tmp_path, 2)
-    with pytest.raises(ValueError, match="'latest', 'best' or a step, not 'newest'"):
+    with pytest.raises(ValueError, match="'best', 'scheduled' or a step, not 'newest'"):
         load_checkpoint(tmp_path, "newest")
 
 
@@ -415,10 +415,10 @@ def work(step, last):
             if left[0] < 0:
                 os.kill(os.getpid(), signal.SIGKILL)
     sys.addaudithook(hook)
-    save(root, step, keep=2, is_best=step % 2 == 0)
+    save(root, step, keep=2, mark="best" if step % 2 == 0 else None)
     os._exit(0)
 
-save(root, 1, 2, keep=2, is_best=True)
+save(root, 1, 2, keep=2, mark="best")
 killed = 0
 for again in (False, True):  # a new step, and one that is there already
     for last in range(200):
@@ -432,7 +432,7 @@ for again in (False, True):  # a new step, and one that is there already
         killed += 1
     else:
         raise AssertionError("never came to the end")
-save(root, 500, keep=1, is_best=True)
+save(root, 500, keep=1, mark="best")
 assert names(root) == ["best", "latest", "step_500"], names(root)
 print(killed)
 """,
@@ -446,7 +446,7 @@ def test_kills_at_random_moments_leave_a_complete_checkpoint(tmp_path):
         """
 def work(first):
     for step in range(first, first + 10_000):
-        save(root, step, keep=2, is_best=step % 3 == 0)
+        save(root, step, keep=2, mark="best" if step % 3 == 0 else None)
 
 start = time.monotonic()
 save(root, 1, 2, 3, 4, keep=2)

@@ -13,17 +13,17 @@ from guerdon.training.monitor import Budget, Monitor
 
 
 class Diary:
-    """Everything that a monitor does, in order."""
+    """Everything that a monitor does, in order; also its evaluator."""
 
     def __init__(self, returns=(0.0,), **options):
         self.entries = []
         self.returns = list(returns)
-        self.learned = list(options.pop("learned", ()))
+        self.score = None
         self.monitor = Monitor(
             options.pop("budget", Budget()),
-            evaluate=self.evaluate,
+            evaluator=self,
             log=lambda steps, metrics: self.entries.append(("log", steps, metrics)),
-            save=lambda best: self.entries.append(("save", self.steps, best)),
+            save=lambda scheduled: self.entries.append(("save", self.steps, scheduled)),
             **options,
         )
 
@@ -31,13 +31,14 @@ class Diary:
     def steps(self):
         return self.monitor.progress.env_steps
 
-    def evaluate(self, steps, others):
+    def evaluate(self, steps):
         assert steps == self.steps
-        self.others = others
-        mean = self.returns[0] if len(self.returns) == 1 else self.returns.pop(0)
-        self.entries.append(("eval", steps, mean))
-        learned = [self.learned.pop(0)] * 2 if self.learned else []
-        return Collected(returns=[mean - 1.0, mean + 1.0], lengths=[3, 5], learned=learned)
+        self.score = self.returns[0] if len(self.returns) == 1 else self.returns.pop(0)
+        self.entries.append(("eval", steps, self.score))
+        return {"eval/mean_reward": self.score}
+
+    def confirm(self, steps):
+        self.entries.append(("confirm", steps, self.returns[0]))
 
     def advance(self, n_step, updates=1, metrics=None, **collected):
         self.monitor.iteration(Collected(n_step=n_step, **collected), updates, metrics or {})
@@ -69,7 +70,7 @@ def test_each_kind_has_its_own_schedule():
     for _ in range(12):
         diary.advance(10)
     assert diary.when("eval") == [30, 60, 90, 120]
-    assert diary.when("save") == [30, 50, 60, 90, 100, 120]  # at every evaluation, too
+    assert diary.when("save") == [50, 100]
     assert diary.when("log") == [20, 30, 40, 60, 80, 90, 100, 120]  # one line a moment
 
 
@@ -91,7 +92,7 @@ def test_something_is_due_exactly_when_a_multiple_is_reached_or_passed(every, ju
         if (steps + jump) // every > steps // every:
             expected.append(steps + jump)
         steps += jump
-    assert diary.when("eval") == expected == diary.when("save")
+    assert diary.when("eval") == expected
 
 
 def test_a_moment_is_evaluated_then_logged_then_saved():
@@ -101,8 +102,6 @@ def test_a_moment_is_evaluated_then_logged_then_saved():
     line = diary.entries[1][2]
     assert line["train/loss"] == 0.5
     assert line["eval/mean_reward"] == 4.0
-    assert line["eval/std_reward"] == 1.0
-    assert line["eval/mean_ep_length"] == 4.0
 
 
 def test_a_moment_without_a_log_has_a_line_with_the_evaluation_alone():
@@ -112,49 +111,23 @@ def test_a_moment_without_a_log_has_a_line_with_the_evaluation_alone():
     assert {name.partition("/")[0] for name in line} == {"eval"}
 
 
-# --- the best
+# --- saving
 
 
-def test_the_best_is_the_highest_mean_and_only_more_is_better():
-    diary = Diary([1.0, 3.0, 3.0, 2.0, 5.0], eval_every=10, log_every=10**9, save_every=5)
-    for _ in range(10):
-        diary.advance(5)
-    saves = [(steps, best) for what, steps, best in diary.entries if what == "save"]
-    assert [steps for steps, best in saves if best] == [10, 20, 50]
-    assert [steps for steps, _ in saves] == list(range(5, 55, 5))
-    assert diary.monitor.best == 5.0
-    lines = [line for what, _, line in diary.entries if what == "log"]
-    assert [line["eval/best_mean_reward"] for line in lines] == [1.0, 3.0, 3.0, 3.0, 5.0]
-
-
-def test_where_nothing_is_paid_the_learned_return_says_what_is_best():
-    learned = [1.0, 3.0, 3.0, 2.0, 5.0]
-    diary = Diary(learned=learned, eval_every=10, save_every=10**9)
+def test_a_save_is_scheduled_unless_the_run_ends_in_between():
+    asked = []
+    diary = Diary(interrupted=lambda: bool(asked), save_every=20)
     for _ in range(3):
         diary.advance(10)
-    state = json.loads(json.dumps(diary.monitor.state_dict()))
-    resumed = Diary(learned=learned[3:], eval_every=10, save_every=10**9)
-    resumed.monitor.load_state_dict(state)
-    for _ in range(2):
-        resumed.advance(10)
-    entries = diary.entries + resumed.entries
-    saves = [(steps, best) for what, steps, best in entries if what == "save"]
-    assert saves == [(10, True), (20, True), (30, False), (40, False), (50, True)]
-    assert resumed.monitor.best == 0.0
-
-
-def test_what_is_not_a_number_is_never_the_best():
-    diary = Diary([float("nan"), 5.0, float("nan"), 7.0], eval_every=10, save_every=10**9)
-    for _ in range(4):
-        diary.advance(10)
-    assert [best for what, _, best in diary.entries if what == "save"] == [False, True, False, True]
-    lines = [line for what, _, line in diary.entries if what == "log"]
-    assert [line.get("eval/best_mean_reward") for line in lines] == [None, 5.0, 5.0, 7.0]
-    assert diary.monitor.best == 7.0
+    asked.append(True)
+    diary.advance(5)
+    saves = [(steps, scheduled) for what, steps, scheduled in diary.entries if what == "save"]
+    assert saves == [(20, True), (35, False)]
 
 
 @pytest.mark.parametrize(
-    ("name", "why"), [("train/loss", "learning_rate"), ("reward/mean", "the reward pays something")]
+    ("name", "why"),
+    [("train/loss", "learning_rate"), ("reward/mean", "is not a finite number")],
 )
 def test_a_policy_that_has_become_nonsense_is_not_saved(name, why):
     diary = Diary(eval_every=10**9, log_every=10**9, save_every=10)
@@ -172,16 +145,10 @@ def test_an_evaluation_that_an_interrupt_left_out_is_made_up_for():
     first.advance(200)
     assert first.when("eval") == []
     second = Diary(eval_every=1000)
-    second.monitor.load_state_dict(first.monitor.state_dict())
+    second.monitor.load_training_state(first.monitor.training_state())
     second.advance(100)
     second.advance(100)
     assert second.when("eval") == [1200]
-
-
-def test_a_negative_return_can_be_the_best():
-    diary = Diary([-7.0], eval_every=1)
-    diary.advance(1)
-    assert diary.monitor.best == -7.0
 
 
 # --- what it says
@@ -209,9 +176,7 @@ def test_before_an_episode_has_ended_there_is_no_mean():
 
 def test_time_counts_what_lies_between_iterations_but_no_evaluation_and_no_saving(clock):
     diary = Diary(log_every=10, eval_every=10, save_every=10)
-    diary.monitor._evaluate = lambda *_: (
-        setattr(clock, "now", clock.now + 50.0) or Collected(returns=[0.0], lengths=[1])
-    )
+    diary.evaluate = lambda _: setattr(clock, "now", clock.now + 50.0) or {}
     clock.now += 2.0
     diary.advance(10)
     clock.now += 4.0
@@ -333,41 +298,33 @@ def test_another_monitor_goes_on_where_the_state_was_taken(clock):
     for half in (0, 7, 31):
         first = Diary(**options)
         advance(first, iterations[:half])
-        state = json.loads(json.dumps(first.monitor.state_dict()))
+        state = json.loads(json.dumps(first.monitor.training_state()))
         second = Diary(**options)
         second.advance(3, returns=[77.0], lengths=[7], successes=[True])  # to be forgotten
         second.entries.clear()
-        second.monitor.load_state_dict(state)
-        assert second.monitor.state_dict() == first.monitor.state_dict()
+        second.monitor.load_training_state(state)
+        assert second.monitor.training_state() == first.monitor.training_state()
         advance(second, iterations[half:])
         assert first.entries + second.entries == whole.entries
-        assert second.monitor.state_dict() == whole.monitor.state_dict()
+        assert second.monitor.training_state() == whole.monitor.training_state()
 
 
-def test_a_monitor_that_goes_on_knows_the_newest_evaluation():
+def test_a_finished_run_is_not_evaluated_again():
     first = Diary([6.0], budget=Budget(max_steps=10), eval_every=10)
     first.advance(10)
-    state = first.monitor.state_dict()
-    second = Diary(budget=Budget(target_return=5.0), eval_every=10)
-    second.monitor.load_state_dict(state)
-    assert second.monitor.stop_reason() == "target_return"
-    assert second.monitor.evaluation.returns == [5.0, 7.0]
-    third = Diary(budget=Budget(max_steps=10), eval_every=10)
-    third.monitor.load_state_dict(state)
-    third.monitor.finish()
-    assert third.entries == []
+    second = Diary(budget=Budget(max_steps=10), eval_every=10)
+    second.monitor.load_training_state(first.monitor.training_state())
+    second.monitor.finish()
+    assert second.entries == []
 
 
 def test_a_run_that_its_evaluation_stopped_is_evaluated_on_other_episodes():
     diary = Diary([500.0, 480.0], budget=Budget(target_return=490.0), eval_every=10)
     diary.advance(10)
     assert diary.monitor.stop_reason() == "target_return"
-    assert not diary.others
     diary.monitor.finish()
-    assert diary.others
-    assert np.mean(diary.monitor.evaluation.returns) == 480.0
-    assert diary.monitor.reason == "target_return"  # as it was when the run stopped
-    assert len(diary.when("save")) == 1
+    assert [what for what, _, _ in diary.entries] == ["eval", "log", "confirm", "save"]
+    assert diary.monitor.reason == "target_return"
 
 
 def test_metrics_that_come_now_and_then_are_logged_when_it_is_time():
@@ -375,7 +332,7 @@ def test_metrics_that_come_now_and_then_are_logged_when_it_is_time():
     diary.advance(40, metrics={"reward/loss": 3.0, "train/loss": 1.0})
     diary.advance(40, metrics={"train/loss": 2.0})
     restored = Diary(log_every=100)
-    restored.monitor.load_state_dict(json.loads(json.dumps(diary.monitor.state_dict())))
+    restored.monitor.load_training_state(json.loads(json.dumps(diary.monitor.training_state())))
     for each in (diary, restored):
         each.advance(40)
         line = each.entries[-1][2]

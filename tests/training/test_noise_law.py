@@ -397,18 +397,22 @@ def make_config(policy, reward, folder, *, noise_seed=None, camera=False):
         },
         "reward": reward,
         **sizes,
-        "eval": {"episodes": 1},
+        "eval": {"episodes": 1, "every": 64},
         "run": {"dir": str(folder), "max_steps": 192},
     }
 
 
 def train(config):
-    """Trains; returns the policy's weights, and all tensors that the reward has saved."""
+    """Trains; returns the final and the best weights, and all tensors that the reward has saved."""
     summary = guerdon.train(config, seed=0, display="none")
     assert summary["updates"] >= 6
     assert summary["episodes"] >= 10
-    policy, _ = guerdon.load_policy(summary["run_dir"], "latest")
-    return dict(policy.state_dict()), reward_tensors(config["run"]["dir"])
+    weights = {
+        (which, name): tensor
+        for which in ("latest", "best")
+        for name, tensor in guerdon.load_policy(summary["run_dir"], which)[0].state_dict().items()
+    }
+    return weights, reward_tensors(config["run"]["dir"])
 
 
 def reward_tensors(run_dir):

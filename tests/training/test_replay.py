@@ -33,11 +33,13 @@ def same(left, right):
 
 def test_the_policy_has_the_weights_of_the_checkpoint(run):
     first, *_, last = checkpoint_steps(run / "checkpoints")
-    for which in (first, last, "latest", "best"):
+    for which in (first, last, "latest"):
         policy, config = load_policy(run, which)
         saved, _ = load_checkpoint(run / "checkpoints", which)
         assert same(weights(policy), saved["policy"]["module"])
         assert config.run.dir == str(run)
+    best, _ = load_checkpoint(run / "best")
+    assert same(weights(load_policy(run)[0]), best["weights"])
     assert not same(weights(load_policy(run, first)[0]), weights(load_policy(run, last)[0]))
 
 
@@ -81,8 +83,8 @@ def test_a_folder_without_a_run_is_refused(tmp_path):
 
 def test_a_run_without_a_best_checkpoint_says_so(run, tmp_path):
     folder = shutil.copytree(run, tmp_path / "run")
-    (folder / "checkpoints" / "best").unlink()
-    with pytest.raises(FileNotFoundError, match="was marked best: use the latest"):
+    shutil.rmtree(folder / "best")
+    with pytest.raises(FileNotFoundError, match="has no best policy, since it was not evaluated"):
         load_policy(folder)
     assert load_policy(folder, "latest")
 

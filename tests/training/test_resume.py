@@ -28,6 +28,13 @@ from tests.training.running import (
     run,
     state_of,
 )
+from tests.training.test_noise_law import (
+    REWARDS,
+    files,  # noqa: F401 - a fixture
+    fill_paths,
+    make_config,
+    uses_camera,
+)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +76,7 @@ def test_an_end_between_two_evaluations_changes_no_training(whole, tmp_path):
     resume(tmp_path / "run", "run.max_steps=256")
     *_, last = checkpoint_steps(tmp_path / "run" / "checkpoints")
     found = differences(whole("sac"), tmp_path / "run", last)
-    assert all(path.startswith("/monitor") for path in found)
+    assert all(path.startswith(("/monitor", "/evaluator")) for path in found)
 
 
 def test_a_checkpoint_holds_everything_that_training_changes(whole):
@@ -204,7 +211,10 @@ from guerdon.training.run import train
 
 def main(order):
     try:
-        train(order["config"], seed=order["seed"], resume=order["resume"], display="none")
+        train(
+            order["config"], seed=order["seed"], resume=order["resume"], exact=order["exact"],
+            display="none",
+        )
     except BaseException:
         traceback.print_exc()
         os._exit(1)
@@ -249,7 +259,7 @@ class Nursery:
         )
         assert self.run(config_of("ppo", directory / "warm-up", run={"max_steps": 32})) == 0
 
-    def run(self, config, after=float("inf"), lines=None, number=signal.SIGKILL):
+    def run(self, config, after=float("inf"), lines=None, number=signal.SIGKILL, exact=False):
         """Starts a run, or goes on with it.
 
         Args:
@@ -257,6 +267,7 @@ class Nursery:
             after: Seconds after which it gets a signal, or
             lines: lines of metrics after which it does.
             number: The signal.
+            exact: Whether to resume from the last scheduled checkpoint.
 
         Returns:
             The exit code of its process.
@@ -267,6 +278,7 @@ class Nursery:
             "config": None if begun else config,
             "seed": None if begun else 3,
             "resume": str(folder.path) if begun else None,
+            "exact": begun and exact,
             "after": after,
             "lines": lines,
             "metrics": str(folder.metrics),
@@ -334,3 +346,61 @@ def test_ctrl_c_saves_first_and_the_run_can_go_on(nursery, tmp_path):
     stopped = summary["env_steps"]
     assert checkpoint_steps(tmp_path / "run" / "checkpoints")[-1] == stopped
     assert resume(tmp_path / "run", f"run.max_steps={stopped + 50}")["stop_reason"] == "max_steps"
+
+
+@pytest.mark.parametrize("case", ["ppo", "dqn_prioritized_3_step", "sac"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupted_run_can_be_repeated_from_the_last_scheduled_checkpoint(
+    case, number, nursery, tmp_path
+):
+    config = config_of(case, tmp_path / "run", run={"log_every": 9, "max_steps": 10**9})
+    assert nursery.run(config, lines=9, number=number) == 0
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["stop_reason"] == "interrupted"
+    steps = checkpoint_steps(tmp_path / "run" / "checkpoints")[-1] + 200
+    summary = resume(tmp_path / "run", f"run.max_steps={steps}", exact=True)
+    assert summary["stop_reason"] == "max_steps"
+    run(case, tmp_path / "whole", run={"log_every": 9, "max_steps": steps})
+    assert_same_run(tmp_path / "whole", tmp_path / "run")
+
+
+def test_exact_without_a_scheduled_checkpoint_starts_again(tmp_path):
+    with pytest.raises(ValueError, match="'exact' says how a run is resumed"):
+        train("cartpole_ppo", exact=True)
+    config = config_of("ppo", tmp_path / "run", run={"checkpoint_every": 10_000})
+    train(config | {"run": config["run"] | {"max_steps": 40}}, seed=3, display="none")
+    resume(tmp_path / "run", "run.max_steps=256", exact=True)
+    (*_, last) = checkpoint_steps(tmp_path / "run" / "checkpoints")
+    other = config_of("ppo", tmp_path / "other", run={"checkpoint_every": 10_000})
+    train(other, seed=3, display="none")
+    assert differences(tmp_path / "run", tmp_path / "other", last) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("policy", "reward"),
+    [("ppo", "gail"), ("ppo", "rnd"), ("dqn", "pwil"), ("ppo_continuous", "classifier")],
+)
+def test_a_learned_reward_resumes_exactly(
+    policy,
+    reward,
+    number,
+    nursery,
+    files,
+    tmp_path,  # noqa: F811
+):
+    section = fill_paths(REWARDS[reward], files(policy, reward))
+    for name in ("whole", "run"):
+        config = make_config(policy, section, tmp_path / name, camera=uses_camera(reward))
+        config["run"] |= {"checkpoint_every": 48, "log_every": 16, "max_steps": 256}
+        if name == "whole":
+            assert nursery.run(config) == 0
+    stopped = 0
+    for lines in (2, 4, 5):
+        code = nursery.run(config, lines=lines, number=number, exact=True)
+        assert code in (0, -number)  # a signal may come before the handlers are there
+        summary = tmp_path / "run" / "summary.json"
+        stopped += code < 0 or json.loads(summary.read_text())["stop_reason"] == "interrupted"
+    assert stopped
+    assert nursery.run(config, exact=True) == 0
+    assert_same_run(tmp_path / "whole", tmp_path / "run")

@@ -71,18 +71,21 @@ def test_metrics_have_the_names_everybody_knows(tmp_path):
 def test_the_best_checkpoint_is_that_of_the_best_evaluation(tmp_path):
     summary = run("sac", tmp_path / "run", run={"keep": 1})
     lines = {line["step"]: line.get("eval/mean_reward") for line in metrics_of(tmp_path / "run")}
-    _, best = load_checkpoint(tmp_path / "run" / "checkpoints", "best")
-    assert lines[best] == summary["best_eval_return_mean"]
+    _, best = load_checkpoint(tmp_path / "run" / "best")
+    assert best == summary["best_step"]
+    returns = [found for found in lines.values() if found is not None]
+    assert lines[best] == summary["best_eval_return_mean"] == max(returns)
     _, latest = load_checkpoint(tmp_path / "run" / "checkpoints", "latest")
     assert latest == summary["env_steps"]
-    assert checkpoint_steps(tmp_path / "run" / "checkpoints") == sorted({best, latest})
+    _, scheduled = load_checkpoint(tmp_path / "run" / "checkpoints", "scheduled")
+    assert checkpoint_steps(tmp_path / "run" / "checkpoints") == sorted({scheduled, latest})
 
 
 def test_checkpoints_lie_where_the_schedule_says(tmp_path):
     schedule = {"checkpoint_every": 50, "log_every": 70, "max_steps": 200, "keep": 100}
     run("ppo", tmp_path / "run", run=schedule, eval={"every": 90}, collect={"n_step": 30})
-    # Iterations of 30 steps; at 50, 100, … or the first moment after; and at evaluations.
-    assert checkpoint_steps(tmp_path / "run" / "checkpoints") == [60, 90, 120, 150, 180, 210]
+    # Iterations of 30 steps; at 50, 100, … or the first moment after.
+    assert checkpoint_steps(tmp_path / "run" / "checkpoints") == [60, 120, 150, 210]
     lines = metrics_of(tmp_path / "run")
     assert [line["step"] for line in lines] == [90, 150, 180, 210]
     assert [line["step"] for line in lines if "eval/mean_reward" in line] == [90, 180, 210]
@@ -94,7 +97,7 @@ def test_checkpoints_between_which_no_episode_ends_are_told(every, told, tmp_pat
     pace = {"max_steps": 54, "checkpoint_every": every}
     run("ppo", tmp_path / "run", run=pace, collect={"n_step": 27}, eval={"every": 100})
     log = (tmp_path / "run" / "log.txt").read_text()  # of episodes of 10 steps, in 3 environments
-    assert log.count("no episode has ended yet, and each checkpoint breaks them off") == told
+    assert log.count("no episode has ended yet, and each checkpoint truncates them") == told
 
 
 def test_a_folder_that_holds_a_run_is_not_written_to(tmp_path):
