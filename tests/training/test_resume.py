@@ -386,8 +386,8 @@ def test_a_learned_reward_resumes_exactly(
     reward,
     number,
     nursery,
-    files,
-    tmp_path,  # noqa: F811
+    files,  # noqa: F811
+    tmp_path,
 ):
     section = fill_paths(REWARDS[reward], files(policy, reward))
     for name in ("whole", "run"):
