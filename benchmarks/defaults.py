@@ -16,11 +16,13 @@ import json
 import multiprocessing
 import tempfile
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from trials import ROOT, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 RESULTS = ROOT / "benchmarks" / "results" / "defaults"
 PAGE = ROOT / "docs" / "defaults.md"
