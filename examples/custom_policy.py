@@ -39,8 +39,8 @@ class Reinforce(Policy):
     on_policy = True
     defaults = {"collect": {"n_episode": 8}}  # noqa: RUF012
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def build(self) -> None:
+        """Make the network and its optimizer."""
         self.actions = make_actions(self.action_space, "reinforce")
         self.fields = ("obs", *self.actions.fields, "rew", "terminated", "obs_next")
         self.model = self.create_model(ActorCritic)

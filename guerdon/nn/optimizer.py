@@ -1,11 +1,6 @@
-"""One way for every gradient: backward, reduce, clip, step.
+"""Adam with gradient clipping, from a loss to a step in one call."""
 
-Parameters are laid into one vector and their gradients into another, so that zeroing, clipping,
-Adam and (over several processes) the all-reduce are one operation each. For networks of the usual
-size that is several times faster than going parameter by parameter.
-"""
-
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -13,19 +8,19 @@ from torch import Tensor, nn
 
 
 class Optimizer:
-    """Adam on one flat vector of parameters.
+    """Adam, or AdamW with weight decay, with gradient clipping.
 
-    The parameters become views of the vector: move a module to its device before, and never replace
-    its ``.data`` after. `load_state_dict` of a module copies in place, and is fine.
+    The parameters become views of one vector (see `as_vector`): move a module to its device before,
+    and never replace its ``.data`` after. `load_state_dict` of a module copies in place, and is
+    fine.
 
     Args:
-        parameters: What is trained; those without ``requires_grad`` are left out.
-        learning_rate: The step size; can be set later.
-        max_grad_norm: Gradients with a larger norm are scaled down to it.
-        betas: Of Adam.
-        eps: Of Adam.
-        weight_decay: Decoupled, as in AdamW.
-        alone: Whether its losses reach no parameters but these; then none have to be kept out.
+        parameters: What to train; those without ``requires_grad`` are left out.
+        learning_rate: Learning rate; can be set later.
+        max_grad_norm: Maximum norm for gradient clipping, or None.
+        betas: Adam's decay rates of the moments.
+        eps: Term added to Adam's denominator.
+        weight_decay: Decoupled weight decay.
     """
 
     def __init__(
@@ -37,90 +32,65 @@ class Optimizer:
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
-        alone: bool = False,
     ) -> None:
-        self.learning_rate = learning_rate
         self.max_grad_norm = max_grad_norm
-        self.reduce: Callable[[Tensor], None] | None = None
-        """Called with the whole gradient before it is used: the place for an all-reduce."""
-        own = [p for p in parameters if p.requires_grad]
-        self._inputs = None if alone else own
-        self._flat, self._grad = _flatten(own)
-        self._mean = torch.zeros_like(self._flat)
-        self._square = torch.zeros_like(self._flat)
-        self._steps = torch.zeros((), dtype=torch.float32, device=self._flat.device)
-        self._options: dict[str, Any] = {
-            "beta1": betas[0],
-            "beta2": betas[1],
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "amsgrad": False,
-            "maximize": False,
-        }
-        self._adam = torch._fused_adamw_ if weight_decay else torch._fused_adam_
+        self._vector = as_vector([p for p in parameters if p.requires_grad])
+        self._adam = torch.optim.AdamW(
+            [self._vector], learning_rate, betas, eps, weight_decay, fused=True
+        )
+
+    @property
+    def learning_rate(self) -> float:
+        """Learning rate."""
+        return self._adam.param_groups[0]["lr"]  # type: ignore[no-any-return]
+
+    @learning_rate.setter
+    def learning_rate(self, value: float) -> None:
+        self._adam.param_groups[0]["lr"] = value
 
     def step(self, loss: Tensor) -> Tensor | None:
-        """Goes one step down the gradient of a loss; of nobody else's parameters.
+        """Take a step down the gradient of a loss.
 
         Returns:
-            The gradient's norm before clipping, where gradients are clipped.
+            The norm of the gradient before clipping; None without clipping.
         """
-        self._grad.zero_()
-        loss.backward(inputs=self._inputs)  # type: ignore[no-untyped-call]
-        return self.apply()
-
-    @torch.no_grad()
-    def apply(self) -> Tensor | None:
-        """Takes the step for gradients that are already in the parameters' ``.grad``."""
-        grad, norm, divisor = self._grad, None, None
-        if self.reduce is not None:
-            self.reduce(grad)
+        grad, norm = self._vector.grad, None
+        assert grad is not None
+        grad.zero_()
+        loss.backward()  # type: ignore[no-untyped-call]
         if self.max_grad_norm is not None:
-            norm = torch.linalg.vector_norm(grad)
-            divisor = (norm / self.max_grad_norm).clamp_(min=1.0)
-        self._steps.add_(1.0)
-        self._adam(
-            [self._flat], [grad], [self._mean], [self._square], [], [self._steps],
-            lr=self.learning_rate, grad_scale=divisor, **self._options,
-        )  # fmt: skip
+            norm = nn.utils.clip_grad_norm_(self._vector, self.max_grad_norm)
+        self._adam.step()
         return norm
 
     def state_dict(self) -> dict[str, Any]:
-        """What is needed to go on: copies."""
-        return {
-            "mean": self._mean.clone(),
-            "square": self._square.clone(),
-            "steps": self._steps.clone(),
-        }
+        """Copies of Adam's moments and step count."""
+        return {key: value.clone() for key, value in self._adam.state[self._vector].items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on where `state_dict` was taken, with the learning rate that it has itself."""
-        if state["mean"].shape != self._mean.shape:
+        """Load what `state_dict` returned; the learning rate stays as it is."""
+        n_values = state["exp_avg"].numel() if state else self._vector.numel()
+        if n_values != self._vector.numel():
             raise ValueError(
-                f"the optimizer's state is for {state['mean'].numel():,} parameters, "
-                f"but there are {self._mean.numel():,}: the model is not the same"
+                f"the optimizer's state is for {n_values:,} parameters, "
+                f"but there are {self._vector.numel():,}: the model is not the same"
             )
-        self._mean.copy_(state["mean"])
-        self._square.copy_(state["square"])
-        self._steps.copy_(state["steps"])
+        self._adam.state[self._vector] = {
+            key: value.to(self._vector.device, copy=True) for key, value in state.items()
+        }
 
 
-def _flatten(parameters: list[nn.Parameter]) -> tuple[Tensor, Tensor]:
-    """Makes parameters and their gradients views of one vector each."""
+def as_vector(parameters: list[nn.Parameter]) -> nn.Parameter:
+    """Make parameters and their gradients views of one vector each, and return the vector."""
     if not parameters:
         raise ValueError("there are no parameters to train")
     first = parameters[0]
     if any(p.dtype != first.dtype or p.device != first.device for p in parameters):
         raise ValueError("parameters of one optimizer need one dtype and one device")
-    number = sum(p.numel() for p in parameters)
-    flat = torch.empty(number, dtype=first.dtype, device=first.device)
-    grad = torch.zeros_like(flat)
-    start = 0
-    for p in parameters:
-        end = start + p.numel()
-        view = flat[start:end].view(p.shape)
-        view.copy_(p.detach())
-        p.data = view
-        p.grad = grad[start:end].view(p.shape)
-        start = end
-    return flat, grad
+    vector = nn.Parameter(torch.cat([p.detach().flatten() for p in parameters]))
+    vector.grad = torch.zeros_like(vector)
+    sizes = [p.numel() for p in parameters]
+    values, grads = torch.split(vector.data, sizes), torch.split(vector.grad, sizes)
+    for p, value, grad in zip(parameters, values, grads, strict=True):
+        p.data, p.grad = value.view_as(p), grad.view_as(p)
+    return vector

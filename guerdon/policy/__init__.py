@@ -1,4 +1,4 @@
-"""Policies: one file an algorithm."""
+"""Policies, one file per algorithm."""
 
 from guerdon.config.attr_dict import AttrDict
 from guerdon.policy.a2c import A2C

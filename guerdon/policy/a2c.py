@@ -1,4 +1,4 @@
-"""Advantage actor-critic: https://arxiv.org/abs/1602.01783, in step and without threads."""
+"""Synchronous advantage actor-critic: https://arxiv.org/abs/1602.01783."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from guerdon import ops
 from guerdon.nn import ActorCritic
 from guerdon.nn.optimizer import Optimizer
 from guerdon.policy.actions import make_actions
-from guerdon.policy.advantages import half, with_advantages
+from guerdon.policy.advantages import branch, with_advantages
 from guerdon.policy.base import Metrics, Policy, PolicyConfig, register_policy
 
 if TYPE_CHECKING:
@@ -24,22 +24,22 @@ class A2CConfig(PolicyConfig):
     """Options of `a2c`."""
 
     learning_rate: float = Field(default=7e-4, gt=0)
-    """Step size of Adam; 3e-4 to 2e-3."""
+    """Learning rate of Adam; 3e-4 to 2e-3."""
     max_grad_norm: float | None = Field(default=0.5, gt=0)
-    """Larger gradients are scaled down to this norm."""
+    """Maximum norm for gradient clipping."""
     gae_lambda: float = Field(default=1.0, ge=0, le=1)
-    """How far rewards reach into advantages: 0 is one step, 1 all that was collected."""
+    """GAE lambda; 1 uses all collected rewards."""
     value_coefficient: float = Field(default=0.5, ge=0)
-    """Weight of the critic's loss; matters with a shared encoder only, and for clipping."""
+    """Weight of the value loss; matters with a shared encoder only, and for clipping."""
     entropy_coefficient: float = Field(default=0.0, ge=0)
-    """Weight of a bonus for randomness; 0 to 0.02."""
+    """Weight of the entropy bonus; 0 to 0.02."""
     normalize_advantage: bool = False
-    """Whether advantages have mean 0 and variance 1 in every rollout."""
+    """Whether to normalize advantages in every rollout."""
 
 
 @register_policy("a2c")
 class A2C(Policy):
-    """Advantage actor-critic: one step of the policy gradient for every short rollout."""
+    """Advantage actor-critic, for Discrete and Box actions: one optimizer step per rollout."""
 
     Config = A2CConfig
     on_policy = True
@@ -49,35 +49,34 @@ class A2C(Policy):
     }
     target_name = "GAE"
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def build(self) -> None:
+        """Make the actor-critic and its optimizer."""
         self.actions = make_actions(self.action_space, "a2c")
-        self.fields = ("obs", *self.actions.fields, "rew", "terminated", "obs_next")  # type: ignore[misc]
+        self.fields = ("obs", *self.actions.fields, "rew", "terminated", "obs_next")
         self.model = self.create_model(ActorCritic)
         self.optimizers["model"] = Optimizer(
             self.model.parameters(),
             self.config.learning_rate,
             max_grad_norm=self.config.max_grad_norm,
             eps=1e-5,
-            alone=True,
         )
 
-    def forward(self, batch: Batch, state: Any = None) -> Batch:  # noqa: ARG002 - no memory
-        """Draws actions while collecting, and takes the most likely ones while testing."""
-        output = half(self.model, "actor")(self.observation(batch.obs))
+    def forward(self, batch: Batch, state: Any = None) -> Batch:  # noqa: ARG002 - not recurrent
+        """Sample actions while collecting; choose the most likely ones while testing."""
+        output = branch(self.model, "actor")(self.observation(batch.obs))
         return self.actions.act(output, self.generator if self.explores else None)
 
     def log_prob(self, obs: Any, act: Tensor) -> Tensor:
         """See `Policy`."""
-        output = half(self.model, "actor")(self.observation(obs))
+        output = branch(self.model, "actor")(self.observation(obs))
         return self.actions.log_prob(output, act)
 
     def process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> Batch:  # noqa: ARG002
-        """The transitions, with advantages and returns."""
+        """Add advantages and returns."""
         return with_advantages(self, self.model, self.actions, batch)
 
     def learn(self, batch: Batch, **_: Any) -> Metrics:
-        """One step with all rows."""
+        """Take one optimizer step with all rows."""
         config, obs = self.config, batch.obs
         output = self.model(obs.to_dict() if hasattr(obs, "to_dict") else obs)
         log_prob, entropy = self.actions.log_prob_entropy(output, batch.act)
@@ -87,7 +86,7 @@ class A2C(Policy):
         policy = ops.a2c_policy_loss(log_prob, advantage)
         value = ops.a2c_value_loss(output["value"], batch.returns)
         mean_entropy = entropy.mean()
-        # Coefficients are given for the squared error, as everywhere; the operation has half of it.
+        # Coefficients are for the squared error, of which the ops function computes half.
         loss = policy + 2 * config.value_coefficient * value
         self.optimizers["model"].step(loss - config.entropy_coefficient * mean_entropy)
         self.update_normalizer(self.model, obs)

@@ -1,4 +1,4 @@
-"""What actor-critic policies compute of a rollout before they learn from it."""
+"""Advantages of rollouts, and minibatches."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from guerdon.policy.actions import Actions
     from guerdon.policy.base import Policy
 
-CHUNK = 4096  # rows a pass, so that images fit into memory
+CHUNK = 4096  # rows per forward pass, so that images fit into memory
 
 
 @torch.no_grad()
 def with_advantages(policy: Policy, model: Any, actions: Actions, batch: Batch) -> Batch:
-    """The transitions of a rollout, with ``log_prob``, ``value``, ``advantage`` and ``returns``.
+    """The transitions of a rollout as rows, with ``log_prob, value, advantage, returns``.
 
     Log-probabilities and values are those of the current policy. The value of a next observation is
-    that of the following row; only where none follows, and the episode did not terminate, the next
-    observation itself is evaluated.
+    that of the following row; the network evaluates next observations only at the ends of pieces
+    of episodes that did not terminate.
 
     Args:
-        policy: Has the options and the device.
-        model: Computes actor and critic when called, and may compute one of them as ``critic``.
-        actions: The distributions of the model's output.
+        policy: Policy, for its options.
+        model: Actor-critic.
+        actions: The action distributions.
         batch: A rollout [T, B, ...], with the reward resolved.
     """
     obs, obs_next = (flat_rows(policy.observation(batch[key])) for key in ("obs", "obs_next"))
@@ -48,15 +48,15 @@ def with_advantages(policy: Policy, model: Any, actions: Actions, batch: Batch) 
         values.append(output["value"])
     log_prob, value = (x[0] if len(x) == 1 else torch.cat(x) for x in (log_probs, values))
 
-    values_now = spread(value, rows, batch.mask)
+    values_now = scatter_rows(value, rows, batch.mask)
     values_next = torch.zeros_like(values_now)
     values_next[:-1] = values_now[1:]
     ends = (batch.cut & ~batch.terminated & batch.mask).flatten().nonzero().squeeze(-1)
     if len(ends):
-        last = half(model, "critic")(index_rows(obs_next, ends))["value"]
+        last = branch(model, "critic")(index_rows(obs_next, ends))["value"]
         values_next.view(-1)[ends] = last
     advantage = ops.generalized_advantage(
-        rew=batch.rew.float(),  # users may have stored whole numbers
+        rew=batch.rew.float(),  # users may have stored integers
         value=values_now,
         value_next=values_next,
         discount=policy.config.gamma * (~batch.terminated).float(),
@@ -71,12 +71,12 @@ def with_advantages(policy: Policy, model: Any, actions: Actions, batch: Batch) 
 
 
 def valid_rows(mask: Tensor) -> Tensor | None:
-    """The flat indices of transitions; None if all rows are."""
+    """The flat indices of transitions; None if all rows are transitions."""
     return None if bool(mask.all()) else mask.flatten().nonzero().squeeze(-1)
 
 
-def spread(values: Tensor, rows: Tensor | None, mask: Tensor) -> Tensor:
-    """Values of transitions as [T, B]; 0 where there is none."""
+def scatter_rows(values: Tensor, rows: Tensor | None, mask: Tensor) -> Tensor:
+    """Scatter values of the valid rows to [T, B]; 0 elsewhere."""
     if rows is None:
         return values.view(mask.shape)
     full = values.new_zeros(mask.numel())
@@ -87,10 +87,9 @@ def spread(values: Tensor, rows: Tensor | None, mask: Tensor) -> Tensor:
 def minibatches(
     batch: Batch, batch_size: int, generator: torch.Generator
 ) -> Iterator[dict[str, Any]]:
-    """The rows of a batch in random order, in pieces of about one size.
+    """Shuffle the rows of a batch and split them into minibatches of nearly equal size.
 
-    A remainder is spread over the pieces: a last one of a few rows would be a step in a direction
-    of its own.
+    A remainder is spread over the minibatches: a last one of a few rows would give a noisy step.
     """
     n_rows = len(batch.advantage)
     order = torch.randperm(n_rows, generator=generator, device=generator.device)
@@ -100,8 +99,8 @@ def minibatches(
         yield {key: index_rows(leaf, slice(start, end)) for key, leaf in shuffled.items()}
 
 
-def half(model: Any, name: str) -> Any:
-    """What computes one half of an actor-critic: the model itself, where it has no such method."""
+def branch(model: Any, name: str) -> Any:
+    """The method ``actor`` or ``critic`` of an actor-critic; the model itself if it has none."""
     return getattr(model, name, model)
 
 
@@ -116,5 +115,5 @@ def index_rows(obs: Any, rows: Any) -> Any:
     """Rows of observations, by any index."""
     if isinstance(obs, dict | Batch):
         return {key: index_rows(value, rows) for key, value in obs.items()}
-    # Several times as fast as obs[rows] for row numbers.
+    # Several times as fast as obs[rows].
     return obs.index_select(0, rows) if isinstance(rows, Tensor) else obs[rows]

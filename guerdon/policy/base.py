@@ -1,9 +1,10 @@
-"""What a policy is: it acts, and it learns from what is read from a buffer."""
+"""Base class of policies."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from torch import Tensor, nn
@@ -15,21 +16,19 @@ from guerdon.data.batch import Batch
 from guerdon.data.leaves import to_device
 from guerdon.nn import create_model, seeded
 from guerdon.nn.config import ModelConfig
-from guerdon.nn.spaces import seen_parts, seen_space
+from guerdon.nn.spaces import lead_dims, seen_parts, seen_space
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    import numpy as np
-
     from guerdon.nn.optimizer import Optimizer
 
 Metrics = dict[str, Any]
-"""Numbers, or tensors of one number: nobody waits for a device before they are logged."""
+"""Numbers, or tensors of one number, which are copied from the device only when logged."""
 
 
 class Resolver(Protocol):
-    """What a policy needs of a reward: `guerdon.reward.Reward` is one."""
+    """What a policy needs of a reward; see `guerdon.reward.Reward`."""
 
     @property
     def fields(self) -> Sequence[str]:
@@ -42,7 +41,7 @@ class Resolver(Protocol):
         """Return transitions on the learner's device with its reward."""
 
     def view(self, source: Any, device: torch.device) -> Any:
-        """A buffer whose rewards are resolved as they are read."""
+        """A view of a buffer whose rewards are resolved on read."""
 
 
 class PolicyConfig(BaseModel):
@@ -51,22 +50,22 @@ class PolicyConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     type: str = ""
-    """The registered name."""
+    """Registered name."""
     gamma: float = Field(default=0.99, ge=0, le=1)
-    """Discount of future rewards; 0.9 to 0.999."""
+    """Discount factor; 0.9 to 0.999."""
     learning_rate: float = Field(default=3e-4, gt=0)
-    """Step size of Adam; 1e-4 to 3e-3."""
+    """Learning rate of Adam; 1e-4 to 3e-3."""
     anneal: bool = False
-    """Whether the learning rate falls to zero over the run, in a straight line."""
+    """Whether the learning rate falls linearly to zero over the run."""
     max_grad_norm: float | None = Field(default=None, gt=0)
-    """Larger gradients are scaled down to this norm; 0.5 to 10."""
+    """Maximum norm for gradient clipping; 0.5 to 10."""
     model: ModelConfig = ModelConfig()
-    """The networks."""
+    """Networks."""
 
     @field_validator("model", mode="before")
     @classmethod
     def _over_its_defaults(cls, given: Any) -> Any:
-        # What is not said is this policy's default, and not that of all networks.
+        # Options left out take this policy's defaults, not those of ModelConfig.
         if not isinstance(given, dict):
             return given
         default: ModelConfig = cls.model_fields["model"].default
@@ -77,26 +76,28 @@ class Policy(nn.Module):
     """Acts on observations and learns from transitions.
 
     It is in one of three states: *collecting* (``training``, not ``updating``), *updating* (both)
-    and *testing* (neither). Exploration belongs to collecting.
+    and *testing* (neither). It explores only while collecting.
 
     Args:
         config: An instance of its `Config`, or a dictionary for one.
         observation_space: Of one environment.
         action_space: Of one environment.
-        seed: Of its weights and of everything it draws.
-        device: Where it computes.
-        model: A network to use instead of its own: a class or an instance.
+        seed: Random seed for weights and for everything that is sampled.
+        device: Where the networks are.
+        model: A network to use instead of the default one: a class or an instance.
     """
 
     Config: ClassVar[type[PolicyConfig]] = PolicyConfig
     on_policy: ClassVar[bool] = False
-    """Whether it learns from whole rollouts of its newest self, and never from older data."""
+    """Whether it learns from rollouts of the current policy only."""
     defaults: ClassVar[dict[str, dict[str, Any]]] = {}
-    """Its values for other sections (``collect``, ``learn``, ``env``), where nobody says."""
+    """Default values for other sections of the config (``collect``, ``learn``, ``env``)."""
     target_name: ClassVar[str] = "return"
-    """What it computes from rewards, for `guerdon explain`; options may stand in braces."""
-    fields: ClassVar[tuple[str, ...]] = ("obs", "act", "rew", "terminated", "obs_next")
+    """The target it computes from rewards, for `guerdon explain`; may name options in braces."""
+    fields: tuple[str, ...] = ("obs", "act", "rew", "terminated", "obs_next")
     """The fields of a transition that it learns from."""
+    segment_length: int = 1
+    """Consecutive transitions in each sample; more than one for n-step targets."""
 
     def __init__(
         self,
@@ -112,46 +113,65 @@ class Policy(nn.Module):
         if not isinstance(config, PolicyConfig):
             config = validated(self.Config, config, "policy")
         self.config: Any = config
-        self.segment_length = 1
-        """Consecutive transitions in each sample; more than one for n-step targets."""
         model_config = self.config.model
-        self._sees = model_config.keys if isinstance(model_config, ModelConfig) else None
-        self.observation_space = seen_space(observation_space, self._sees)
+        self._keys = model_config.keys if isinstance(model_config, ModelConfig) else None
+        self.observation_space = seen_space(observation_space, self._keys)
         self.action_space = action_space
         self.device = torch.device(device)
         self.seed = seed
         self.custom_model = model
         self.updating = False
         self.updates = 0
-        """How often `update` was called."""
+        """Number of calls of `update`."""
         self.generator = torch.Generator(self.device).manual_seed(seed)
         self.optimizers: dict[str, Optimizer] = {}
-        self._read_for: tuple[Resolver, tuple[str, ...]] | None = None
+        self.build()
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if type(value) in (bool, int, float):  # counters and flags, which change all the time
-            self.__dict__[name] = value
-        else:
-            super().__setattr__(name, value)
+    def build(self) -> None:
+        """Make the networks and optimizers; called at the end of `__init__`."""
 
     # --- acting
 
     def forward(self, batch: Batch, state: Any = None) -> Batch:
-        """Acts.
+        """Choose actions.
 
         Args:
-            batch: ``obs``, with a row for each environment; and their numbers, ``env_ids``, where
-                these are not all.
-            state: What it returned as ``state`` in the step before, if it did.
+            batch: ``obs``, one row per environment; and ``env_ids`` if these are not all
+                environments.
+            state: The ``state`` that the previous call returned, for recurrent policies.
 
         Returns:
-            ``act`` as the environment takes it, a NumPy array; ``state`` if it is recurrent; and
-            ``policy``, whatever should be stored with the transition.
+            ``act``, a NumPy array of actions for the environment; ``state`` of recurrent policies;
+            and ``policy``, what to store with the transitions.
         """
         raise NotImplementedError
 
+    @torch.no_grad()
+    def predict(self, obs: Any, deterministic: bool = True) -> np.ndarray:
+        """Choose actions for one observation or a batch of them.
+
+        Args:
+            obs: An observation of an environment, or several along a new first axis; for a Dict
+                space a dictionary of them.
+            deterministic: Whether to leave out exploration.
+
+        Returns:
+            The action, or the actions along the first axis.
+        """
+        batch = Batch(obs=obs).apply(
+            lambda leaf: leaf if torch.is_tensor(leaf) else np.asarray(leaf)
+        )
+        single = lead_dims(self.observation_space, self.observation(batch.obs)) == 0
+        was_training = self.training
+        self.train(not deterministic)
+        try:
+            act: np.ndarray = self(Batch.stack([batch]) if single else batch).act
+        finally:
+            self.train(was_training)
+        return act[0] if single else act
+
     def random_output(self, batch: Batch, act: np.ndarray, state: Any = None) -> Batch:  # noqa: ARG002
-        """What `forward` would return with these actions, which were drawn at random."""
+        """The output of `forward` for actions that were sampled from the action space."""
         return Batch(act=act)
 
     @property
@@ -165,8 +185,8 @@ class Policy(nn.Module):
         return tensor
 
     def observation(self, obs: Any) -> Any:
-        """Observations as the networks take them: a tensor, or a dictionary of tensors."""
-        return self._tensors(seen_parts(obs, self._sees))
+        """Observations as inputs of the networks: a tensor, or a dictionary of tensors."""
+        return self._tensors(seen_parts(obs, self._keys))
 
     def _tensors(self, obs: Any) -> Any:
         if isinstance(obs, Batch | dict):
@@ -174,7 +194,7 @@ class Policy(nn.Module):
         return to_device(obs, self.device)
 
     def create_model(self, default: Any) -> Any:
-        """Makes the network: the user's where there is one, else the default; from this seed."""
+        """Make the network: the one the user chose, or the default; seeded."""
         if self.config.model.lstm is not None:
             raise ValueError(
                 f"'policy.model.lstm' is set, but {type(self).__name__.lower()} learns from single "
@@ -187,19 +207,19 @@ class Policy(nn.Module):
             ).to(self.device)  # fmt: skip
 
     def create_part(self, kind: Any, **options: Any) -> Any:
-        """Makes a further network, such as a critic, which is never the user's own."""
-        with seeded(self.seed + 1):  # not the weights of the first network again
+        """Make a further network, such as a critic, which the user cannot replace."""
+        with seeded(self.seed + 1):  # other weights than those of the first network
             return kind(self.observation_space, self.action_space, self.config.model, **options).to(
                 self.device
             )
 
     def log_prob(self, obs: Any, act: Tensor) -> Tensor:
-        """The log-probability of actions at observations [B, ...], as the policy is now."""
+        """Log-probabilities [B] of actions at observations [B, ...] under the current policy."""
         raise NotImplementedError
 
     @property
     def has_density(self) -> bool:
-        """Whether it can say how likely an action is: whether it has a `log_prob` of its own."""
+        """Whether it implements `log_prob`."""
         return type(self).log_prob is not Policy.log_prob
 
     # --- learning
@@ -207,7 +227,7 @@ class Policy(nn.Module):
     def make_buffer(
         self, size: int, n_envs: int, seed: int, history: int = 0
     ) -> ReplayBuffer | Rollout:
-        """What it learns from: a rollout on-policy, a replay buffer off-policy.
+        """The storage it learns from: a rollout on-policy, a replay buffer off-policy.
 
         Args:
             size: Number of transitions.
@@ -239,9 +259,12 @@ class Policy(nn.Module):
                 f"the reward of an update is not a {type(reward).__name__}: make it one by "
                 "guerdon.reward.make_reward(model)"
             )
+        fields = self.fields
+        if reward is not None:
+            fields = tuple(dict.fromkeys((*fields, *reward.fields)))
         self.updating = True
         try:
-            batch, indices = self.read(batch_size, source, self._reads(reward))
+            batch, indices = self.read(batch_size, source, fields)
             view: Any = source
             if reward is None:
                 batch = batch.to_device(self.device)
@@ -258,17 +281,10 @@ class Policy(nn.Module):
         self.updates += 1
         return metrics
 
-    def _reads(self, reward: Resolver | None) -> tuple[str, ...]:
-        if reward is None:
-            return self.fields
-        if self._read_for is None or self._read_for[0] is not reward:
-            self._read_for = reward, tuple(dict.fromkeys((*self.fields, *reward.fields)))
-        return self._read_for[1]
-
     def read(
         self, batch_size: int, source: Any, fields: tuple[str, ...]
     ) -> tuple[Batch, np.ndarray]:
-        """What `update` learns from: the batch, and its indices."""
+        """Read what `update` learns from: the batch, and its indices."""
         found: tuple[Batch, np.ndarray]
         if self.on_policy:
             found = source.rollout(fields)
@@ -287,20 +303,20 @@ class Policy(nn.Module):
         return batch
 
     def learn(self, batch: Batch, **options: Any) -> Metrics:
-        """Improves the policy with a batch."""
+        """Take one or more optimizer steps with a batch."""
         raise NotImplementedError
 
     def post_process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> None:
-        """Change the buffer after learning: new priorities, where it has any."""
+        """Change the buffer after learning, for example its priorities."""
 
     def update_normalizer(self, model: Any, obs: Any) -> None:
-        """Lets a model's normaliser of observations see new ones, if it has one that changes."""
+        """Update the running statistics of a model's observation normalizer, if it has any."""
         normalizer = getattr(model, "normalizer", None)
         if normalizer is not None and self.config.model.normalize_obs is True:
             normalizer.update(obs)
 
     def normalize_by(self, obs: Any) -> None:
-        """Gives all its normalisers of observations the statistics of some of them."""
+        """Update all observation normalizers with the statistics of observations."""
         for module in self.modules():
             if isinstance(normalizer := getattr(module, "normalizer", None), nn.Module):
                 normalizer.update(self.observation(obs))  # type: ignore[operator]
@@ -310,7 +326,7 @@ class Policy(nn.Module):
 
         Args:
             env_steps: Transitions collected so far.
-            progress: The share of the run that is done, 0 to 1.
+            progress: Fraction of the run that is done, 0 to 1.
         """
         if self.config.anneal:
             for optimizer in self.optimizers.values():
@@ -319,7 +335,7 @@ class Policy(nn.Module):
     # --- files
 
     def training_state(self) -> dict[str, Any]:
-        """Copies of all it takes to go on exactly: weights, optimizers, generator, counters."""
+        """Copies of everything that an exact resume needs."""
         return {
             "module": {name: value.clone() for name, value in self.state_dict().items()},
             "optimizers": {name: o.state_dict() for name, o in self.optimizers.items()},
@@ -328,7 +344,7 @@ class Policy(nn.Module):
         }
 
     def load_training_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on where `training_state` was taken."""
+        """Load what `training_state` returned."""
         self.load_state_dict(state["module"])
         for name, optimizer in self.optimizers.items():
             optimizer.load_state_dict(state["optimizers"][name])
@@ -337,24 +353,30 @@ class Policy(nn.Module):
 
 
 POLICIES: Registry[type[Policy]] = Registry("policy", "guerdon.policy")
-
-
 register_policy = POLICIES.register
-"""Makes a policy known by a name: as a decorator, or as a call with the class."""
+"""Register a policy under a name: as a decorator, or as a call with the class."""
 
 
 def create_policy(
-    cfg: Mapping[str, Any], observation_space: Any = None, action_space: Any = None, **options: Any
+    cfg: Mapping[str, Any],
+    observation_space: Any = None,
+    action_space: Any = None,
+    *,
+    seed: int = 0,
+    device: str | torch.device = "cpu",
+    model: Any = None,
 ) -> Policy:
-    """Makes the policy that ``cfg["type"]`` names.
+    """Make the policy that ``cfg["type"]`` names.
 
     Args:
         cfg: The config's section ``policy``.
         observation_space: Of one environment.
         action_space: Of one environment.
-        **options: ``seed``, ``device`` and ``model``.
+        seed: See `Policy`.
+        device: See `Policy`.
+        model: See `Policy`.
     """
     if "type" not in cfg:
         raise ValueError(f"a policy's config needs 'type': one of {', '.join(POLICIES.names())}")
     policy = POLICIES.get(cfg["type"])
-    return policy(dict(cfg), observation_space, action_space, **options)
+    return policy(dict(cfg), observation_space, action_space, seed=seed, device=device, model=model)

@@ -1,7 +1,6 @@
 """Deep deterministic policy gradient: https://arxiv.org/abs/1509.02971.
 
-It is TD3 without the three things that TD3 added: one critic, an actor that learns every time, and
-no noise in targets. So it is a set of options, not a second copy.
+TD3 with one critic, an actor update at every step and no target noise.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ class DDPGConfig(TD3Config):
     n_critics: Literal[1] = 1
     """One critic."""
     actor_every: Literal[1] = 1
-    """The actor learns with every update."""
+    """One actor update per critic update."""
     target_noise: Literal[0] = 0
-    """No noise on the next actions in targets."""
+    """No target noise."""
     target_noise_clip: Literal[0] = 0
-    """No noise on the next actions in targets."""
+    """No target noise."""
     exploration_noise: float = Field(default=0.1, ge=0)
-    """Spread of the noise on actions while collecting, as a share of half their range."""
+    """Standard deviation of action noise while collecting, for actions in [-1, 1]."""
 
 
 @register_policy("ddpg")

@@ -1,4 +1,4 @@
-"""Deep Q-learning: https://doi.org/10.1038/nature14236, and what has been added to it."""
+"""Deep Q-learning (https://doi.org/10.1038/nature14236) with its usual extensions."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from guerdon import ops
 from guerdon.data import MixedReplay, PrioritizedReplayBuffer
 from guerdon.data.batch import Batch, from_leaves
-from guerdon.nn import Armor, ModelConfig, QNetwork
+from guerdon.nn import ModelConfig, QNetwork
 from guerdon.nn.optimizer import Optimizer
+from guerdon.nn.target import make_target, update_target
 from guerdon.policy.base import Metrics, Policy, PolicyConfig, register_policy
 from guerdon.policy.targets import with_returns
 
@@ -25,16 +26,16 @@ if TYPE_CHECKING:
 
 
 class EpsilonConfig(BaseModel):
-    """The chance of a random action while collecting."""
+    """Probability of a random action while collecting."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     start: float = Field(default=1.0, ge=0, le=1)
-    """At the first step."""
+    """Initial value."""
     end: float = Field(default=0.05, ge=0, le=1)
-    """In the end; 0.01 to 0.1."""
+    """Final value; 0.01 to 0.1."""
     decay: int = Field(default=10_000, ge=1)
-    """Steps of the environments until it is there; a tenth of the run is usual."""
+    """Environment steps until the final value; a tenth of the run is usual."""
     type: str = Field(default="linear", pattern="^(linear|exp)$")
     """``linear``, or ``exp`` with the decay as time constant."""
 
@@ -43,31 +44,31 @@ class DQNConfig(PolicyConfig):
     """Options of `dqn`."""
 
     learning_rate: float = Field(default=1e-3, gt=0)
-    """Step size of Adam; 1e-4 for images, 1e-3 for small vectors."""
+    """Learning rate of Adam; 1e-4 for images, 1e-3 for small vectors."""
     max_grad_norm: float | None = Field(default=10.0, gt=0)
-    """Larger gradients are scaled down to this norm."""
+    """Maximum norm for gradient clipping."""
     model: ModelConfig = ModelConfig(activation="relu", orthogonal=False)
-    """The network; ``model.dueling`` splits it into value and advantages
+    """Network; ``model.dueling`` splits it into value and advantages
     (https://arxiv.org/abs/1511.06581)."""
     double: bool = True
-    """Whether the network that learns chooses the next action, and the target only values it
+    """Whether the online network selects the next action and the target network evaluates it
     (https://arxiv.org/abs/1509.06461)."""
     n_step: int = Field(default=1, ge=1)
-    """Rewards in a target before the next value; 1 to 5."""
+    """Number of rewards in a target before bootstrapping; 1 to 5."""
     target_update_every: int = Field(default=250, ge=1)
     """Updates between copies to the target network; 10 for small problems, thousands for Atari."""
     tau: float | None = Field(default=None, gt=0, le=1)
-    """Instead of such copies: how much of the way the target network goes at each update."""
+    """Soft update coefficient of the target network; replaces the periodic copies."""
     huber: bool = True
-    """Whether errors above 1 count in proportion and not by their square. That tames outliers, but
-    where values are large against 1, the few ends of episodes are outliers too: then scale the
+    """Whether to use the Huber loss instead of the squared error. It limits outliers, but where
+    values are large against 1, the rare terminal transitions are outliers too: then scale the
     reward, or switch it off."""
     prioritized: bool = False
-    """Whether surprising transitions are read more often (https://arxiv.org/abs/1511.05952)."""
+    """Prioritized experience replay (https://arxiv.org/abs/1511.05952)."""
     alpha: float = Field(default=0.6, ge=0, le=1)
-    """How much more often, if prioritized: 0 is not at all."""
+    """Exponent of priorities, if prioritized: 0 samples uniformly."""
     beta: float = Field(default=0.4, ge=0, le=1)
-    """How much of the bias weights undo at the start, if prioritized; 1 is reached at the end."""
+    """Initial exponent of importance weights, if prioritized; it grows to 1 over the run."""
     epsilon: EpsilonConfig = EpsilonConfig()
     """Exploration."""
 
@@ -83,29 +84,16 @@ class DQN(Policy):
     }
     target_name = "{n_step}-step TD"
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def build(self) -> None:
+        """Make the network, its target and the optimizer."""
         if not isinstance(self.action_space, spaces.Discrete):
             raise ValueError(f"dqn acts in Discrete spaces, not in {self.action_space}")
         config = self.config
-        self._first = int(self.action_space.start)
         self.segment_length = config.n_step
         self.model = self.create_model(QNetwork)
-        self.learner = Armor(self.model)
-        if config.tau is None:
-            self.learner.add_model("target", "assign", {"freq": config.target_update_every})
-        else:
-            self.learner.add_model("target", "momentum", {"theta": config.tau})
-        self.learner.add_plugin("target", "grad", enable_grad=False)
-        self.explorer = Armor(self.model)
-        self.explorer.add_plugin("main", "eps_greedy_sample", generator=self.generator)
-        self.tester = Armor(self.model)
-        self.tester.add_plugin("main", "argmax_sample")
+        self.target = make_target(self.model)
         self.optimizers["model"] = Optimizer(
-            self.model.parameters(),
-            config.learning_rate,
-            max_grad_norm=config.max_grad_norm,
-            alone=True,
+            self.model.parameters(), config.learning_rate, max_grad_norm=config.max_grad_norm
         )
         schedule = config.epsilon
         self._schedule = ops.epsilon_greedy(
@@ -117,24 +105,23 @@ class DQN(Policy):
     def make_buffer(
         self, size: int, n_envs: int, seed: int, history: int = 0
     ) -> ReplayBuffer | Rollout:
-        """See `Policy`; a prioritized one, if that is wanted."""
+        """See `Policy`; with priorities if ``prioritized``."""
         if not self.config.prioritized:
             return super().make_buffer(size, n_envs, seed, history)
         config = self.config
         return PrioritizedReplayBuffer(size, config.alpha, config.beta, n_envs=n_envs, seed=seed)
 
-    def forward(self, batch: Batch, state: Any = None) -> Batch:  # noqa: ARG002 - no memory
-        """Takes the best actions; while collecting, now and then random ones."""
-        obs = self.observation(batch.obs)
-        if self.explores:
-            output = self.explorer.forward(obs, eps=self.epsilon)
+    def forward(self, batch: Batch, state: Any = None) -> Batch:  # noqa: ARG002 - not recurrent
+        """Choose the best actions, epsilon-greedily while collecting."""
+        q_value = self.model(self.observation(batch.obs))["logit"]
+        if self.explores and self.epsilon > 0:
+            act = ops.epsilon_greedy_sample(q_value, self.epsilon, self.generator)
         else:
-            output = self.tester.forward(obs)
-        act = output["action"].numpy(force=True)
-        return from_leaves({"act": act + self._first if self._first else act})
+            act = ops.categorical_mode(q_value)
+        return from_leaves({"act": act.numpy(force=True) + self.action_space.start})
 
     def advance(self, env_steps: int, progress: float) -> None:
-        """Explores less as time goes by, and undoes more of the bias of priorities."""
+        """Update epsilon and the exponent of importance weights."""
         super().advance(env_steps, progress)
         self.epsilon = self._schedule(env_steps)
         self._beta = self.config.beta + (1 - self.config.beta) * min(progress, 1.0)
@@ -149,30 +136,32 @@ class DQN(Policy):
 
     @torch.no_grad()
     def process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> Batch:  # noqa: ARG002
-        """Adds ``target``, what the value of the action should have been."""
+        """Add ``target``: the n-step return, bootstrapped with the target network."""
         rows = with_returns(self, batch)
-        if self._first:
-            rows.act = rows.act - self._first
-        value = self.learner.target_forward(rows.obs_next)["logit"]
+        rows.act = rows.act - int(self.action_space.start)
+        q_next = self.target(rows.obs_next)["logit"]
         if self.config.double:
-            chosen = self.learner.forward(rows.obs_next)["logit"]
-            best = ops.double_q_value(value, chosen)
+            value_next = ops.double_q_value(q_next, self.model(rows.obs_next)["logit"])
         else:
-            best = value.amax(-1)
-        rows.target = torch.addcmul(rows.returns, rows.discount, best)
+            value_next = q_next.amax(-1)
+        rows.target = torch.addcmul(rows.returns, rows.discount, value_next)
         return rows
 
     def learn(self, batch: Batch, **_: Any) -> Metrics:
-        """One step towards the targets."""
-        value = ops.select_action(self.learner.forward(batch.obs)["logit"], batch.act)
-        if self.config.huber:
+        """Take one optimizer step, and update the target network."""
+        config = self.config
+        value = ops.select_action(self.model(batch.obs)["logit"], batch.act)
+        if config.huber:
             loss = ops.huber_loss(value, batch.target, weight=batch.get("weight"))
         else:
             loss = ops.squared_loss(value - batch.target, weight=batch.get("weight"))
         self.optimizers["model"].step(loss)
         self.update_normalizer(self.model, batch.obs)
-        self.learner.target_update()
-        if self.config.prioritized:
+        if config.tau is not None:
+            update_target(self.target, self.model, config.tau)
+        elif (self.updates + 1) % config.target_update_every == 0:
+            update_target(self.target, self.model)
+        if config.prioritized:
             batch.error = value.detach() - batch.target
         return {
             "train/loss": loss.detach(),
@@ -181,15 +170,15 @@ class DQN(Policy):
         }
 
     def post_process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> None:
-        """New priorities."""
+        """Update priorities."""
         if "error" in batch and isinstance(buffer, PrioritizedReplayBuffer | MixedReplay):
             buffer.update_weight(indices, batch.error.abs())
 
     def training_state(self) -> dict[str, Any]:
-        """See `Policy`; and how far its schedules have come."""
+        """See `Policy`; with the values of the schedules."""
         return super().training_state() | {"epsilon": self.epsilon, "beta": self._beta}
 
     def load_training_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on where `training_state` was taken."""
+        """Load what `training_state` returned."""
         super().load_training_state(state)
         self.epsilon, self._beta = state["epsilon"], state["beta"]

@@ -1,7 +1,6 @@
-"""A second value for a bonus, which runs on past the ends of episodes.
+"""A second value function for an intrinsic reward, not cut at the ends of episodes.
 
-Two returns with discounts of their own, as in https://arxiv.org/abs/1810.12894: an end is no reason
-to stop looking for news.
+Two returns with a discount each, as in https://arxiv.org/abs/1810.12894.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from guerdon.nn.models import QNetwork
 from guerdon.ops.returns import backward_scan
-from guerdon.policy.advantages import CHUNK, flat_rows, index_rows, spread, valid_rows
+from guerdon.policy.advantages import CHUNK, flat_rows, index_rows, scatter_rows, valid_rows
 
 if TYPE_CHECKING:
     from guerdon.data.batch import Batch
@@ -23,23 +22,23 @@ if TYPE_CHECKING:
 
 
 class IntrinsicConfig(BaseModel):
-    """Options of the second value."""
+    """Options of the second value function."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     terms: list[str] = Field(min_length=1)
-    """The terms of the reward that it is for. They need the weight 0 in the reward: what is left
-    there is what the first value is for."""
+    """Reward terms that it predicts. Give them the weight 0 in the reward, whose other terms the
+    first value function predicts."""
     gamma: float = Field(default=0.99, ge=0, lt=1)
     """Discount of these terms; 0.99 to 0.999."""
     coefficient: float = Field(default=1.0, ge=0)
-    """Weight of their advantages beside those of the reward; 0.1 to 1."""
+    """Weight of their advantages; 0.1 to 1."""
     episodic: bool = False
-    """Whether their return stops where an episode terminates, as the reward's does."""
+    """Whether their return ends with the episode, as that of the reward does."""
 
 
 class IntrinsicCritic(QNetwork):
-    """A state value with an encoder of its own."""
+    """A state value function with its own encoder."""
 
     def __init__(self, observation_space: Any, _action_space: Any, config: Any) -> None:
         plain = config.model_copy(update={"dueling": False})
@@ -53,11 +52,11 @@ class IntrinsicCritic(QNetwork):
 
 @torch.no_grad()
 def with_intrinsic(policy: Policy, critic: IntrinsicCritic, batch: Batch, rows: Batch) -> Batch:
-    """Add the advantages of the second value, ``intrinsic_value`` and ``intrinsic_returns``.
+    """Add ``intrinsic_value`` and ``intrinsic_returns``, and their advantages to ``advantage``.
 
     Args:
-        policy: Has the options and the device.
-        critic: Computes the second value.
+        policy: Policy, for its options.
+        critic: The second value function.
         batch: A rollout [T, B, ...], with the reward resolved.
         rows: Its transitions, with the advantages of the reward.
     """
@@ -65,14 +64,14 @@ def with_intrinsic(policy: Policy, critic: IntrinsicCritic, batch: Batch, rows: 
     pieces = range(0, len(rows.act), CHUNK)
     known = torch.cat([critic.value(index_rows(rows.obs, slice(i, i + CHUNK))) for i in pieces])
     valid = valid_rows(mask)
-    value = spread(known, valid, mask)
+    value = scatter_rows(known, valid, mask)
     newest = mask & (mask.flip(0).cumsum(0).flip(0) == 1)
     stops = mask & batch.cut if config.episodic else newest
     discount = torch.full_like(value, config.gamma)
     if config.episodic:
         discount = discount * ~batch.terminated
     value_next = torch.zeros_like(value)
-    # The next value is that of the next transition, also where an episode begins with it.
+    # The next value is that of the next transition, even of a new episode.
     value_next[:-1] = backward_scan(value, (~mask).float())[1:]
     ends = stops.flatten().nonzero().squeeze(-1)
     obs_next = flat_rows(policy.observation(batch.obs_next))

@@ -11,7 +11,7 @@ from guerdon import ops
 from guerdon.nn.models import ActorCritic
 from guerdon.nn.optimizer import Optimizer
 from guerdon.policy.actions import make_actions
-from guerdon.policy.advantages import half, minibatches, with_advantages
+from guerdon.policy.advantages import branch, minibatches, with_advantages
 from guerdon.policy.base import Metrics, Policy, PolicyConfig, register_policy
 from guerdon.policy.intrinsic import IntrinsicConfig, IntrinsicCritic, with_intrinsic
 
@@ -28,25 +28,25 @@ class PPOConfig(PolicyConfig):
     """Options of `ppo`."""
 
     learning_rate: float = Field(default=3e-4, gt=0)
-    """Step size of Adam; 1e-4 to 1e-3."""
+    """Learning rate of Adam; 1e-4 to 1e-3."""
     max_grad_norm: float | None = Field(default=0.5, gt=0)
-    """Larger gradients are scaled down to this norm."""
+    """Maximum norm for gradient clipping."""
     gae_lambda: float = Field(default=0.95, ge=0, le=1)
     """GAE lambda; 0.8 to 0.97."""
     clip_range: float = Field(default=0.2, gt=0)
     """Clip range of the probability ratio; 0.1 to 0.3."""
     value_clip_range: float | None = Field(default=None, gt=0)
-    """How far a value may move in one round; seldom of use."""
+    """Clip range of the value function; seldom useful."""
     value_coefficient: float = Field(default=0.5, ge=0)
-    """Weight of the critic's loss; matters with a shared encoder only, and for clipping."""
+    """Weight of the value loss; matters with a shared encoder only, and for clipping."""
     entropy_coefficient: float = Field(default=0.0, ge=0)
-    """Weight of a bonus for randomness; 0 to 0.02."""
+    """Weight of the entropy bonus; 0 to 0.02."""
     normalize_advantage: bool = True
-    """Whether advantages have mean 0 and variance 1 in every minibatch."""
+    """Whether to normalize advantages in every minibatch."""
     target_kl: float | None = Field(default=None, gt=0)
     """Approximate KL divergence at which an iteration stops early; 0.01 to 0.05."""
     intrinsic: IntrinsicConfig | None = None
-    """A second value for terms of the reward that are a bonus, such as `rnd`; none by default."""
+    """A second value function for reward terms that are a bonus, such as `rnd`; none by default."""
 
 
 @register_policy("ppo")
@@ -61,10 +61,10 @@ class PPO(Policy):
     }
     target_name = "GAE"
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def build(self) -> None:
+        """Make the actor-critic and its optimizer."""
         self.actions = make_actions(self.action_space, "ppo")
-        self.fields = ("obs", *self.actions.fields, "rew", "terminated", "obs_next")  # type: ignore[misc]
+        self.fields = ("obs", *self.actions.fields, "rew", "terminated", "obs_next")
         self.model = self.create_model(ActorCritic)
         parameters = [*self.model.parameters()]
         self.intrinsic: Any = None
@@ -76,48 +76,47 @@ class PPO(Policy):
             self.config.learning_rate,
             max_grad_norm=self.config.max_grad_norm,
             eps=1e-5,
-            alone=True,
         )
 
-    def forward(self, batch: Batch, state: Any = None) -> Batch:  # noqa: ARG002 - no memory
-        """Draws actions while collecting, and takes the most likely ones while testing."""
-        output = half(self.model, "actor")(self.observation(batch.obs))
+    def forward(self, batch: Batch, state: Any = None) -> Batch:  # noqa: ARG002 - not recurrent
+        """Sample actions while collecting; choose the most likely ones while testing."""
+        output = branch(self.model, "actor")(self.observation(batch.obs))
         return self.actions.act(output, self.generator if self.explores else None)
 
     def log_prob(self, obs: Any, act: Tensor) -> Tensor:
         """See `Policy`."""
-        output = half(self.model, "actor")(self.observation(obs))
+        output = branch(self.model, "actor")(self.observation(obs))
         return self.actions.log_prob(output, act)
 
     def process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> Batch:  # noqa: ARG002
-        """The transitions, with log-probabilities, values, advantages and returns."""
+        """Add log-probabilities, values, advantages and returns."""
         rows = with_advantages(self, self.model, self.actions, batch)
         if self.intrinsic is None:
             return rows
         return with_intrinsic(self, self.intrinsic, batch, rows)
 
     def learn(self, batch: Batch, batch_size: int = 64, repeat: int = 1, **_: Any) -> Metrics:
-        """Goes over the rows several times, in minibatches.
+        """Take one optimizer step per minibatch, over several epochs.
 
         Args:
             batch: What `process_fn` returned.
-            batch_size: Rows a minibatch.
-            repeat: How many times.
+            batch_size: Rows per minibatch.
+            repeat: Number of epochs.
         """
         losses: list[Tensor] = []
-        drift = torch.zeros(2)
-        passes = 0
-        for passes in range(1, repeat + 1):
-            seen: list[Tensor] = []
+        change = torch.zeros(2)
+        epoch = 0
+        for epoch in range(1, repeat + 1):
+            changes: list[Tensor] = []
             for rows in minibatches(batch, batch_size, self.generator):
                 loss, parts, log_prob = self.loss(rows)
                 self.optimizers["model"].step(loss)
                 losses.append(parts)
-                if passes == repeat or self.config.target_kl is not None:
-                    seen.append(self._kl_and_clip_fraction(log_prob, rows["log_prob"]))
-            if seen:
-                drift = torch.stack(seen).mean(0)
-            if self.config.target_kl is not None and drift[0] > self.config.target_kl:
+                if epoch == repeat or self.config.target_kl is not None:
+                    changes.append(self._kl_and_clip_fraction(log_prob, rows["log_prob"]))
+            if changes:
+                change = torch.stack(changes).mean(0)
+            if self.config.target_kl is not None and change[0] > self.config.target_kl:
                 break
         self.update_normalizer(self.model, batch.obs)
         self.update_normalizer(self.intrinsic, batch.obs)
@@ -126,15 +125,15 @@ class PPO(Policy):
             "train/policy_gradient_loss": policy_loss,
             "train/value_loss": value_loss,
             "train/entropy_loss": -entropy,
-            "train/approx_kl": drift[0],
-            "train/clip_fraction": drift[1],
+            "train/approx_kl": change[0],
+            "train/clip_fraction": change[1],
             "train/explained_variance": ops.explained_variance(batch.value, batch.returns),
-            "train/epochs": passes,
+            "train/epochs": epoch,
             "train/learning_rate": self.optimizers["model"].learning_rate,
         }
 
     def loss(self, rows: Mapping[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
-        """The loss of a minibatch; its parts (policy, value, entropy); the log-probabilities."""
+        """The loss of a minibatch, its parts (policy, value, entropy), and log-probabilities."""
         config = self.config
         output = self.model(rows["obs"])
         log_prob, entropy = self.actions.log_prob_entropy(output, rows["act"])
@@ -154,7 +153,7 @@ class PPO(Policy):
                 config.value_clip_range,
             )
         mean_entropy = entropy.mean()
-        # Coefficients are given for the squared error, as everywhere; the operation has half of it.
+        # Coefficients are for the squared error, of which the ops function computes half.
         loss = policy + 2 * config.value_coefficient * value
         if config.entropy_coefficient:
             loss = loss - config.entropy_coefficient * mean_entropy

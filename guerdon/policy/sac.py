@@ -14,33 +14,34 @@ from torch.nn import functional
 
 from guerdon import ops
 from guerdon.data.batch import Batch
-from guerdon.nn import Armor, GaussianActor, ModelConfig, QCritic, QNetwork
+from guerdon.nn import GaussianActor, ModelConfig, QCritic, QNetwork
 from guerdon.nn.optimizer import Optimizer
+from guerdon.nn.target import frozen, make_target, update_target
 from guerdon.policy.base import Metrics, Policy, PolicyConfig, register_policy
 from guerdon.policy.bounds import Bounds
 from guerdon.policy.targets import with_returns
 
-_EDGE = 0.01  # of all actions on either side of zero; see `squashed_gaussian_log_prob`
+_EDGE = 0.01  # margin of squashed actions from the bounds; see `squashed_gaussian_log_prob`
 
 
 class SACConfig(PolicyConfig):
     """Options of `sac`."""
 
     learning_rate: float = Field(default=3e-4, gt=0)
-    """Step size of Adam, for actor, critics and temperature; 3e-4 to 1e-3."""
+    """Learning rate of Adam, for actor, critics and temperature; 3e-4 to 1e-3."""
     model: ModelConfig = ModelConfig(hidden=[256, 256], activation="relu", orthogonal=False)
     """Actor and critics, which do not share layers."""
     tau: float = Field(default=0.005, gt=0, le=1)
-    """How much of the way target critics go at each update."""
+    """Soft update coefficient of the target critics."""
     n_step: int = Field(default=1, ge=1)
-    """Rewards in a target before the next value."""
+    """Number of rewards in a target before bootstrapping."""
     temperature: Annotated[float, Field(gt=0)] | Literal["auto"] = "auto"
-    """Weight of the entropy; ``auto`` tunes it towards `target_entropy`."""
+    """Entropy coefficient; ``auto`` tunes it towards `target_entropy`."""
     target_entropy: float | None = None
-    """Minus the number of action dimensions by default; for Discrete actions a share of the
-    largest entropy, see `target_entropy_share`."""
+    """Target entropy; by default minus the number of action dimensions, for Discrete actions a
+    share of the maximum entropy, see `target_entropy_share`."""
     target_entropy_share: float = Field(default=0.5, gt=0, lt=1)
-    """For Discrete actions: this share of log(number of actions); 0.3 to 0.98."""
+    """Target entropy of Discrete actions, as a share of log(number of actions); 0.3 to 0.98."""
 
 
 @register_policy("sac")
@@ -55,23 +56,18 @@ class SAC(Policy):
     }
     target_name = "{n_step}-step soft TD"
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def build(self) -> None:
+        """Make actor, critics, their target, the temperature and the optimizers."""
         config = self.config
         self.segment_length = config.n_step
         self.discrete = isinstance(self.action_space, spaces.Discrete)
         self.bounds = None if self.discrete else Bounds(self.action_space, "sac", self.device)
         self.actor = self.create_model(QNetwork if self.discrete else GaussianActor)
         self.critic = self.create_part(QCritic)
-        self.learner = Armor(self.critic)
-        self.learner.add_model(
-            "target", update_type="momentum", update_kwargs={"theta": config.tau}
-        )
-        for name in ("actor", "critic"):
+        self.critic_target = make_target(self.critic)
+        for name, model in (("actor", self.actor), ("critic", self.critic)):
             self.optimizers[name] = Optimizer(
-                getattr(self, name).parameters(),
-                config.learning_rate,
-                max_grad_norm=config.max_grad_norm,
+                model.parameters(), config.learning_rate, max_grad_norm=config.max_grad_norm
             )
         start = 1.0 if config.temperature == "auto" else config.temperature
         self.log_temperature = nn.Parameter(torch.tensor(math.log(start), device=self.device))
@@ -96,8 +92,8 @@ class SAC(Policy):
         mu, log_std, unit = (part.flatten(1) for part in parts)
         return ops.squashed_gaussian_log_prob(mu, log_std, unit, _EDGE)
 
-    def forward(self, batch: Batch, state: Any = None) -> Batch:  # noqa: ARG002 - no memory
-        """Draws actions while collecting, and takes the most likely ones while testing."""
+    def forward(self, batch: Batch, state: Any = None) -> Batch:  # noqa: ARG002 - not recurrent
+        """Sample actions while collecting; choose the most likely ones while testing."""
         output = self.actor(self.observation(batch.obs))
         if self.bounds is None:
             logit = output["logit"]
@@ -115,23 +111,24 @@ class SAC(Policy):
 
     @torch.no_grad()
     def process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> Batch:  # noqa: ARG002
-        """Adds ``target``: the reward, and the soft value of what the policy would do next."""
+        """Add ``target``: the n-step return, bootstrapped with the soft value."""
         rows = with_returns(self, batch)
         temperature = self.log_temperature.exp()
         if self.bounds is None:
             rows.act = rows.act - int(self.action_space.start)
-            q_value = self.learner.target_forward(rows.obs_next)["q_value"].amin(0)
+            q_value = self.critic_target(rows.obs_next)["q_value"].amin(0)
             log_prob = functional.log_softmax(self.actor(rows.obs_next)["logit"], -1)
-            value = (log_prob.exp() * (q_value - temperature * log_prob)).sum(-1)
+            value_next = (log_prob.exp() * (q_value - temperature * log_prob)).sum(-1)
         else:
             rows.act = self.bounds.to_unit(rows.act)
             act, log_prob = self._sample(rows.obs_next)
-            q_value = self.learner.target_forward(rows.obs_next, act=act)["q_value"].amin(0)
-            value = q_value - temperature * log_prob
-        rows.target = torch.addcmul(rows.returns, rows.discount, value)
+            q_value = self.critic_target(rows.obs_next, act)["q_value"].amin(0)
+            value_next = q_value - temperature * log_prob
+        rows.target = torch.addcmul(rows.returns, rows.discount, value_next)
         return rows
 
     def _sample(self, obs: Any) -> tuple[Tensor, Tensor]:
+        """Sample actions in [-1, 1], with their log-probabilities [B]."""
         output = self.actor(obs)
         mu, log_std = output["mu"], output["log_std"]
         act, log_prob = ops.squashed_gaussian_sample(
@@ -140,19 +137,20 @@ class SAC(Policy):
         return act.view_as(mu), log_prob
 
     def learn(self, batch: Batch, **_: Any) -> Metrics:
-        """One step of the critics, the actor and the temperature."""
+        """Update the critics, the actor, the temperature and the target critics."""
         if self.bounds is None:
             q_value = ops.select_action(self.critic(batch.obs)["q_value"], batch.act.expand(2, -1))
         else:
             q_value = self.critic(batch.obs, batch.act)["q_value"]
         critic_loss = 0.5 * (q_value - batch.target).square().sum(0).mean()
         self.optimizers["critic"].step(critic_loss)
-        actor_loss, entropy = self._actor_loss(batch.obs)
-        self.optimizers["actor"].step(actor_loss)
+        with frozen(self.critic):
+            actor_loss, entropy = self._actor_loss(batch.obs)
+            self.optimizers["actor"].step(actor_loss)
         if "temperature" in self.optimizers:
             gap = entropy - self.target_entropy
             self.optimizers["temperature"].step(self.log_temperature * gap)
-        self.learner.target_update()
+        update_target(self.critic_target, self.critic, self.config.tau)
         for model in (self.actor, self.critic):
             self.update_normalizer(model, batch.obs)
         return {
@@ -163,12 +161,11 @@ class SAC(Policy):
         }
 
     def _actor_loss(self, obs: Any) -> tuple[Tensor, Tensor]:
-        """How far actions are from the best soft value; and the policy's entropy."""
+        """The soft policy loss, and the policy's entropy."""
         temperature = self.log_temperature.detach().exp()
         if self.bounds is None:
             log_prob = functional.log_softmax(self.actor(obs)["logit"], -1)
-            with torch.no_grad():
-                q_value = self.critic(obs)["q_value"].amin(0)
+            q_value = self.critic(obs)["q_value"].amin(0)
             loss = (log_prob.exp() * (temperature * log_prob - q_value)).sum(-1).mean()
             return loss, -(log_prob.detach().exp() * log_prob.detach()).sum(-1).mean()
         act, log_prob = self._sample(obs)

@@ -1,4 +1,4 @@
-"""The part of off-policy targets that needs no network."""
+"""n-step returns of sampled transitions."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ if TYPE_CHECKING:
 
 
 def with_returns(policy: Policy, batch: Batch) -> Batch:
-    """Transitions with ``returns`` and ``discount``.
+    """Sampled transitions as rows, with ``returns`` and ``discount``.
 
     The target of a row is ``returns + discount * value(obs_next)``. Segments [n, B] become rows
-    [B]: the first observation and action, the discounted rewards until the end of the segment, and
-    the last next observation.
+    [B]: the first observation and action, the n-step return, and the last next observation.
     """
     obs, obs_next = policy.observation(batch.obs), policy.observation(batch.obs_next)
     discount = policy.config.gamma * (~batch.terminated).float()
     rows = {"obs": obs, "act": batch.act, "obs_next": obs_next}
-    rew = batch.rew.float()  # users may have stored whole numbers
+    rew = batch.rew.float()  # users may have stored integers
     rows |= {"returns": rew, "discount": discount}
     if rew.ndim == 2:
         returns, discounts, last = ops.multistep_return(rew, discount, batch.mask)

@@ -101,7 +101,7 @@ class Refit(TrainedReward):
         """See `TrainedReward`."""
         rate = self.config.learning_rate
         parameters = self.network.parameters()
-        return Optimizer(parameters, rate, max_grad_norm=1.0, weight_decay=0.01, alone=True)
+        return Optimizer(parameters, rate, max_grad_norm=1.0, weight_decay=0.01)
 
     @torch.no_grad()
     def rejects(self, images: Mapping[str, torch.Tensor]) -> torch.Tensor:

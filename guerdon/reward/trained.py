@@ -87,7 +87,6 @@ class TrainedReward(RewardModel):
             self.network.parameters(),
             self.config.learning_rate,
             weight_decay=getattr(self.config, "weight_decay", 0.0),
-            alone=True,
         )
 
     def step(self) -> Metrics:

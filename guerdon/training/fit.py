@@ -266,7 +266,6 @@ class _Learner:
             betas=optim.betas,
             eps=optim.eps,
             weight_decay=optim.weight_decay,
-            alone=True,
         )
         self.batches = balanced_batches(
             rows, labels, config.reward.global_batch_size, self.generator

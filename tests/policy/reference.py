@@ -97,7 +97,7 @@ def _advantages(
 
 
 def _dqn(policy: Any, obs_next: torch.Tensor) -> torch.Tensor:
-    target = policy.learner.target_model(obs_next)["logit"]
+    target = policy.target(obs_next)["logit"]
     if not policy.config.double:
         return target.max(-1).values
     chosen = policy.model(obs_next)["logit"].argmax(-1)
@@ -106,19 +106,19 @@ def _dqn(policy: Any, obs_next: torch.Tensor) -> torch.Tensor:
 
 def _td3(policy: Any, obs_next: torch.Tensor) -> torch.Tensor:
     config = policy.config
-    act = policy.actor_learner.target_model(obs_next)["action"]
+    act = policy.actor_target(obs_next)["action"]
     if config.target_noise:
         noise = torch.empty_like(act).normal_(generator=policy.generator) * config.target_noise
         bound = config.target_noise_clip
         act = (act + noise.clamp(-bound, bound)).clamp(-1, 1)
-    return policy.critic_learner.target_model(obs_next, act)["q_value"].min(0).values
+    return policy.critic_target(obs_next, act)["q_value"].min(0).values
 
 
 def _sac(policy: Any, obs_next: torch.Tensor) -> torch.Tensor:
     temperature = policy.log_temperature.exp()
     output = policy.actor(obs_next)
     if "logit" in output:
-        q_value = policy.learner.target_model(obs_next)["q_value"].min(0).values
+        q_value = policy.critic_target(obs_next)["q_value"].min(0).values
         choice = distributions.Categorical(logits=output["logit"])
         return (choice.probs * q_value).sum(-1) + temperature * choice.entropy()
     mu, std = output["mu"].double(), output["log_std"].double().exp()
@@ -127,7 +127,7 @@ def _sac(policy: Any, obs_next: torch.Tensor) -> torch.Tensor:
         distributions.Normal(mu, std), distributions.TanhTransform()
     )
     act = torch.tanh(raw)
-    q_value = policy.learner.target_model(obs_next, act.float())["q_value"].min(0).values
+    q_value = policy.critic_target(obs_next, act.float())["q_value"].min(0).values
     return q_value - temperature * squashed.log_prob(act).sum(-1)
 
 

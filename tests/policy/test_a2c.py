@@ -24,7 +24,7 @@ def test_returns_reach_to_the_end_of_what_was_collected():
 def test_it_takes_one_step_with_all_rows():
     policy = make()
     policy.update(4, collected(policy, CASES["a2c"]), repeat=3)
-    assert float(policy.optimizers["model"].state_dict()["steps"]) == 1.0
+    assert float(policy.optimizers["model"].state_dict()["step"]) == 1.0
 
 
 def test_its_numbers_are_those_of_the_rows():

@@ -4,7 +4,7 @@ import torch
 
 from guerdon.data.batch import Batch
 from guerdon.policy import advantages, create_policy
-from guerdon.policy.advantages import half, index_rows, minibatches
+from guerdon.policy.advantages import branch, index_rows, minibatches
 from tests.policy.cases import CASES, collected, make_policy, spaces_of, warmed_up
 from tests.policy.hand import GAMMA, answer, five_steps, processed
 
@@ -144,5 +144,5 @@ def test_a_model_without_halves_is_called_as_a_whole():
         pass
 
     whole, policy = Whole(), create_policy({"type": "ppo"}, *BOTH["ppo"])
-    assert half(whole, "critic") is whole
-    assert half(policy.model, "critic") == policy.model.critic
+    assert branch(whole, "critic") is whole
+    assert branch(policy.model, "critic") == policy.model.critic

@@ -17,7 +17,7 @@ def make(**options):
 @pytest.mark.parametrize("n_step", TARGETS)
 def test_terminated_stops_the_bootstrap_and_truncated_does_not(n_step):
     policy = make(n_step=n_step)
-    answer(policy.critic_learner.target_model, "ensemble.bias_1", 10.0)
+    answer(policy.critic_target, "ensemble.bias_1", 10.0)
     assert processed(policy, five_steps(policy)).target.tolist() == TARGETS[n_step]
 
 
@@ -39,7 +39,7 @@ def test_actor_and_targets_move_every_time():
         before = weights(policy)
         policy.update(16, buffer)
         changed = {n for n, v in weights(policy).items() if not np.array_equal(v, before[n])}
-        for part in ("actor.", "critic.", "actor_learner.target", "critic_learner.target"):
+        for part in ("actor.", "critic.", "actor_target.", "critic_target."):
             assert any(name.startswith(part) for name in changed), part
 
 

@@ -17,7 +17,7 @@ def make(**options):
 
 
 def networks(policy):
-    return policy.model, policy.learner.target_model
+    return policy.model, policy.target
 
 
 @pytest.mark.parametrize("prioritized", [False, True])
@@ -34,7 +34,7 @@ def test_terminated_stops_the_bootstrap_and_truncated_does_not(n_step, double, p
 def test_double_lets_the_network_choose_and_the_target_value(double, value):
     policy = make(double=double)
     answer(policy.model, "head.linear.bias", 1.0, 0.0)
-    answer(policy.learner.target_model, "head.linear.bias", 2.0, 8.0)
+    answer(policy.target, "head.linear.bias", 2.0, 8.0)
     target = processed(policy, five_steps(policy)).target
     assert target[0] == 1.0 + GAMMA * value
 
@@ -47,7 +47,7 @@ def test_dueling_gives_the_network_a_dueling_head():
 def test_the_target_is_copied_every_so_many_updates():
     policy = make(target_update_every=3)
     buffer = collected(policy, CASES["dqn"])
-    start = policy.learner.target_model.state_dict()["head.linear.weight"].clone()
+    start = policy.target.state_dict()["head.linear.weight"].clone()
     for update in range(1, 7):
         policy.update(16, buffer)
         weight, target = (net.state_dict()["head.linear.weight"] for net in networks(policy))
@@ -145,9 +145,7 @@ def test_networks_begin_as_copies():
     policy = make_policy(CASES["dqn"])
     state = weights(policy)
     for name in policy.model.state_dict():
-        np.testing.assert_array_equal(
-            state[f"model.{name}"], state[f"learner.target_model.{name}"], err_msg=name
-        )
+        np.testing.assert_array_equal(state[f"model.{name}"], state[f"target.{name}"], err_msg=name)
 
 
 def test_a_soft_target_goes_the_share_tau_of_the_way_at_every_update():
@@ -156,6 +154,6 @@ def test_a_soft_target_goes_the_share_tau_of_the_way_at_every_update():
     policy.update(16, buffer)
     after, tau = weights(policy), policy.config.tau
     for name in policy.model.state_dict():
-        target = f"learner.target_model.{name}"
+        target = f"target.{name}"
         expected = before[target] + tau * (after[f"model.{name}"] - before[target])
         np.testing.assert_allclose(after[target], expected, rtol=1e-5, atol=1e-7)

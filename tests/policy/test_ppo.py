@@ -18,7 +18,7 @@ def make(where=DISCRETE, **options):
 
 
 def steps_taken(policy):
-    return float(policy.optimizers["model"].state_dict()["steps"])
+    return float(policy.optimizers["model"].state_dict()["step"])
 
 
 def rows(policy, old, advantage, returns=(0.0, 0.0), value=(0.0, 0.0)):

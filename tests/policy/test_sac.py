@@ -25,14 +25,14 @@ def make(where, **options):
 def test_terminated_stops_the_bootstrap_and_truncated_does_not(n_step, where):
     policy = make(where, n_step=n_step, temperature=1e-12)
     biases = (10.0, 30.0) if where is BOX else (10.0, 10.0, 30.0, 30.0)
-    answer(policy.learner.target_model, "ensemble.bias_1", *biases)
+    answer(policy.critic_target, "ensemble.bias_1", *biases)
     target = processed(policy, five_steps(policy)).target
     assert target.tolist() == pytest.approx(TARGETS[n_step])
 
 
 def test_the_next_value_has_the_entropy_of_two_equal_actions():
     policy = make(DISCRETE, temperature=3.0)
-    answer(policy.learner.target_model, "ensemble.bias_1", 10.0)
+    answer(policy.critic_target, "ensemble.bias_1", 10.0)
     answer(policy.actor, "head.linear.bias", 0.0)
     target = processed(policy, five_steps(policy)).target
     assert float(target[0]) == pytest.approx(1.0 + GAMMA * (10.0 + 3.0 * math.log(2)))
@@ -41,7 +41,7 @@ def test_the_next_value_has_the_entropy_of_two_equal_actions():
 
 def test_the_next_value_is_a_mean_over_discrete_actions():
     policy = make(DISCRETE, temperature=1e-12)
-    answer(policy.learner.target_model, "ensemble.bias_1", 0.0, 8.0, 4.0, 6.0)
+    answer(policy.critic_target, "ensemble.bias_1", 0.0, 8.0, 4.0, 6.0)
     answer(policy.actor, "head.linear.bias", 0.0, math.log(3))  # chances of 1/4 and 3/4
     target = processed(policy, five_steps(policy)).target
     # The least of the two critics is taken action by action: 0 and 6.
@@ -50,7 +50,7 @@ def test_the_next_value_is_a_mean_over_discrete_actions():
 
 def test_the_next_value_has_the_entropy_of_the_drawn_action():
     policy = make(BOX, temperature=2.0)
-    answer(policy.learner.target_model, "ensemble.bias_1", 10.0)
+    answer(policy.critic_target, "ensemble.bias_1", 10.0)
     answer(policy.actor, "head.linear.bias", 0.0, -5.0)  # mean 0, standard deviation e^-5
     batch = five_steps(policy)
     target = torch.stack([processed(policy, batch).target[0] for _ in range(400)])
@@ -100,7 +100,7 @@ def test_targets_go_the_share_tau_of_the_way_at_every_update(where):
     policy.update(16, buffer)
     after, tau = weights(policy), policy.config.tau
     for name in policy.critic.state_dict():
-        target = f"learner.target_model.{name}"
+        target = f"critic_target.{name}"
         expected = before[target] + tau * (after[f"critic.{name}"] - before[target])
         np.testing.assert_allclose(after[target], expected, rtol=1e-5, atol=1e-7)
 

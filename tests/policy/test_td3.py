@@ -20,7 +20,7 @@ def make(**options):
 def test_terminated_stops_the_bootstrap_and_truncated_does_not(n_step):
     policy = make(n_step=n_step)
     # The second critic hopes for more, but the least counts.
-    answer(policy.critic_learner.target_model, "ensemble.bias_1", 10.0, 30.0)
+    answer(policy.critic_target, "ensemble.bias_1", 10.0, 30.0)
     assert processed(policy, five_steps(policy)).target.tolist() == TARGETS[n_step]
 
 
@@ -37,12 +37,10 @@ def test_actions_are_learned_from_between_minus_one_and_one():
 
 def test_noise_on_next_actions_is_bounded():
     policy = make(target_noise=100.0, target_noise_clip=0.25)
-    answer(policy.actor_learner.target_model, "head.linear.bias", 0.0)
+    answer(policy.actor_target, "head.linear.bias", 0.0)
     seen = []
-    target = policy.critic_learner.target_model
-    target.register_forward_pre_hook(
-        lambda _, __, kwargs: seen.append(kwargs["act"]), with_kwargs=True
-    )
+    target = policy.critic_target
+    target.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[1]))
     processed(policy, five_steps(policy))
     assert seen[0].abs().flatten().tolist() == [0.25] * 5
 
@@ -50,9 +48,7 @@ def test_noise_on_next_actions_is_bounded():
 def test_next_actions_stay_within_bounds_with_noise():
     policy = make(target_noise=100.0, target_noise_clip=5.0)
     seen = []
-    policy.critic_learner.target_model.register_forward_pre_hook(
-        lambda _, __, kwargs: seen.append(kwargs["act"]), with_kwargs=True
-    )
+    policy.critic_target.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[1]))
     processed(policy, five_steps(policy))
     assert seen[0].abs().max() == 1.0
 
@@ -68,7 +64,7 @@ def test_the_actor_and_the_targets_move_every_second_time():
         moves = update % 2 == 0
         assert any(name.startswith("critic.") for name in changed)
         assert any(name.startswith("actor.") for name in changed) is moves
-        assert any("target_model" in name for name in changed) is moves
+        assert any("_target." in name for name in changed) is moves
         assert ("train/actor_loss" in metrics) is moves
 
 
@@ -79,7 +75,7 @@ def test_targets_go_the_share_tau_of_the_way():
     after, tau = weights(policy), policy.config.tau
     for part in ("actor", "critic"):
         for name in getattr(policy, part).state_dict():
-            target = f"{part}_learner.target_model.{name}"
+            target = f"{part}_target.{name}"
             expected = before[target] + tau * (after[f"{part}.{name}"] - before[target])
             np.testing.assert_allclose(after[target], expected, rtol=1e-5, atol=1e-7)
 

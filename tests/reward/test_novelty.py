@@ -193,7 +193,7 @@ def test_number_and_size_of_gradient_steps(options, steps, rows):
     model = make("rnd", **options)
     feed(model, rollout())
     model.train()
-    assert (model.optimizer.state_dict()["steps"], model.minibatch_size) == (steps, rows)
+    assert (model.optimizer.state_dict()["step"], model.minibatch_size) == (steps, rows)
     assert model.train() is None
 
 
