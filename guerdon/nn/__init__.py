@@ -1,7 +1,5 @@
-"""Networks, and their life at run time."""
+"""Networks."""
 
-from guerdon.nn.armor import Armor
-from guerdon.nn.armor_plugins import Plugin, register_plugin
 from guerdon.nn.config import ModelConfig
 from guerdon.nn.convolution import ImageEncoder, make_image_encoder
 from guerdon.nn.critics import EnsembleMLP, QCritic
@@ -37,7 +35,6 @@ __all__ = [
     "MLP",
     "MODELS",
     "ActorCritic",
-    "Armor",
     "CompositeNormalizer",
     "ContinuousHead",
     "ConvDiscreteNet",
@@ -55,7 +52,6 @@ __all__ = [
     "Model",
     "ModelConfig",
     "ObservationNormalizer",
-    "Plugin",
     "QCritic",
     "QNetwork",
     "QuantileHead",
@@ -66,6 +62,5 @@ __all__ = [
     "make_normalizer",
     "orthogonal_",
     "register_model",
-    "register_plugin",
     "seeded",
 ]

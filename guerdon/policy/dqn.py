@@ -9,9 +9,10 @@ from gymnasium import spaces
 from pydantic import BaseModel, ConfigDict, Field
 
 from guerdon import ops
+from guerdon.compat.nervex.armor import Armor
 from guerdon.data import MixedReplay, PrioritizedReplayBuffer
 from guerdon.data.batch import Batch, from_leaves
-from guerdon.nn import Armor, ModelConfig, QNetwork
+from guerdon.nn import ModelConfig, QNetwork
 from guerdon.nn.optimizer import Optimizer
 from guerdon.policy.base import Metrics, Policy, PolicyConfig, register_policy
 from guerdon.policy.targets import with_returns

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from guerdon import ops
+from guerdon.compat.nervex.armor import Armor
 from guerdon.data.batch import Batch
-from guerdon.nn import Armor, GaussianActor, ModelConfig, QCritic, QNetwork
+from guerdon.nn import GaussianActor, ModelConfig, QCritic, QNetwork
 from guerdon.nn.optimizer import Optimizer
 from guerdon.policy.base import Metrics, Policy, PolicyConfig, register_policy
 from guerdon.policy.bounds import Bounds

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from pydantic import Field
 
+from guerdon.compat.nervex.armor import Armor
 from guerdon.data.batch import Batch
-from guerdon.nn import Armor, DeterministicActor, ModelConfig, QCritic
+from guerdon.nn import DeterministicActor, ModelConfig, QCritic
 from guerdon.nn.optimizer import Optimizer
 from guerdon.policy.base import Metrics, Policy, PolicyConfig, register_policy
 from guerdon.policy.bounds import Bounds

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from guerdon.policy.samples import Transition
+    from guerdon.compat.nervex.samples import Transition
 
 
 class Adder:

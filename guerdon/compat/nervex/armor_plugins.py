@@ -30,7 +30,7 @@ class Plugin:
         """Forgets what was kept between calls."""
 
 
-PLUGINS: Registry[type[Plugin]] = Registry("plugin", "guerdon.nn")
+PLUGINS: Registry[type[Plugin]] = Registry("plugin", "guerdon.compat.nervex.armor_plugins")
 
 
 def register_plugin(name: str, plugin: type[Plugin] | None = None) -> Any:

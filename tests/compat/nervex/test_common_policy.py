@@ -10,13 +10,13 @@ from gymnasium import spaces
 from torch import nn
 
 from guerdon.collect import Collector
+from guerdon.compat.nervex import Armor, AttrDict, CommonPolicy
 from guerdon.data import Batch, ReplayBuffer
 from guerdon.envs import make_vec
-from guerdon.nn import ActorCritic, Armor, FCDiscreteNet, ModelConfig
-from guerdon.policy import AttrDict, CommonPolicy
+from guerdon.nn import ActorCritic, FCDiscreteNet, ModelConfig
 from guerdon.reward import make_reward
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "tutorial_dqn.py"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "tutorial_dqn.py"
 NUMBER = spaces.Box(-np.inf, np.inf, (1,), np.float32)
 TWO = spaces.Discrete(2)
 

@@ -11,18 +11,10 @@ from gymnasium import spaces
 from pydantic import ConfigDict, Field, field_validator
 from torch import Tensor, nn
 
-from guerdon.config.attr_dict import AttrDict
-from guerdon.data import MixedReplay, PrioritizedReplayBuffer
-from guerdon.data.batch import Batch, from_leaves
-from guerdon.data.leaves import to_numpy
-from guerdon.nn import Armor, seeded
-from guerdon.nn.armor_plugins import Sampler
-from guerdon.nn.optimizer import Optimizer
-from guerdon.nn.registry import find_model
-from guerdon.policy.base import Metrics, Policy, PolicyConfig, Resolver
-from guerdon.policy.bounds import Bounds
-from guerdon.policy.common_hooks import CommonHooks
-from guerdon.policy.samples import (
+from guerdon.compat.nervex.armor import Armor
+from guerdon.compat.nervex.armor_plugins import Sampler
+from guerdon.compat.nervex.common_hooks import CommonHooks
+from guerdon.compat.nervex.samples import (
     Timestep,
     Transition,
     Watched,
@@ -32,6 +24,15 @@ from guerdon.policy.samples import (
     stack,
     trajectories,
 )
+from guerdon.config.attr_dict import AttrDict
+from guerdon.data import MixedReplay, PrioritizedReplayBuffer
+from guerdon.data.batch import Batch, from_leaves
+from guerdon.data.leaves import to_numpy
+from guerdon.nn import seeded
+from guerdon.nn.optimizer import Optimizer
+from guerdon.nn.registry import find_model
+from guerdon.policy.base import Metrics, Policy, PolicyConfig, Resolver
+from guerdon.policy.bounds import Bounds
 
 if TYPE_CHECKING:
     from collections import deque

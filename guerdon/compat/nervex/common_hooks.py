@@ -8,15 +8,16 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from guerdon.nn import Armor, DeterministicActor, ModelConfig, QNetwork, create_model
-from guerdon.policy.adder import Adder
+from guerdon.compat.nervex.adder import Adder
+from guerdon.compat.nervex.armor import Armor
+from guerdon.nn import DeterministicActor, ModelConfig, QNetwork, create_model
 
 if TYPE_CHECKING:
     from collections import deque
     from collections.abc import Collection, Mapping
 
+    from guerdon.compat.nervex.samples import Timestep, Transition
     from guerdon.config.attr_dict import AttrDict
-    from guerdon.policy.samples import Timestep, Transition
 
 
 class CommonHooks:

@@ -8,8 +8,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from guerdon.compat.nervex.armor_plugins import PLUGINS, Plugin
 from guerdon.nn.adapter import Adapted
-from guerdon.nn.armor_plugins import PLUGINS, Plugin
 from guerdon.nn.critics import QCritic
 from guerdon.nn.models import Model
 
