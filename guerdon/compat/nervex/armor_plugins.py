@@ -1,4 +1,4 @@
-"""What an `Armor` adds to a model's call."""
+"""Plugins of `Armor`: what it adds to the call of a model."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from guerdon import ops
+from guerdon.compat.nervex.samples import row, stack
 from guerdon.config.registry import Registry
 
 Call = Callable[..., Any]
@@ -14,27 +15,27 @@ Range = tuple[float, float]
 
 
 class Plugin:
-    """One layer around a model's call. As it is, it changes nothing."""
+    """One layer around the call of a model. The base class changes nothing."""
 
     def forward(self, call: Call, data: Any, **kwargs: Any) -> Any:
-        """The output for `data`.
+        """Return the output for `data`.
 
         Args:
-            call: What is inside: the next plugin, or the model.
+            call: The next plugin, or the model.
             data: What was given to the armor.
-            **kwargs: What else was given; pass on what is not this plugin's own.
+            **kwargs: What else was given; pass on what this plugin does not use.
         """
         return call(data, **kwargs)
 
     def reset(self, **kwargs: Any) -> None:
-        """Forgets what was kept between calls."""
+        """Drop what is kept between calls; ``data_id`` names environments."""
 
 
 PLUGINS: Registry[type[Plugin]] = Registry("plugin", "guerdon.compat.nervex.armor_plugins")
 
 
 def register_plugin(name: str, plugin: type[Plugin] | None = None) -> Any:
-    """Makes a plugin known by a name: as a decorator, or as a call with the class."""
+    """Register a plugin under a name: as a decorator, or as a call with the class."""
     return PLUGINS.register(name) if plugin is None else PLUGINS.register(name, plugin)
 
 
@@ -46,19 +47,17 @@ class Grad(Plugin):
         self.enable_grad = enable_grad
 
     def forward(self, call: Call, data: Any, **kwargs: Any) -> Any:
-        """The output, with or without a graph."""
-        if torch.is_grad_enabled() is self.enable_grad:
-            return call(data, **kwargs)
+        """Return the output, with or without a graph."""
         with torch.set_grad_enabled(self.enable_grad):
             return call(data, **kwargs)
 
 
 class Sampler(Plugin):
-    """Draws from a generator of its own, or from the one it is given.
+    """Base of plugins that sample.
 
     Args:
-        generator: What to draw from, on the device of the model.
-        seed: For a generator of its own, where none is given.
+        generator: On the device of the model; one of its own by default.
+        seed: Random seed of its own generator.
     """
 
     def __init__(self, generator: torch.Generator | None = None, seed: int = 0) -> None:
@@ -66,7 +65,7 @@ class Sampler(Plugin):
         self.seed = seed
 
     def generator(self, device: torch.device) -> torch.Generator:
-        """The generator, which lives on the device where actions are drawn."""
+        """The generator, on the device where actions are sampled."""
         if self.given is None:
             self.given = torch.Generator(device).manual_seed(self.seed)
         return self.given
@@ -74,10 +73,10 @@ class Sampler(Plugin):
 
 @register_plugin("argmax_sample")
 class ArgmaxSample(Plugin):
-    """``action`` is the one with the largest logit."""
+    """``action`` has the largest logit."""
 
     def forward(self, call: Call, data: Any, **kwargs: Any) -> Any:
-        """The output, with ``action`` [...]."""
+        """Return the output with ``action`` [...]."""
         output = call(data, **kwargs)
         output["action"] = output["logit"].argmax(-1)
         return output
@@ -85,17 +84,10 @@ class ArgmaxSample(Plugin):
 
 @register_plugin("eps_greedy_sample")
 class EpsGreedySample(Sampler):
-    """``action`` is the best one, or any one with a chance of `eps`."""
+    """``action`` has the largest logit, or is random with probability ``eps``."""
 
     def forward(self, call: Call, data: Any, *, eps: float = 0.0, **kwargs: Any) -> Any:
-        """The output, with ``action`` [...].
-
-        Args:
-            call: What is inside.
-            data: What was given to the armor.
-            eps: The chance of a random action, 0 to 1.
-            **kwargs: Passed on.
-        """
+        """Return the output with ``action`` [...]."""
         output = call(data, **kwargs)
         logit = output["logit"]
         if eps > 0:
@@ -108,10 +100,10 @@ class EpsGreedySample(Sampler):
 
 @register_plugin("multinomial_sample")
 class MultinomialSample(Sampler):
-    """``action`` is drawn from the softmax of the logits."""
+    """``action`` is sampled from the softmax of the logits."""
 
     def forward(self, call: Call, data: Any, **kwargs: Any) -> Any:
-        """The output, with ``action`` [...]."""
+        """Return the output with ``action`` [...]."""
         output = call(data, **kwargs)
         logit = output["logit"].detach()
         output["action"] = ops.categorical_sample(logit, self.generator(logit.device))
@@ -123,15 +115,15 @@ class ActionNoise(Sampler):
     """Adds noise to continuous actions.
 
     Args:
-        noise_type: ``gauss`` is independent; ``ou`` (Ornstein-Uhlenbeck) remembers, row by row.
-        sigma: The spread; 0.1 to 0.3 for actions in [-1, 1].
-        mu: The mean.
-        theta: How fast ``ou`` returns to its mean.
-        dt: The time step of ``ou``.
-        noise_range: What the noise is clipped to, or None.
-        action_range: What the action is clipped to, or None.
-        generator: What to draw from.
-        seed: For a generator of its own, where none is given.
+        noise_type: ``gauss`` (independent) or ``ou`` (Ornstein-Uhlenbeck, one path per row).
+        sigma: Standard deviation; 0.1 to 0.3 for actions in [-1, 1].
+        mu: Mean.
+        theta: Rate at which ``ou`` returns to its mean.
+        dt: Time step of ``ou``.
+        noise_range: Bounds of the noise, or None.
+        action_range: Bounds of the action, or None.
+        generator: See `Sampler`.
+        seed: See `Sampler`.
     """
 
     def __init__(
@@ -156,7 +148,7 @@ class ActionNoise(Sampler):
         self.state: Tensor | None = None
 
     def forward(self, call: Call, data: Any, **kwargs: Any) -> Any:
-        """The output, with noise in ``action``."""
+        """Return the output with noise in ``action``."""
         output = call(data, **kwargs)
         action = output["action"]
         noise = self._noise(action)
@@ -178,102 +170,62 @@ class ActionNoise(Sampler):
         self.state = state + pull + self.sigma * self.dt**0.5 * normal
         return self.state
 
-    def reset(self, data_id: Sequence[int] | None = None, **kwargs: Any) -> None:  # noqa: ARG002
-        """Noise that remembers begins anew: everywhere, or in the rows `data_id`."""
+    def reset(self, data_id: Sequence[int] | None = None, **_: Any) -> None:
+        """Restart ``ou`` noise, in all rows or in the rows `data_id`."""
         if data_id is None or self.state is None:
             self.state = None
-        else:
-            self.state = _without(self.state, data_id)
+            return
+        rows = [number for number in data_id if number < len(self.state)]
+        index = torch.tensor(rows, dtype=torch.int64, device=self.state.device)
+        self.state = self.state.index_fill(0, index, 0.0)  # not in place: it may be in use
 
 
 @register_plugin("hidden_state")
 class HiddenState(Plugin):
-    """Keeps a recurrent model's state between calls, for each environment.
+    """Keeps the state of a recurrent model between calls, for each environment.
 
-    The model is given "prev_state" and gives ``next_state``: a tensor, or a mapping of tensors,
-    with a row for each environment. A state of zeros is the initial one.
+    The model takes "prev_state" and returns ``next_state``: a tensor, or a mapping of tensors, with
+    one row per environment. Zeros, or None for all rows, are the initial state.
     """
 
     def __init__(self) -> None:
-        self.state: Any = None
+        self.states: dict[int, Any] = {}  # one row by environment
 
     def forward(
         self, call: Call, data: Any, *, data_id: Sequence[int] | None = None, **kwargs: Any
     ) -> Any:
-        """The output, and ``prev_state``: the state in which it was computed.
+        """Return the output, and ``prev_state``: the state in which it was computed.
 
         Args:
-            call: What is inside.
+            call: See `Plugin`.
             data: Observations, or a mapping with "obs".
             data_id: The environment of each row; 0, 1, ... by default.
             **kwargs: Passed on.
         """
         inputs = dict(data.items()) if hasattr(data, "items") else {"obs": data}
-        before = _rows(self.state, data_id)
-        inputs["prev_state"] = before
-        output = call(inputs, **kwargs)
+        before = None
+        if self.states:
+            zeros = _map(torch.zeros_like, next(iter(self.states.values())))
+            rows = sorted(self.states) if data_id is None else data_id
+            before = stack([self.states.get(number, zeros) for number in rows])
+        output = call({**inputs, "prev_state": before}, **kwargs)
         after = output["next_state"]
-        output["prev_state"] = _zeros(after) if before is None else before
-        self.state = _stored(self.state, after, data_id)
+        output["prev_state"] = _map(torch.zeros_like, after) if before is None else before
+        kept = _map(torch.detach, after)
+        first = kept
+        while isinstance(first, Mapping):
+            first = next(iter(first.values()))
+        for index, number in enumerate(range(len(first)) if data_id is None else data_id):
+            self.states[number] = row(kept, index)
         return output
 
-    def reset(self, data_id: Sequence[int] | None = None, **kwargs: Any) -> None:  # noqa: ARG002
-        """Forgets everything, or the state of the environments `data_id`."""
-        if data_id is None or self.state is None:
-            self.state = None
-        else:
-            self.state = _without(self.state, data_id)
+    def reset(self, data_id: Sequence[int] | None = None, **_: Any) -> None:
+        """Drop all states, or those of the environments `data_id`."""
+        for number in list(self.states) if data_id is None else data_id:
+            self.states.pop(number, None)
 
 
-# Trees of tensors. Nothing is changed in place: under inference mode that would be refused later.
-
-
-def _map(function: Callable[..., Tensor], *trees: Any) -> Any:
-    first = trees[-1]
-    if isinstance(first, Mapping):
-        return {
-            key: _map(function, *(None if tree is None else tree[key] for tree in trees))
-            for key in first
-        }
-    return function(*trees)
-
-
-def _zeros(tree: Any) -> Any:
-    return _map(torch.zeros_like, tree)
-
-
-def _index(ids: Sequence[int], like: Tensor) -> Tensor:
-    return torch.as_tensor(ids, dtype=torch.int64, device=like.device)
-
-
-def _grown(state: Tensor | None, n_rows: int, like: Tensor) -> Tensor:
-    """A state with `n_rows` rows at least, of which new ones are zero."""
-    if state is None:
-        return like.new_zeros(n_rows, *like.shape[1:])
-    if len(state) >= n_rows:
-        return state
-    return torch.cat([state, state.new_zeros(n_rows - len(state), *state.shape[1:])])
-
-
-def _rows(state: Any, ids: Sequence[int] | None) -> Any:
-    if state is None or ids is None:
-        return state
-    return _map(lambda leaf: _grown(leaf, max(ids) + 1, leaf)[_index(ids, leaf)], state)
-
-
-def _stored(state: Any, rows: Any, ids: Sequence[int] | None) -> Any:
-    def store(old: Tensor | None, new: Tensor) -> Tensor:
-        new = new.detach()
-        if ids is None:
-            return new
-        return _grown(old, max(ids) + 1, new).index_copy(0, _index(ids, new), new)
-
-    return _map(store, state, rows)
-
-
-def _without(state: Any, ids: Sequence[int]) -> Any:
-    def forget(leaf: Tensor) -> Tensor:
-        known = [number for number in ids if number < len(leaf)]
-        return leaf.index_fill(0, _index(known, leaf), 0.0)
-
-    return _map(forget, state)
+def _map(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
+    if isinstance(tree, Mapping):
+        return {key: _map(function, value) for key, value in tree.items()}
+    return function(tree)
