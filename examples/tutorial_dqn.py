@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.optim import Adam
 
-from guerdon.compat.nervex import Armor, AttrDict, CommonPolicy
+from guerdon.compat.nervex import Armor, AttrDict, CommonPolicy, FCDiscreteNet
 from guerdon.compat.nervex.rl_utils import (
     Adder,
     epsilon_greedy,
@@ -23,7 +23,6 @@ from guerdon.compat.nervex.rl_utils import (
     q_nstep_td_error,
 )
 from guerdon.entry import serial_pipeline
-from guerdon.nn import FCDiscreteNet
 from guerdon.policy import register_policy
 
 

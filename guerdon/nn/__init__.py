@@ -3,7 +3,6 @@
 from guerdon.nn.config import ModelConfig
 from guerdon.nn.convolution import ImageEncoder, make_image_encoder
 from guerdon.nn.critics import EnsembleMLP, QCritic
-from guerdon.nn.discrete_nets import ConvDiscreteNet, FCDiscreteNet, FCRDiscreteNet
 from guerdon.nn.encoders import MLP, make_encoder
 from guerdon.nn.heads import (
     ContinuousHead,
@@ -25,9 +24,6 @@ for _name, _model in {
     "deterministic_actor": DeterministicActor,
     "gaussian_actor": GaussianActor,
     "q_critic": QCritic,
-    "fc_discrete": FCDiscreteNet,
-    "conv_discrete": ConvDiscreteNet,
-    "fcr_discrete": FCRDiscreteNet,
 }.items():
     register_model(_name, _model)
 
@@ -37,15 +33,12 @@ __all__ = [
     "ActorCritic",
     "CompositeNormalizer",
     "ContinuousHead",
-    "ConvDiscreteNet",
     "DeterministicActor",
     "DeterministicHead",
     "DiscreteHead",
     "DistributionalHead",
     "DuelingHead",
     "EnsembleMLP",
-    "FCDiscreteNet",
-    "FCRDiscreteNet",
     "GaussianActor",
     "ImageEncoder",
     "LSTMCore",

@@ -1,4 +1,4 @@
-"""nerveX's interfaces: `CommonPolicy`, `Armor`, `Adder`, `BufferManager`, and losses (`rl_utils`).
+"""nerveX's interfaces: policies, networks, `Armor`, `Adder`, `BufferManager`, losses (`rl_utils`).
 
 from guerdon.compat.nervex import Armor, CommonPolicy
 from guerdon.compat.nervex.rl_utils import q_nstep_td_data, q_nstep_td_error
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from guerdon.compat.nervex.armor_plugins import Plugin, register_plugin
     from guerdon.compat.nervex.buffer_manager import BufferManager
     from guerdon.compat.nervex.common_policy import CommonConfig, CommonPolicy
+    from guerdon.compat.nervex.discrete_nets import ConvDiscreteNet, FCDiscreteNet, FCRDiscreteNet
     from guerdon.compat.nervex.limits import Limits
     from guerdon.config.attr_dict import AttrDict
 
@@ -23,6 +24,9 @@ __all__ = [
     "BufferManager",
     "CommonConfig",
     "CommonPolicy",
+    "ConvDiscreteNet",
+    "FCDiscreteNet",
+    "FCRDiscreteNet",
     "Limits",
     "Plugin",
     "register_plugin",
@@ -36,6 +40,9 @@ _HOMES = {
     "BufferManager": "guerdon.compat.nervex.buffer_manager",
     "CommonConfig": "guerdon.compat.nervex.common_policy",
     "CommonPolicy": "guerdon.compat.nervex.common_policy",
+    "ConvDiscreteNet": "guerdon.compat.nervex.discrete_nets",
+    "FCDiscreteNet": "guerdon.compat.nervex.discrete_nets",
+    "FCRDiscreteNet": "guerdon.compat.nervex.discrete_nets",
     "Limits": "guerdon.compat.nervex.limits",
     "Plugin": "guerdon.compat.nervex.armor_plugins",
     "register_plugin": "guerdon.compat.nervex.armor_plugins",

@@ -11,6 +11,7 @@ from gymnasium import spaces
 from pydantic import ConfigDict, Field, field_validator
 from torch import Tensor, nn
 
+import guerdon.compat.nervex.discrete_nets  # noqa: F401 - registers its models
 from guerdon.compat.nervex.adder import Adder
 from guerdon.compat.nervex.armor import Armor
 from guerdon.compat.nervex.armor_plugins import Sampler

@@ -4,9 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from guerdon.compat.nervex import Armor, Plugin, register_plugin
+from guerdon.compat.nervex import Armor, FCRDiscreteNet, Plugin, register_plugin
 from guerdon.compat.nervex.armor_plugins import PLUGINS
-from guerdon.nn import FCRDiscreteNet
 
 
 class Fixed(nn.Module):
