@@ -139,7 +139,7 @@ def clip_fraction(
     clip_range: float,
     mask: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The share of rows whose ratio lies outside 1 +- clip_range, 0-dim."""
+    """The fraction of rows whose ratio is outside 1 +- clip_range, 0-dim."""
     same_shape(log_prob=log_prob, log_prob_old=log_prob_old, mask=mask)
     outside = torch.expm1(log_prob - log_prob_old).abs() > clip_range
     return weighted_mean(outside.to(log_prob.dtype), mask=mask)
