@@ -50,7 +50,7 @@ def preference_loss(logit: torch.Tensor, label: torch.Tensor, noise: float = 0.0
 
 
 def preference_accuracy(logit: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
-    """The fraction of pairs ranked as labelled, 0-dim; ties are left out, a logit of 0 counts half."""
+    """The fraction of pairs ranked as labelled, 0-dim; without ties; a logit of 0 counts half."""
     same_shape(logit=logit, label=label)
     right = 0.5 * (1 + logit.sign() * (label - 0.5).sign())
     return weighted_mean(right, mask=label != 0.5)
