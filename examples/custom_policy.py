@@ -59,7 +59,7 @@ class Reinforce(Policy):
         if truncated.any():
             obs_next = self.observation(batch.obs_next[truncated])
             rew[truncated] += gamma * self.model.critic(obs_next)["value"]
-        returns = ops.discounted_sum(rew, gamma * (~batch.cut).float())
+        returns = ops.backward_scan(rew, gamma * (~batch.cut).float())
         rows = {"obs": batch.obs, "act": self.actions.taken(batch), "returns": returns}
         return Batch({key: value[batch.mask] for key, value in rows.items()})
 

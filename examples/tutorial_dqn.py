@@ -15,10 +15,15 @@ from typing import Any
 import torch
 from torch.optim import Adam
 
+from guerdon.compat.nervex import Armor, AttrDict, CommonPolicy, FCDiscreteNet
+from guerdon.compat.nervex.rl_utils import (
+    Adder,
+    epsilon_greedy,
+    q_nstep_td_data,
+    q_nstep_td_error,
+)
 from guerdon.entry import serial_pipeline
-from guerdon.nn import Armor, FCDiscreteNet
-from guerdon.ops import epsilon_greedy, q_nstep_td_data, q_nstep_td_error
-from guerdon.policy import Adder, AttrDict, CommonPolicy, register_policy
+from guerdon.policy import register_policy
 
 
 class DQNPolicy(CommonPolicy):

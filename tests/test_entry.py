@@ -11,6 +11,7 @@ import torch
 
 import guerdon.entry
 from guerdon.compat.di_engine import BaseRewardModel
+from guerdon.compat.nervex import CommonPolicy, FCDiscreteNet
 from guerdon.config import compose
 from guerdon.entry import (
     eval_pipeline,
@@ -18,8 +19,7 @@ from guerdon.entry import (
     serial_pipeline_reward_model_offpolicy,
     serial_pipeline_reward_model_onpolicy,
 )
-from guerdon.nn import FCDiscreteNet
-from guerdon.policy import DQN, POLICIES, CommonPolicy, register_policy
+from guerdon.policy import DQN, POLICIES, register_policy
 from guerdon.reward import register_reward_model
 
 SHORT = {

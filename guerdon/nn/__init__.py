@@ -1,11 +1,8 @@
-"""Networks, and their life at run time."""
+"""Networks."""
 
-from guerdon.nn.armor import Armor
-from guerdon.nn.armor_plugins import Plugin, register_plugin
 from guerdon.nn.config import ModelConfig
 from guerdon.nn.convolution import ImageEncoder, make_image_encoder
 from guerdon.nn.critics import EnsembleMLP, QCritic
-from guerdon.nn.discrete_nets import ConvDiscreteNet, FCDiscreteNet, FCRDiscreteNet
 from guerdon.nn.encoders import MLP, make_encoder
 from guerdon.nn.heads import (
     ContinuousHead,
@@ -27,9 +24,6 @@ for _name, _model in {
     "deterministic_actor": DeterministicActor,
     "gaussian_actor": GaussianActor,
     "q_critic": QCritic,
-    "fc_discrete": FCDiscreteNet,
-    "conv_discrete": ConvDiscreteNet,
-    "fcr_discrete": FCRDiscreteNet,
 }.items():
     register_model(_name, _model)
 
@@ -37,25 +31,20 @@ __all__ = [
     "MLP",
     "MODELS",
     "ActorCritic",
-    "Armor",
     "CompositeNormalizer",
     "ContinuousHead",
-    "ConvDiscreteNet",
     "DeterministicActor",
     "DeterministicHead",
     "DiscreteHead",
     "DistributionalHead",
     "DuelingHead",
     "EnsembleMLP",
-    "FCDiscreteNet",
-    "FCRDiscreteNet",
     "GaussianActor",
     "ImageEncoder",
     "LSTMCore",
     "Model",
     "ModelConfig",
     "ObservationNormalizer",
-    "Plugin",
     "QCritic",
     "QNetwork",
     "QuantileHead",
@@ -66,6 +55,5 @@ __all__ = [
     "make_normalizer",
     "orthogonal_",
     "register_model",
-    "register_plugin",
     "seeded",
 ]

@@ -1,25 +1,22 @@
-"""What the losses share: the check of shapes, and the mean over weighted or masked rows."""
+"""Checks of shapes, and the weighted or masked mean."""
 
 from collections.abc import Mapping
-from typing import TypeVar
 
 import numpy as np
 import torch
 
-Array = TypeVar("Array", np.ndarray, torch.Tensor)
-
 
 def same_shape(rank: int | None = None, /, **arrays: np.ndarray | torch.Tensor | None) -> None:
-    """Raises unless all arrays have one shape.
+    """Raise unless all arrays have one shape.
 
-    A [B] beside a [B, 1] would broadcast to [B, B], and the loss would be wrong without a sign.
+    A [B] beside a [B, 1] would broadcast to [B, B], and the loss would be silently wrong.
 
     Args:
         rank: The number of axes they must have; None for any.
         **arrays: By name, for the message. None is skipped.
 
     Raises:
-        ValueError: If shapes differ, or the rank is another one.
+        ValueError: If the shapes differ, or the rank does.
     """
     shape = None
     for array in arrays.values():
@@ -34,11 +31,11 @@ def same_shape(rank: int | None = None, /, **arrays: np.ndarray | torch.Tensor |
 
 
 def rows_of(table: torch.Tensor, **rows: torch.Tensor | None) -> None:
-    """Raises unless `table` has the shape of every one of `rows`, and one axis more.
+    """Raise unless `table` has the shape of every one of `rows`, and one more axis.
 
     Args:
-        table: [..., N], logits say.
-        **rows: [...], the actions say, by name for the message. None is skipped.
+        table: [..., N], for example logits.
+        **rows: [...], for example actions, by name for the message. None is skipped.
 
     Raises:
         ValueError: If the shapes do not fit.
@@ -59,16 +56,15 @@ def weighted_mean(
 
     Args:
         x: Of any shape.
-        weight: Multiplies each row, and is not divided by (importance weights of a prioritized
-            buffer). Same shape.
-        mask: False for rows that do not count. Same shape. With no row left the mean is 0.
+        weight: Multiplies each row and does not normalise the mean (importance weights of a
+            prioritized buffer). Same shape.
+        mask: False for rows to leave out. Same shape. Without any row the mean is 0.
     """
+    same_shape(x=x, weight=weight, mask=mask)
     if weight is not None:
-        same_shape(x=x, weight=weight)
         x = x * weight
     if mask is None:
         return x.mean()
-    same_shape(x=x, mask=mask)
     return torch.where(mask, x, 0.0).sum() / mask.sum().clamp(min=1)
 
 

@@ -1,7 +1,7 @@
-"""How good a classifier of two classes is, and how its scores become decisions.
+"""Metrics, calibration and thresholds of a binary classifier.
 
-Scores are probabilities, or anything else that is larger where success is likelier; labels are
-true where there is success. A frame passes a threshold if its score is at least that.
+Scores are probabilities, or anything that increases with them; labels are true for success. A frame
+passes a threshold if its score is at least that.
 """
 
 import math
@@ -17,24 +17,23 @@ _LARGEST_LOG_TEMPERATURE = 4.0
 def ensemble_probability(
     logits: np.ndarray, temperature: float = 1.0, pessimism: float = 0.0
 ) -> np.ndarray:
-    """What the members of an ensemble say together: the mean of their probabilities [N].
+    """The mean probability of the members of an ensemble, [N].
 
     Args:
         logits: [members, N], or [N] of one classifier.
         temperature: Divides the logits.
-        pessimism: How many times the spread of the members is taken off; never below 0.
+        pessimism: Multiple of the members' standard deviation to subtract; never below 0.
     """
     scaled = np.atleast_2d(np.asarray(logits, np.float64)) / temperature
-    said = np.exp(-np.logaddexp(0.0, -scaled))
-    joined: np.ndarray = (said.mean(0) - pessimism * said.std(0)).clip(0)
-    return joined
+    members = np.exp(-np.logaddexp(0.0, -scaled))
+    probability: np.ndarray = (members.mean(0) - pessimism * members.std(0)).clip(0)
+    return probability
 
 
 def pr_auc(scores: np.ndarray, labels: np.ndarray) -> float:
-    """The area under precision over recall, as the average precision; NaN without a positive.
+    """Area under the precision-recall curve, as average precision; NaN without a positive.
 
-    Each recall counts with the precision that is reached there, not with a line between two.
-    Frames with the same score pass together.
+    There is no interpolation between points. Frames with the same score pass together.
 
     Args:
         scores: [N].
@@ -45,43 +44,43 @@ def pr_auc(scores: np.ndarray, labels: np.ndarray) -> float:
     ranked, hits = scores[order], np.cumsum(labels[order].astype(bool))
     if not len(hits) or hits[-1] == 0:
         return math.nan
-    last = np.flatnonzero(np.append(ranked[1:] != ranked[:-1], True))  # of those that tie
+    last = np.flatnonzero(np.append(ranked[1:] != ranked[:-1], True))  # of each tie
     found = hits[last]
     precision = found / (last + 1)
     return float(np.sum(np.diff(found, prepend=0) * precision) / hits[-1])
 
 
 def false_positive_rate(scores: np.ndarray, labels: np.ndarray, threshold: float) -> float:
-    """The share of negatives that pass; NaN without a negative.
+    """The fraction of negatives that pass; NaN without a negative.
 
     Args:
         scores: [N].
         labels: [N].
-        threshold: The least score that passes.
+        threshold: Minimum score that passes.
     """
     same_shape(1, scores=scores, labels=labels)
     return _mean((scores >= threshold)[~labels.astype(bool)])
 
 
 def recall(scores: np.ndarray, labels: np.ndarray, threshold: float) -> float:
-    """The share of positives that pass; NaN without a positive.
+    """The fraction of positives that pass; NaN without a positive.
 
     Args:
         scores: [N].
         labels: [N].
-        threshold: The least score that passes.
+        threshold: Minimum score that passes.
     """
     same_shape(1, scores=scores, labels=labels)
     return _mean((scores >= threshold)[labels.astype(bool)])
 
 
 def precision(scores: np.ndarray, labels: np.ndarray, threshold: float) -> float:
-    """The share of positives among those that pass; NaN if none does.
+    """The fraction of positives among frames that pass; NaN if none does.
 
     Args:
         scores: [N].
         labels: [N].
-        threshold: The least score that passes.
+        threshold: Minimum score that passes.
     """
     same_shape(1, scores=scores, labels=labels)
     return _mean(labels.astype(bool)[scores >= threshold])
@@ -90,14 +89,15 @@ def precision(scores: np.ndarray, labels: np.ndarray, threshold: float) -> float
 def expected_calibration_error(
     probability: np.ndarray, labels: np.ndarray, n_bins: int = 15
 ) -> float:
-    """How far probabilities are from frequencies: https://arxiv.org/abs/1706.04599.
+    """Expected calibration error: https://arxiv.org/abs/1706.04599.
 
-    The mean distance over bins of equal width, each with the weight of its frames; NaN without one.
+    The mean difference of probability and frequency over bins of equal width, weighted by their
+    frames; NaN without one.
 
     Args:
         probability: [N], of success.
         labels: [N].
-        n_bins: How many bins there are between 0 and 1.
+        n_bins: Number of bins between 0 and 1.
     """
     same_shape(1, probability=probability, labels=labels)
     if not len(labels):
@@ -132,8 +132,8 @@ def negative_log_likelihood(
 def fit_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
     """The temperature with the least cross entropy: https://arxiv.org/abs/1706.04599.
 
-    As Platt has it, one more frame of either label is counted where it was not seen. Else two
-    classes that are apart would be best told apart with certainty, at a temperature of 0.
+    Labels are smoothed as in Platt scaling; else separable classes would give a temperature
+    of 0.
 
     Args:
         logits: [members, N], or [N] of one classifier.
@@ -149,7 +149,7 @@ def fit_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
 
     left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
     at_left, at_right = loss(left), loss(right)
-    while high - low > 1e-4:  # golden section: every step keeps 0.62 of what is left
+    while high - low > 1e-4:  # golden-section search
         if at_left <= at_right:
             high, right, at_right = right, left, at_left
             left = high - _GOLDEN * (high - low)
@@ -164,16 +164,16 @@ def fit_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
 def threshold_for(
     scores: np.ndarray, labels: np.ndarray, target: float, lowest: float = 0.5
 ) -> float:
-    """The threshold that no more than a share of the negatives pass.
+    """The threshold that at most a fraction of the negatives pass.
 
-    It is `lowest` if that does; else it lies halfway between the highest negative that must not
-    pass and the next score above.
+    It is `lowest` if that is enough; else halfway between the highest negative that must not pass
+    and the next score above.
 
     Args:
         scores: Probabilities [N].
         labels: [N].
-        target: The largest share of negatives that may pass, 0 to 1.
-        lowest: No threshold is below this.
+        target: Maximum false-positive rate, 0 to 1.
+        lowest: Minimum of the threshold.
     """
     same_shape(1, scores=scores, labels=labels)
     negatives = np.sort(scores[~labels.astype(bool)])[::-1]
@@ -192,21 +192,21 @@ def threshold_for(
 def episode_false_positive_rate(
     passed: np.ndarray, labels: np.ndarray, episodes: np.ndarray, hold: int = 1
 ) -> float:
-    """The share of episodes without success in which success is seen; NaN without such episodes.
+    """The fraction of episodes without success that pass; NaN without such episodes.
 
     Args:
         passed: [N], whether a frame passes; the frames of an episode are in order.
         labels: [N].
-        episodes: [N], which episode a frame belongs to.
-        hold: How many frames in a row have to pass.
+        episodes: [N], the episode of each frame.
+        hold: Number of consecutive frames that have to pass.
     """
     same_shape(1, passed=passed, labels=labels, episodes=episodes)
-    seen = [
+    detected = [
         _longest_run(passed[episodes == episode]) >= hold
         for episode in np.unique(episodes)
         if not labels[episodes == episode].any()
     ]
-    return _mean(np.asarray(seen))
+    return _mean(np.asarray(detected))
 
 
 def _longest_run(passed: np.ndarray) -> int:

@@ -1,7 +1,6 @@
-"""Distributions as functions on tensors.
+"""Distributions as functions of tensors.
 
-They sit in the path from an observation to an action, where building an object of
-`torch.distributions` costs more than the mathematics.
+Building an object of `torch.distributions` in every step costs more than its mathematics.
 """
 
 import math
@@ -16,21 +15,8 @@ _LOG_2PI = math.log(2 * math.pi)
 # --- categorical, over the last axis of logits [..., N]
 
 
-def categorical_mask(logit: torch.Tensor, legal: torch.Tensor) -> torch.Tensor:
-    """Logits under which what is not legal has probability 0.
-
-    The smallest finite number stands in for minus infinity, whose entropy would be nan.
-
-    Args:
-        logit: [..., N].
-        legal: Bool, [..., N].
-    """
-    same_shape(logit=logit, legal=legal)
-    return logit.masked_fill(~legal, torch.finfo(logit.dtype).min)
-
-
 def categorical_sample(logit: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Draws from softmax(logit), int64 [...].
+    """Draw from softmax(logit), int64 [...].
 
     The argmax of logits with Gumbel noise (https://arxiv.org/abs/1411.0030); minus the logarithm of
     an exponential variable is Gumbel.
@@ -50,27 +36,14 @@ def categorical_log_prob(logit: torch.Tensor, act: torch.Tensor) -> torch.Tensor
     return functional.log_softmax(logit, -1).gather(-1, act.unsqueeze(-1)).squeeze(-1)
 
 
-def categorical_entropy(logit: torch.Tensor) -> torch.Tensor:
-    """Entropy in nats, [...]."""
-    log_prob = functional.log_softmax(logit, -1)
-    return -(log_prob.exp() * log_prob).sum(-1)
-
-
 def categorical_log_prob_entropy(
     logit: torch.Tensor, act: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probability and entropy at once, for losses that need both."""
+    """Log-probability and entropy in nats, both [...], of actions [...] under logits [..., N]."""
     rows_of(logit, act=act)
     log_prob = functional.log_softmax(logit, -1)
     entropy = -(log_prob.exp() * log_prob).sum(-1)
     return log_prob.gather(-1, act.unsqueeze(-1)).squeeze(-1), entropy
-
-
-def categorical_kl(logit_p: torch.Tensor, logit_q: torch.Tensor) -> torch.Tensor:
-    """KL(p || q) in nats, [...]."""
-    same_shape(logit_p=logit_p, logit_q=logit_q)
-    log_p = functional.log_softmax(logit_p, -1)
-    return (log_p.exp() * (log_p - functional.log_softmax(logit_q, -1))).sum(-1)
 
 
 # --- diagonal Gaussian; mu is [..., D], log_std the same, or [D] for all rows
@@ -79,7 +52,7 @@ def categorical_kl(logit_p: torch.Tensor, logit_q: torch.Tensor) -> torch.Tensor
 def gaussian_sample(
     mu: torch.Tensor, log_std: torch.Tensor, generator: torch.Generator
 ) -> torch.Tensor:
-    """Draws actions [..., D]; gradients pass to both arguments."""
+    """Draw actions [..., D]; gradients pass to both arguments."""
     _check_gaussian(mu, log_std)
     return torch.addcmul(mu, log_std.exp(), torch.empty_like(mu).normal_(generator=generator))
 
@@ -100,7 +73,7 @@ def clipped_gaussian_log_prob(
 ) -> torch.Tensor:
     """Log-likelihood of actions [..., D] that were drawn and then clipped to bounds [D]: [...].
 
-    In a dimension at a bound it is the probability of all that is clipped to it, else a density.
+    In a dimension at a bound it is the probability of what is clipped to it, else a density.
     """
     _check_gaussian(mu, log_std)
     same_shape(mu=mu, act=act)
@@ -122,7 +95,7 @@ def gaussian_entropy(log_std: torch.Tensor) -> torch.Tensor:
 def squashed_gaussian_sample(
     mu: torch.Tensor, log_std: torch.Tensor, generator: torch.Generator
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Draws actions [..., D] and their log-density [...]; gradients pass to both arguments."""
+    """Draw actions [..., D] and their log-density [...]; gradients pass to both arguments."""
     _check_gaussian(mu, log_std)
     noise = torch.empty_like(mu).normal_(generator=generator)
     raw = torch.addcmul(mu, log_std.exp(), noise)
@@ -134,14 +107,14 @@ def squashed_gaussian_log_prob(
 ) -> torch.Tensor:
     """Log-density of given actions [..., D] in [-1, 1]: [...].
 
-    An action at the bound, where rounding can put it, counts as the nearest one inside.
+    An action that rounding put at the bound counts as the nearest one inside.
 
     Args:
-        mu: Means before the squashing.
-        log_std: Log of their standard deviations.
-        act: The actions.
-        edge: Actions this near to a bound all have their mean density. Without that, those of
-            somebody else who acts at the bounds are next to impossible.
+        mu: Means before tanh.
+        log_std: Log standard deviations before tanh.
+        act: Actions.
+        edge: Actions this close to a bound share their mean density. Without it, actions of another
+            policy at the bounds have a density near 0.
     """
     _check_gaussian(mu, log_std)
     same_shape(mu=mu, act=act)
@@ -156,7 +129,7 @@ def squashed_gaussian_log_prob(
 
 
 def _log_densities(standard: torch.Tensor, log_std: torch.Tensor) -> torch.Tensor:
-    """What `_log_density` is the sum of, by dimension."""
+    """The terms of `_log_density`, [..., D]."""
     return -0.5 * standard.square() - log_std - 0.5 * _LOG_2PI
 
 
@@ -166,7 +139,7 @@ def _log_density(standard: torch.Tensor, log_std: torch.Tensor) -> torch.Tensor:
 
 
 def _log_slope(raw: torch.Tensor) -> torch.Tensor:
-    """log(1 - tanh(raw)^2), written so that it does not become log(0)."""
+    """log(1 - tanh(raw)^2), computed so that it does not become log(0)."""
     return 2 * (math.log(2) - raw - functional.softplus(-2 * raw))
 
 

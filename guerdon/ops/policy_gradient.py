@@ -1,7 +1,7 @@
-"""Losses of policy gradients, and what one looks at beside them.
+"""Losses and metrics of policy gradients.
 
-They run once a minibatch, so they are few operations; nothing here waits for a device. Targets
-(advantages, returns, old log-probabilities) never carry a gradient.
+Targets (advantages, returns, old log-probabilities) never carry a gradient. `weight` and `mask` are
+those of `weighted_mean`. Nothing here waits for a device.
 """
 
 import torch
@@ -25,12 +25,12 @@ def ppo_policy_loss(
     there it is `advantage + c * |advantage|`: a constant, which saves its backward pass.
 
     Args:
-        log_prob: Of the actions under the policy that learns, [...].
-        log_prob_old: Under the policy that acted, [...].
+        log_prob: Of the actions under the current policy, [...].
+        log_prob_old: Under the policy that collected them, [...].
         advantage: [...].
         clip_range: c; 0.1 to 0.3.
-        weight: Multiplies each row, [...].
-        mask: False for rows that do not count, [...].
+        weight: [...].
+        mask: [...].
         dual_clip: A lower bound on the objective where the advantage is negative, as a multiple of
             it (https://arxiv.org/abs/1912.09729); above 1, usually 3.
 
@@ -58,18 +58,18 @@ def ppo_value_loss(
     weight: torch.Tensor | None = None,
     mask: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Half the mean squared error of the critic, clipped around its old value if asked for.
+    """Half the mean squared error of the critic, optionally clipped around its old value.
 
-    Clipping is from the code that went with https://arxiv.org/abs/1707.06347; it rarely helps
+    Clipping comes with the code of https://arxiv.org/abs/1707.06347; it rarely helps
     (https://arxiv.org/abs/2006.05990).
 
     Args:
-        value: V(obs) of the critic that learns, [...].
-        returns: What it shall become, [...].
-        value_old: V(obs) at the time of collecting, [...]; needed with `clip_range`.
-        clip_range: How far the value may move before the clipped error counts; None for no clip.
-        weight: Multiplies each row, [...].
-        mask: False for rows that do not count, [...].
+        value: V(obs) of the current critic, [...].
+        returns: Targets, [...].
+        value_old: V(obs) before the update, [...]; needed with `clip_range`.
+        clip_range: Largest change of the value before the clipped error counts; None for no clip.
+        weight: [...].
+        mask: [...].
 
     Returns:
         The loss, 0-dim.
@@ -99,8 +99,8 @@ def a2c_policy_loss(
     Args:
         log_prob: Of the actions, [...].
         advantage: [...].
-        weight: Multiplies each row, [...].
-        mask: False for rows that do not count, [...].
+        weight: [...].
+        mask: [...].
 
     Returns:
         The loss, 0-dim.
@@ -117,21 +117,6 @@ def a2c_value_loss(
 ) -> torch.Tensor:
     """Half the mean squared error of the critic, 0-dim; arguments as in `ppo_value_loss`."""
     return ppo_value_loss(value, returns, weight=weight, mask=mask)
-
-
-def entropy_loss(
-    entropy: torch.Tensor,
-    weight: torch.Tensor | None = None,
-    mask: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """Minus the mean entropy, to be added to a loss with a small positive coefficient.
-
-    Args:
-        entropy: Of the policy, [...]; see `guerdon.ops.distributions`.
-        weight: Multiplies each row, [...].
-        mask: False for rows that do not count, [...].
-    """
-    return -weighted_mean(entropy, weight, mask)
 
 
 @torch.no_grad()
@@ -154,7 +139,7 @@ def clip_fraction(
     clip_range: float,
     mask: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The share of rows whose ratio lies outside 1 +- clip_range, 0-dim."""
+    """The fraction of rows whose ratio is outside 1 +- clip_range, 0-dim."""
     same_shape(log_prob=log_prob, log_prob_old=log_prob_old, mask=mask)
     outside = torch.expm1(log_prob - log_prob_old).abs() > clip_range
     return weighted_mean(outside.to(log_prob.dtype), mask=mask)

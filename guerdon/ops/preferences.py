@@ -1,4 +1,4 @@
-"""Which of two segments is the better one: Bradley and Terry's model, and its loss."""
+"""The Bradley-Terry model of preferences between two segments."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from guerdon.ops.checks import same_shape, weighted_mean
 def preference_logit(
     return_first: torch.Tensor, return_second: torch.Tensor, limit: float | None = None
 ) -> torch.Tensor:
-    """How much better the second segment is, as a logit: https://arxiv.org/abs/1706.03741.
+    """The logit that the second segment is preferred: https://arxiv.org/abs/1706.03741.
 
     Args:
-        return_first: Sums of rewards [...].
-        return_second: Sums of rewards [...], of segments that are as long.
-        limit: The largest absolute value; a pair beyond it teaches nothing any more.
+        return_first: Sums of rewards, [...].
+        return_second: Sums of rewards, [...], of segments of the same length.
+        limit: Largest absolute logit; pairs beyond it have no gradient.
     """
     same_shape(return_first=return_first, return_second=return_second)
     difference = return_second - return_first
@@ -24,21 +24,21 @@ def preference_logit(
 
 
 def preference_probability(logit: torch.Tensor, noise: float = 0.0) -> torch.Tensor:
-    """How likely a rater is to prefer the second segment.
+    """The probability that the second segment is preferred.
 
     Args:
         logit: [...].
-        noise: How often the rater answers by the toss of a coin.
+        noise: Probability that the rater answers at random.
     """
     return (1 - noise) * torch.sigmoid(logit) + 0.5 * noise
 
 
 def preference_loss(logit: torch.Tensor, label: torch.Tensor, noise: float = 0.0) -> torch.Tensor:
-    """The cross entropy of each pair [...].
+    """The cross entropy of each pair, [...].
 
     Args:
         logit: [...].
-        label: 0 where the first segment is better, 1 where the second is, 0.5 where they are equal.
+        label: 0 where the first segment is better, 1 where the second is, 0.5 for a tie.
         noise: See `preference_probability`; it bounds the loss of a pair at -log(noise / 2).
     """
     same_shape(logit=logit, label=label)
@@ -50,10 +50,7 @@ def preference_loss(logit: torch.Tensor, label: torch.Tensor, noise: float = 0.0
 
 
 def preference_accuracy(logit: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
-    """The share of pairs whose better segment is named, among those that have one; 0-dim.
-
-    A logit of 0 counts half.
-    """
+    """The fraction of pairs ranked as labelled, 0-dim; without ties; a logit of 0 counts half."""
     same_shape(logit=logit, label=label)
     right = 0.5 * (1 + logit.sign() * (label - 0.5).sign())
     return weighted_mean(right, mask=label != 0.5)

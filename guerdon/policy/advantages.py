@@ -56,13 +56,13 @@ def with_advantages(policy: Policy, model: Any, actions: Actions, batch: Batch) 
         last = branch(model, "critic")(index_rows(obs_next, ends))["value"]
         values_next.view(-1)[ends] = last
     advantage = ops.generalized_advantage(
-        rew=batch.rew.float(),  # users may have stored integers
-        value=values_now,
-        value_next=values_next,
-        discount=policy.config.gamma * (~batch.terminated).float(),
-        cut=batch.cut,
-        gae_lambda=policy.config.gae_lambda,
-        mask=batch.mask,
+        batch.rew.float(),  # users may have stored whole numbers
+        values_now,
+        values_next,
+        policy.config.gamma * (~batch.terminated).float(),
+        batch.cut,
+        policy.config.gae_lambda,
+        batch.mask,
     ).flatten()
     if rows is not None:
         advantage = advantage[rows]

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from guerdon.nn.models import QNetwork
-from guerdon.ops.returns import backward_scan
+from guerdon.ops import backward_scan
 from guerdon.policy.advantages import CHUNK, flat_rows, index_rows, scatter_rows, valid_rows
 
 if TYPE_CHECKING:

@@ -2,9 +2,10 @@
 
 import pytest
 
+from guerdon.compat.nervex import CommonPolicy
 from guerdon.config import ConfigError, compose, to_yaml
 from guerdon.config.reads import unread
-from guerdon.policy import A2C, DQN, PPO, SAC, CommonPolicy
+from guerdon.policy import A2C, DQN, PPO, SAC
 
 ON_POLICY = ["collect.buffer_size", "collect.warmup_steps", "learn.updates_per_collect"]
 

@@ -6,9 +6,9 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
+from guerdon.compat.nervex import Armor
 from guerdon.nn import (
     ActorCritic,
-    Armor,
     DeterministicActor,
     GaussianActor,
     ModelConfig,

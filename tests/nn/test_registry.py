@@ -7,9 +7,6 @@ from torch import nn
 from guerdon.nn import (
     MODELS,
     ActorCritic,
-    ConvDiscreteNet,
-    FCDiscreteNet,
-    FCRDiscreteNet,
     ModelConfig,
     QCritic,
     QNetwork,
@@ -75,8 +72,8 @@ def test_a_model_is_registered_by_decorator_and_by_call():
 
 
 def test_a_model_is_found_by_its_place():
-    model = create_model(QNetwork, VECTOR, TWO, ModelConfig(type="guerdon.nn:FCDiscreteNet"))
-    assert type(model) is FCDiscreteNet
+    model = create_model(QNetwork, VECTOR, TWO, ModelConfig(type="guerdon.nn:QNetwork"))
+    assert type(model) is QNetwork
 
 
 @pytest.mark.parametrize("name", ["no.such.module:Net", "guerdon.nn:NoSuchNet"])
@@ -105,28 +102,8 @@ def test_a_module_of_the_tutorial_is_called_as_it_expects():
 def test_a_class_that_takes_sizes_is_given_sizes():
     model = create_model(QNetwork, VECTOR, TWO, ModelConfig(hidden=[9]), custom=FCDQN)
     assert model.model.sizes == (3, 2, (9,), "cpu")
-    images = spaces.Box(0, 255, (3, 40, 40), np.uint8)
-    assert create_model(QNetwork, images, TWO, custom=ConvDiscreteNet)(
-        torch.zeros(1, 3, 40, 40, dtype=torch.uint8)
-    )["logit"].shape == (1, 2)
 
 
 def test_custom_goes_before_the_config():
     model = create_model(QNetwork, VECTOR, TWO, ModelConfig(type="actor_critic"), custom=Bare)
     assert type(model) is Bare
-
-
-def test_the_nets_of_the_tutorial():
-    assert FCDiscreteNet(4, 2, hidden_dim_list=[8])(torch.ones(3, 4))["logit"].shape == (3, 2)
-    assert FCDiscreteNet((4,), 2)({"obs": torch.ones(3, 4)})["logit"].shape == (3, 2)
-    net = ConvDiscreteNet([4, 84, 84], 6, dueling=True)
-    assert net(torch.ones(2, 4, 84, 84))["logit"].shape == (2, 6)
-
-
-def test_the_recurrent_net_of_the_tutorial_hands_its_state_on():
-    net = FCRDiscreteNet(4, 2, hidden_dim_list=[8], lstm_dim=5)
-    obs = torch.randn(3, 4)
-    first = net({"obs": obs, "prev_state": None})
-    second = net({"obs": obs, "prev_state": first["next_state"]})
-    assert first["next_state"].shape == (3, 10)
-    assert not torch.allclose(first["logit"], second["logit"])

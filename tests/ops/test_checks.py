@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from guerdon.ops.checks import rows_of, same_shape, weighted_mean
-from tests.ops.gradients import gradient_is_right
+from tests.gradients import gradient_is_right
 
 
 def test_equal_shapes_pass_and_none_is_skipped():

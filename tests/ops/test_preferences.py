@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from guerdon import ops
-from tests.ops.gradients import gradient_is_right
+from tests.gradients import gradient_is_right
 
 T = torch.tensor
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from guerdon.nn import Armor, FCRDiscreteNet, Plugin, register_plugin
-from guerdon.nn.armor_plugins import PLUGINS
+from guerdon.compat.nervex import Armor, FCRDiscreteNet, Plugin, register_plugin
+from guerdon.compat.nervex.armor_plugins import PLUGINS
 
 
 class Fixed(nn.Module):

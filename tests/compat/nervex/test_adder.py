@@ -4,7 +4,7 @@ from collections import deque
 import pytest
 import torch
 
-from guerdon.policy import Adder, AttrDict
+from guerdon.compat.nervex import Adder, AttrDict
 
 
 def trajectory(length, done=False):

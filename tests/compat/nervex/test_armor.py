@@ -6,7 +6,8 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from guerdon.nn import Armor, FCDiscreteNet, ModelConfig, Plugin, QNetwork
+from guerdon.compat.nervex import Armor, FCDiscreteNet, Plugin
+from guerdon.nn import ModelConfig, QNetwork
 from tests.nn.test_registry import FCDQN
 
 VECTOR = spaces.Box(-1, 1, (3,), np.float32)

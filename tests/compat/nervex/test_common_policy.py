@@ -10,13 +10,13 @@ from gymnasium import spaces
 from torch import nn
 
 from guerdon.collect import Collector
+from guerdon.compat.nervex import Armor, AttrDict, CommonPolicy, FCDiscreteNet
 from guerdon.data import Batch, ReplayBuffer
 from guerdon.envs import make_vec
-from guerdon.nn import ActorCritic, Armor, FCDiscreteNet, ModelConfig
-from guerdon.policy import AttrDict, CommonPolicy
+from guerdon.nn import ActorCritic, ModelConfig
 from guerdon.reward import make_reward
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "tutorial_dqn.py"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "tutorial_dqn.py"
 NUMBER = spaces.Box(-np.inf, np.inf, (1,), np.float32)
 TWO = spaces.Discrete(2)
 
@@ -518,6 +518,22 @@ def test_it_goes_on_where_it_was_saved(tutorial):
         actions.append(act(policy, 30).act.tolist())
     assert losses[0] == losses[1]
     assert actions[0] == actions[1]
+
+
+def test_optimizers_and_schedulers_are_saved():
+    class Scheduled(Recorder):
+        def _init_learn(self):
+            super()._init_learn()
+            self._optimizer = torch.optim.Adam(self._model.parameters(), lr=1.0)
+            self._scheduler = torch.optim.lr_scheduler.ExponentialLR(self._optimizer, 0.5)
+
+    first, second = (Scheduled({"type": "scheduled"}, NUMBER, TWO) for _ in range(2))
+    first._optimizer.step()
+    first._scheduler.step()
+    second.load_training_state(first.training_state())
+    second._optimizer.step()
+    second._scheduler.step()
+    assert second._optimizer.param_groups[0]["lr"] == 0.25
 
 
 def test_a_config_is_read_by_attributes():

@@ -3,8 +3,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from guerdon.ops.value_rescale import value_inv_transform, value_transform
-from tests.ops.gradients import gradient_is_right
+from guerdon.compat.nervex.rl_utils import value_inv_transform, value_transform
+from tests.gradients import gradient_is_right
 
 
 def test_known_values():

@@ -7,16 +7,18 @@ from gymnasium import spaces
 
 from guerdon.nn.config import ModelConfig
 from guerdon.nn.models import QNetwork
+from guerdon.nn.registry import register_model
 
 
+@register_model("fc_discrete")
 class FCDiscreteNet(QNetwork):
-    """Action values of vectors: ``logit`` [..., action_dim].
+    """Q-values of vector observations: ``logit`` [..., action_dim].
 
     Args:
-        obs_dim: The length of an observation.
-        action_dim: How many actions there are.
+        obs_dim: Size of an observation.
+        action_dim: Number of actions.
         hidden_dim_list: Sizes of the hidden layers.
-        dueling: Whether the head is a dueling one.
+        dueling: Whether the head is dueling.
     """
 
     def __init__(
@@ -31,13 +33,14 @@ class FCDiscreteNet(QNetwork):
         super().__init__(_vector(obs_dim), spaces.Discrete(action_dim), config)
 
 
+@register_model("conv_discrete")
 class ConvDiscreteNet(QNetwork):
-    """Action values of images [C, H, W]: ``logit`` [..., action_dim].
+    """Q-values of images [C, H, W]: ``logit`` [..., action_dim].
 
     Args:
-        obs_dim: The shape of an image; uint8 images are divided by 255.
-        action_dim: How many actions there are.
-        dueling: Whether the head is a dueling one.
+        obs_dim: Shape of an image; uint8 images are divided by 255.
+        action_dim: Number of actions.
+        dueling: Whether the head is dueling.
     """
 
     def __init__(self, obs_dim: Sequence[int], action_dim: int, dueling: bool = False) -> None:
@@ -46,15 +49,16 @@ class ConvDiscreteNet(QNetwork):
         super().__init__(images, spaces.Discrete(action_dim), config)
 
 
+@register_model("fcr_discrete")
 class FCRDiscreteNet(QNetwork):
-    """Action values of vectors with an LSTM: "prev_state" in, ``next_state`` out.
+    """Q-values of vector observations with an LSTM: takes "prev_state", returns ``next_state``.
 
     Args:
-        obs_dim: The length of an observation.
-        action_dim: How many actions there are.
+        obs_dim: Size of an observation.
+        action_dim: Number of actions.
         hidden_dim_list: Sizes of the hidden layers before the LSTM.
-        lstm_dim: The size of the LSTM; its state is [B, 2 * lstm_dim].
-        dueling: Whether the head is a dueling one.
+        lstm_dim: Size of the LSTM; its state is [B, 2 * lstm_dim].
+        dueling: Whether the head is dueling.
     """
 
     def __init__(

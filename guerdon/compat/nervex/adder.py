@@ -1,7 +1,7 @@
-"""`Adder`: from transitions to training samples, under the names of the nerveX tutorial.
+"""nerveX's `Adder`: from transitions to training samples.
 
-A transition is a dictionary, a trajectory a list of them. Guerdon hands these functions transitions
-as they are read, with the reward resolved, so what they compute is never older than the reward.
+A transition is a dictionary, a trajectory a list of them. `CommonPolicy` calls it on read, with
+the resolved reward.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from guerdon.policy.samples import Transition
+    from guerdon.compat.nervex.samples import Transition
 
 
 class Adder:
-    """Builds training samples. What it is given stays as it is; only `get_traj` empties its cache.
+    """Builds training samples. It changes no transition; only `get_traj` empties its cache.
 
     Args:
-        use_cuda: Whether what it computes goes to the GPU; else it stays where the data is.
-        unroll_len: Transitions a sample; more than 1 for networks with a memory.
-        last_fn_type: What happens to a last sample that is too short. ``last``: it begins earlier,
-            and shares transitions with the one before it. ``drop``: it is left out.
-            ``null_padding``: it is filled up with zeros.
+        use_cuda: Whether to compute on the GPU; else where the data is.
+        unroll_len: Transitions per sample; more than 1 for recurrent networks.
+        last_fn_type: What to do with a last sample that is too short. ``last``: start it earlier,
+            so that it overlaps the one before. ``drop``: leave it out. ``null_padding``: pad it
+            with zeros.
     """
 
     def __init__(
@@ -52,15 +52,14 @@ class Adder:
     def get_traj(
         self, cache: deque[Transition], traj_len: float, return_num: int = 0
     ) -> list[Transition]:
-        """Takes the oldest transitions out of a cache.
+        """Take the oldest transitions out of a cache.
 
         Args:
             cache: Transitions in time order.
-            traj_len: How many to take, ``inf`` for all; fewer when there are not so many.
-            return_num: How many more to look at: they are in the trajectory, for the n-step returns
-                of those before them, and are returned to the cache as the start of the next one.
+            traj_len: Maximum number to take; ``inf`` for all.
+            return_num: Further transitions to include for n-step returns; they stay in the cache.
         """
-        n_taken = int(min(len(cache), float(traj_len)))  # as text, too: "inf"
+        n_taken = int(min(len(cache), float(traj_len)))  # float() since configs have "inf"
         n_ahead = min(len(cache) - n_taken, return_num)
         traj = [cache.popleft() for _ in range(n_taken + n_ahead)]
         cache.extendleft(reversed(traj[n_taken:]))
@@ -69,51 +68,42 @@ class Adder:
     def get_gae(
         self, data: list[Transition], last_value: Any, gamma: float, gae_lambda: float
     ) -> list[Transition]:
-        """The transitions with ``adv``, their generalized advantage.
+        """Return the transitions with ``adv``, their generalized advantage.
 
         Args:
             data: A trajectory with ``value`` and ``reward``, and ``done`` where the episode
                 terminated.
-            last_value: The value after the last transition; of no effect when that is ``done``.
-            gamma: Discount of one step.
-            gae_lambda: How far rewards reach, 0 to 1.
+            last_value: The value after the last transition; unused if that is ``done``.
+            gamma: Discount factor.
+            gae_lambda: GAE lambda.
         """
         if not data:
             return []
         with torch.no_grad():
-            reward, value = (self._numbers(data, key)[:, None] for key in ("reward", "value"))
-            ends = [{"done": row.get("done", False)} for row in data]
-            done = self._numbers(ends, "done")[:, None].bool()
-            cut = done.clone()
-            cut[-1] = True
-            after = torch.as_tensor(last_value, dtype=value.dtype, device=value.device)
-            advantage = ops.generalized_advantage(
-                reward,
-                value,
-                torch.cat([value[1:], after.reshape(1, 1)]),
-                gamma * (~done).to(value.dtype),
-                cut,
-                gae_lambda,
+            rows = [{"done": False, **transition} for transition in data]
+            reward, value, done = (
+                self._numbers(rows, key)[:, None] for key in ("reward", "value", "done")
             )
-        return [
-            _changed(transition, adv=adv)
-            for transition, adv in zip(data, advantage[:, 0].unbind(), strict=True)
-        ]
+            after = torch.as_tensor(last_value, dtype=value.dtype, device=value.device)
+            value_next = torch.cat([value[1:], after.reshape(1, 1)])
+            advantage = ops.generalized_advantage(
+                reward, value, value_next, gamma * (1 - done), done.bool(), gae_lambda
+            )
+        return [_changed(data[t], adv=adv) for t, adv in enumerate(advantage[:, 0].unbind())]
 
     def get_nstep_return_data(
         self, data: list[Transition], nstep: int, traj_len: float
     ) -> list[Transition]:
-        """The first transitions of a trajectory, each with what its n-step return is made of.
+        """Return the first transitions of a trajectory with the data of their n-step returns.
 
-        ``reward`` becomes the next `nstep` rewards, zeros after a termination; ``done`` says
-        whether the episode terminated among them, and ``next_obs`` is the observation after the
-        last. Where the trajectory breaks off before, without a termination, a transition is left
-        out: its return would be discounted as if it were longer.
+        ``reward`` becomes the next `nstep` rewards, zeros after a termination; ``done`` is whether
+        the episode terminated among them, ``next_obs`` the observation after the last. Transitions
+        whose window is cut short without a termination are left out.
 
         Args:
-            data: The trajectory, as `get_traj` gives it.
-            nstep: Steps of the return; 1 changes nothing.
-            traj_len: How many transitions to return at most.
+            data: A trajectory of `get_traj`.
+            nstep: Number of steps; 1 changes nothing.
+            traj_len: Maximum number of transitions to return.
         """
         n_rows = int(min(len(data), traj_len))
         if nstep == 1:
@@ -121,23 +111,21 @@ class Adder:
         rows = []
         for i in range(n_rows):
             window = _until_done(data[i : i + nstep])
-            done = bool(window[-1].get("done", False))
+            done = window[-1].get("done", False)
             if len(window) < nstep and not done:
                 break
             reward = self._numbers(window, "reward")
             padded = torch.cat([reward, reward.new_zeros(nstep - len(window))])
-            changes = {"reward": padded, "done": window[-1].get("done", False)}
-            if "next_obs" in window[-1]:
-                changes["next_obs"] = window[-1]["next_obs"]
-            rows.append(_changed(data[i], **changes))
+            changes = {key: window[-1][key] for key in ("next_obs",) if key in window[-1]}
+            rows.append(_changed(data[i], reward=padded, done=done, **changes))
         return rows
 
     def get_train_sample(self, data: list[Transition]) -> list[Any]:
-        """The transitions as training samples.
+        """Return the transitions as training samples.
 
-        With an `unroll_len` of 1 they are samples already. Else a sample has under each key a list
-        of `unroll_len` values, and under ``mask`` whether they are real. One that cannot begin
-        earlier because the trajectory is too short is filled up with zeros under ``last``, too.
+        With an `unroll_len` of 1 these are the transitions. Else a sample has under each key a list
+        of `unroll_len` values, and under ``mask`` whether they are real. A trajectory shorter than
+        that is padded with zeros under ``last``, too.
         """
         length = self._unroll_len
         if length == 1:
@@ -175,7 +163,7 @@ def _until_done(window: list[Transition]) -> list[Transition]:
 
 
 def _changed(transition: Transition, **changes: Any) -> Transition:
-    changed = copy.copy(transition)  # of its own class, which may have attributes
+    changed = copy.copy(transition)  # keeps its class, which may have attributes
     changed.update(changes)
     return changed
 

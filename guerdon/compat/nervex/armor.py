@@ -1,0 +1,211 @@
+"""nerveX's `Armor`: a model with a target copy and plugins around its call."""
+
+import copy
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from guerdon.compat.nervex.armor_plugins import PLUGINS, Plugin
+
+Side = Literal["main", "target"]
+
+
+class Armor(nn.Module):
+    """Wraps a model for one use: learning, collecting or evaluating.
+
+    Several armors may share a model, so it is not a submodule: the policy has to hold it itself. An
+    armor's `parameters` are those of the target, which are not trained.
+
+    Args:
+        model: Maps observations, or a mapping with "obs", to a dictionary. A model that only takes
+            a mapping may still be called with a tensor.
+    """
+
+    model: nn.Module
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.__dict__["model"] = model  # past nn.Module, which would make it a submodule
+        self.target_model: nn.Module | None = None
+        self._plugins: dict[str, list[Plugin]] = {"main": [], "target": []}
+        self._modes: dict[str, bool | None] = {"main": None, "target": None}
+        self._takes_mapping: bool | None = None  # not known before the first tensor
+        self._theta: float | None = None
+        self._freq = 1
+        self._updates = 0
+
+    def add_model(
+        self,
+        name: Literal["target"],
+        update_type: Literal["assign", "momentum"] = "assign",
+        update_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Add a copy of the model that follows it and is not trained.
+
+        Args:
+            name: "target".
+            update_type: ``assign`` copies the model at every `freq`-th `target_update`;
+                ``momentum`` moves the target by the fraction `theta` at each.
+            update_kwargs: ``{"freq": n}`` or ``{"theta": t}``.
+        """
+        if name != "target":
+            raise ValueError(f"an armor has no model {name!r}: the one to add is 'target'")
+        options = dict(update_kwargs or {})
+        key = {"assign": "freq", "momentum": "theta"}.get(update_type)
+        if key is None:
+            raise ValueError(f"unknown update_type {update_type!r}: use 'assign' or 'momentum'")
+        if set(options) != {key}:
+            raise ValueError(
+                f"update_type={update_type!r} needs update_kwargs={{{key!r}: ...}}, "
+                f"and was given {options}"
+            )
+        self._freq, self._theta = int(options.get("freq", 1)), options.get("theta")
+        self.target_model = copy.deepcopy(self.model).requires_grad_(False)
+        self._updates = 0
+
+    def add_plugin(self, side: Side, plugin: str | type[Plugin], **options: Any) -> None:
+        """Put a plugin around the call; later ones are further out.
+
+        Args:
+            side: "main" or "target".
+            plugin: A registered name, or a class.
+            **options: For the plugin.
+        """
+        if side not in self._plugins:
+            raise ValueError(f"an armor has no side {side!r}: use 'main' or 'target'")
+        cls = PLUGINS.get(plugin) if isinstance(plugin, str) else plugin
+        self._plugins[side].append(cls(**options))
+
+    def plugins(self) -> list[Plugin]:
+        """All plugins, the model's first, the innermost first."""
+        return [*self._plugins["main"], *self._plugins["target"]]
+
+    def forward(self, data: Any, **kwargs: Any) -> Any:
+        """Call the model through its plugins.
+
+        Args:
+            data: Observations, or a mapping with "obs".
+            **kwargs: For the plugins (``eps``, ``data_id``); the rest goes to the model.
+        """
+        return self._run("main", self.model, data, **kwargs)
+
+    def target_forward(self, data: Any, **kwargs: Any) -> Any:
+        """Call the target through its plugins; arguments as in `forward`."""
+        return self._run("target", self._target(), data, **kwargs)
+
+    def _run(self, side: Side, model: nn.Module, data: Any, **kwargs: Any) -> Any:
+        train = self._modes[side]
+        if train is not None and model.training is not train:
+            model.train(train)  # another armor of this model has changed its mode
+        call = partial(self._call, model)
+        for plugin in self._plugins[side]:
+            call = partial(plugin.forward, call)
+        return call(data, **kwargs)
+
+    def _call(self, model: nn.Module, data: Any, **kwargs: Any) -> Any:
+        """Call a model with a tensor, or with {"obs": tensor} if it only takes that."""
+        if not isinstance(data, Tensor) or self._takes_mapping is False:
+            return model(data, **kwargs)
+        if self._takes_mapping:
+            return model({"obs": data}, **kwargs)
+        try:
+            output, takes_mapping = model(data, **kwargs), False
+        except (IndexError, TypeError) as error:  # what tensor["obs"] raises
+            try:
+                output, takes_mapping = model({"obs": data}, **kwargs), True
+            except Exception:
+                raise error from None
+        self._takes_mapping = takes_mapping
+        return output
+
+    @torch.no_grad()
+    def target_update(
+        self, state_dict: Mapping[str, Tensor] | None = None, direct: bool = False
+    ) -> None:
+        """Update the target as `add_model` says; buffers are copied whenever it changes.
+
+        Args:
+            state_dict: The weights to follow; the model's own by default.
+            direct: Whether to copy the weights now.
+        """
+        target = self._target()
+        if not direct:
+            self._updates += 1
+            if self._updates % self._freq:
+                return
+        own = target.state_dict(keep_vars=True)
+        given = self.model.state_dict() if state_dict is None else state_dict
+        if own.keys() != given.keys():
+            differences = sorted(own.keys() ^ given.keys())
+            raise ValueError(f"these weights are not the target's: they differ in {differences}")
+        for name, value in own.items():
+            if direct or self._theta is None or not isinstance(value, nn.Parameter):
+                value.copy_(given[name])
+            else:
+                value.lerp_(given[name], self._theta)
+
+    def mode(self, train: bool) -> None:
+        """Set the mode (training or evaluation) in which this armor calls the model."""
+        self._modes["main"] = train
+        self.model.train(train)
+
+    def target_mode(self, train: bool) -> None:
+        """Set the mode in which the target is called."""
+        self._modes["target"] = train
+        self._target().train(train)
+
+    def reset(self, **kwargs: Any) -> None:
+        """Reset the plugins around the model; ``data_id`` names the environments to reset."""
+        for plugin in self._plugins["main"]:
+            plugin.reset(**kwargs)
+
+    def target_reset(self, **kwargs: Any) -> None:
+        """Reset the plugins around the target."""
+        for plugin in self._plugins["target"]:
+            plugin.reset(**kwargs)
+
+    def _target(self) -> nn.Module:
+        if self.target_model is None:
+            raise ValueError("this armor has no target: call add_model('target', ...) first")
+        return self.target_model
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """``{"model": ..., "target_model": ..., "target_updates": ...}``, the last two if any.
+
+        Within the state of another module only the target is included, since the model is a
+        submodule there.
+        """
+        if args or "destination" in kwargs:
+            return super().state_dict(*args, **kwargs)
+        state: dict[str, Any] = {"model": self.model.state_dict(**kwargs)}
+        if self.target_model is not None:
+            state["target_model"] = self.target_model.state_dict(**kwargs)
+            state["target_updates"] = self.get_extra_state()
+        return state
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:  # type: ignore[override]
+        """Load what `state_dict` returned.
+
+        Args:
+            state_dict: With "model", and "target_model" if there is a target.
+            strict: Whether the names have to be the same.
+        """
+        self.model.load_state_dict(state_dict["model"], strict=strict)
+        if self.target_model is None:
+            return
+        if "target_model" not in state_dict:
+            self.target_update(direct=True)
+            return
+        self.target_model.load_state_dict(state_dict["target_model"], strict=strict)
+        self.set_extra_state(state_dict.get("target_updates", torch.tensor(self._updates)))
+
+    def get_extra_state(self) -> Tensor:
+        """The number of calls of `target_update`."""
+        return torch.tensor(self._updates)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Load what `get_extra_state` returned."""
+        self._updates = int(state)

@@ -1,0 +1,487 @@
+"""`CommonPolicy`: policies written as in the nerveX tutorial."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from pydantic import ConfigDict, Field, field_validator
+from torch import Tensor, nn
+
+import guerdon.compat.nervex.discrete_nets  # noqa: F401 - registers its models
+from guerdon.compat.nervex.adder import Adder
+from guerdon.compat.nervex.armor import Armor
+from guerdon.compat.nervex.armor_plugins import Sampler
+from guerdon.compat.nervex.samples import Timestep, Watched, collate, row, stack, trajectories
+from guerdon.config.attr_dict import AttrDict
+from guerdon.data import MixedReplay, PrioritizedReplayBuffer
+from guerdon.data.batch import Batch, from_leaves
+from guerdon.data.leaves import to_numpy
+from guerdon.nn import DeterministicActor, ModelConfig, QNetwork, create_model, seeded
+from guerdon.nn.registry import find_model
+from guerdon.policy.base import Metrics, Policy, PolicyConfig, Resolver
+from guerdon.policy.bounds import Bounds
+
+if TYPE_CHECKING:
+    from collections import deque
+    from collections.abc import Collection, Iterator, Mapping
+
+    from guerdon.compat.nervex.samples import Transition
+    from guerdon.data import ReplayBuffer, Rollout
+
+_TRIES = 10  # further draws for a batch, since a segment may give no sample
+_PARTS = ("learn", "collect", "eval")
+
+
+class CommonConfig(PolicyConfig):
+    """Options of a policy in the tutorial's style: these, and whatever its class reads."""
+
+    model_config = ConfigDict(extra="allow")
+
+    model: dict[str, Any] = Field(default={})  # type: ignore[assignment]
+    """Arguments of the network."""
+    anneal: Literal[False] = False
+    """Not available: change the learning rate in ``_get_setting_learn``."""
+    prioritized: bool = False
+    """Whether replay is prioritized; `_forward_learn` returns ``priority``."""
+    alpha: float = Field(default=0.6, ge=0, le=1)
+    """Exponent of priorities; 0 samples uniformly."""
+    beta: float = Field(default=0.4, ge=0, le=1)
+    """Initial exponent of importance weights; it rises to 1 at the end of the run."""
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def _over_its_defaults(cls, given: Any) -> Any:
+        return given  # arguments of any network, which has defaults of its own
+
+
+class CommonPolicy(Policy):
+    """A policy in four parts, learn, collect, eval and command, as in the nerveX tutorial.
+
+    A class has to define `_forward_learn`, and may define the other methods from `_init_learn` to
+    `_create_model_from_cfg`. `_cfg` is its config, `_model` its network, and what
+    `_get_setting_collect` returns becomes attributes: ``eps`` is `_eps`. By default, Discrete
+    actions are sampled from the network's ``logit``, and noise is added to those of a Box.
+
+    The buffer holds the environment's rewards. `_process_transition` and `_get_train_sample` are
+    called on read, with the resolved reward: nothing that they compute is stored.
+
+    Off-policy, every sampled transition starts a segment, and gives one sample: the first one that
+    `_get_train_sample` returns. With ``on_policy = True``, it is called with each part of an
+    episode in the rollout until it takes no more from it, and all samples count.
+
+    ``done`` means terminated. Discrete actions start at 0, those of a bounded Box are in [-1, 1].
+    """
+
+    Config: ClassVar[type[PolicyConfig]] = CommonConfig
+    defaults: ClassVar[dict[str, dict[str, Any]]] = {
+        "collect": {"n_step": 8, "buffer_size": 20_000},
+        "learn": {"batch_size": 64, "updates_per_collect": 3},
+    }
+    target_name = "_get_train_sample"
+
+    def __init__(
+        self,
+        config: PolicyConfig | Mapping[str, Any],
+        observation_space: Any,
+        action_space: Any,
+        *,
+        seed: int = 0,
+        device: str | torch.device = "cpu",
+        model: Any = None,
+    ) -> None:
+        super().__init__(
+            config, observation_space, action_space, seed=seed, device=device, model=model
+        )
+        self._cfg = AttrDict(self.config.model_dump())
+        for part in (*_PARTS, "command"):
+            self._cfg.setdefault(part, AttrDict())
+        self._batch_size: int | None = self._cfg.learn.get("batch_size")
+        self._use_cuda = self.device.type == "cuda"
+        self._kept: tuple[str, ...] | None = None  # outputs to store; known after the first
+        discrete = isinstance(action_space, spaces.Discrete)
+        self._start = int(action_space.start) if discrete else 0
+        bounded = isinstance(action_space, spaces.Box) and action_space.is_bounded()
+        self._bounds = Bounds(action_space, type(self).__name__, self.device) if bounded else None
+        self._learn_setting_set: Collection[str] = ()
+        self._collect_setting_set: Collection[str] = ()
+        self._eval_setting_set: Collection[str] = ()
+        with seeded(self.seed):
+            self._model = self._make_model().to(self.device)
+            self._init_learn()
+            self._init_collect()
+            self._init_eval()
+            self._init_command()
+        for name, value in vars(self).items():
+            if hasattr(value, "step") and hasattr(value, "state_dict"):
+                self.optimizers[name] = value
+        self._share_generator()
+        self.advance(0, 0.0)
+
+    def _make_model(self) -> nn.Module:
+        custom = self.custom_model
+        if isinstance(custom, nn.Module):
+            return custom
+        return self._create_model_from_cfg(
+            self._cfg, find_model(custom) if isinstance(custom, str) else custom
+        )
+
+    def _share_generator(self) -> None:
+        """Let plugins draw from the policy's generator, which is seeded and saved with the run."""
+        armors = [module for module in self.modules() if isinstance(module, Armor)]
+        for plugin in (plugin for armor in armors for plugin in armor.plugins()):
+            if isinstance(plugin, Sampler) and plugin.given is None:
+                plugin.given = self.generator
+
+    # --- learn
+
+    def _init_learn(self) -> None:
+        """Make what `_forward_learn` needs: optimizers, and armors of the network."""
+        rate = self._cfg.learn.get("learning_rate", self._cfg.learning_rate)
+        self._optimizer = torch.optim.Adam(self._model.parameters(), lr=rate)
+        self._armor = Armor(self._model)
+
+    def _forward_learn(self, data: dict[str, Any]) -> dict[str, Any]:
+        """Learn from samples; every class has to define this.
+
+        Args:
+            data: Tensors [B, ...] under the keys of the samples, [T, B, ...] where they are
+                unrolled; and ``weight``, importance weights [B] or None.
+
+        Returns:
+            Numbers to log; and ``priority``, one error per sample, if the policy is prioritized.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has to define _forward_learn(data)")
+
+    def _get_setting_learn(self, command_info: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+        """Settings for learning, under the names in `_learn_setting_set`."""
+        return {}
+
+    # --- collect
+
+    def _init_collect(self) -> None:
+        """Make what `_forward_collect` and `_get_train_sample` need.
+
+        `_unroll_len` and `_collect_nstep` determine the length of a segment for one sample.
+        """
+        collect = self._cfg.collect
+        self._traj_len = float(collect.get("traj_len", "inf"))
+        self._unroll_len = collect.get("unroll_len", 1)
+        self._collect_nstep = collect.get("algo", {}).get("nstep", 1)
+        self._adder = Adder(self._use_cuda, self._unroll_len)
+        self._collect_armor = Armor(self._model)
+        discrete = isinstance(self.action_space, spaces.Discrete)
+        self._collect_armor.add_plugin("main", "multinomial_sample" if discrete else "action_noise")
+
+    def _forward_collect(self, data_id: list[int], data: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+        """Act with exploration.
+
+        Args:
+            data_id: The environments of the observations.
+            data: ``obs``.
+
+        Returns:
+            ``action``, and whatever else `_process_transition` reads.
+        """
+        settings = {name: getattr(self, f"_{name}") for name in self._collect_setting_set}
+        output: dict[str, Any] = self._collect_armor.forward(data, **settings)
+        return output
+
+    def _reset_collect(self, data_id: list[int] | None = None) -> None:
+        """Start episodes: in these environments, or in all."""
+        if hasattr(self, "_collect_armor"):
+            self._collect_armor.reset(data_id=data_id)
+
+    def _process_transition(
+        self, obs: Any, armor_output: Mapping[str, Any], timestep: Timestep
+    ) -> dict[str, Any]:
+        """Make a transition for `_get_train_sample`.
+
+        Args:
+            obs: Observation.
+            armor_output: What `_forward_collect` returned. What this method reads of it is stored.
+            timestep: The result of the step: ``obs``, ``reward``, ``done``.
+        """
+        return {
+            "obs": obs,
+            "next_obs": timestep.obs,
+            "action": armor_output["action"],
+            "reward": timestep.reward,
+            "done": timestep.done,
+        }
+
+    def _get_train_sample(self, traj_cache: deque[Transition]) -> list[Any] | None:
+        """Make samples of transitions in time order, which it takes out of the cache.
+
+        Returns:
+            Dictionaries, all with the same keys; None if there are too few transitions.
+        """
+        ahead = 0 if self._collect_nstep == 1 else self._collect_nstep
+        data = self._adder.get_traj(traj_cache, self._traj_len, return_num=ahead)
+        data = self._adder.get_nstep_return_data(data, self._collect_nstep, self._traj_len)
+        return self._adder.get_train_sample(data)
+
+    def _get_segment_len(self) -> int:
+        """The number of consecutive transitions that are read for one sample."""
+        names = ("_unroll_len", "_collect_nstep")
+        return sum(getattr(self, name, 1) for name in names) - 1
+
+    def _get_setting_collect(self, command_info: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+        """Settings for the next round of collecting, under the names in `_collect_setting_set`.
+
+        Args:
+            command_info: ``learner_step`` (updates so far), ``env_step`` and ``progress`` (0 to 1).
+        """
+        return {}
+
+    # --- eval
+
+    def _init_eval(self) -> None:
+        """Make what `_forward_eval` needs."""
+        self._eval_armor = Armor(self._model)
+        if isinstance(self.action_space, spaces.Discrete):
+            self._eval_armor.add_plugin("main", "argmax_sample")
+
+    def _forward_eval(self, data_id: list[int], data: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+        """Act without exploration; arguments as for `_forward_collect`."""
+        output: dict[str, Any] = self._eval_armor.forward(data)
+        return output
+
+    def _reset_eval(self, data_id: list[int] | None = None) -> None:
+        """Start episodes: in these environments, or in all."""
+        if hasattr(self, "_eval_armor"):
+            self._eval_armor.reset(data_id=data_id)
+
+    def _get_setting_eval(self, command_info: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+        """Settings for evaluation, under the names in `_eval_setting_set`."""
+        return {}
+
+    # --- command and network
+
+    def _init_command(self) -> None:
+        """Make what settings are computed with, such as schedules."""
+
+    def _create_model_from_cfg(
+        self, cfg: AttrDict, model_type: type[nn.Module] | None = None
+    ) -> nn.Module:
+        """Make the network from ``cfg.model``.
+
+        Args:
+            cfg: The config of the policy.
+            model_type: A class to use instead of the default.
+        """
+        if model_type is not None:
+            return model_type(**cfg.model)
+        discrete = isinstance(self.action_space, spaces.Discrete)
+        config = ModelConfig(**{"activation": "relu", "orthogonal": False, **cfg.model})
+        default = QNetwork if discrete else DeterministicActor
+        return create_model(default, self.observation_space, self.action_space, config)
+
+    # --- the interface of Policy
+
+    def forward(self, batch: Batch, state: Any = None) -> Batch:
+        """Choose actions; the state only tells where episodes start."""
+        collecting = self.explores
+        obs = self.observation(batch.obs)
+        rows = np.asarray(batch.get("env_ids", range(len(batch.obs)))).tolist()
+        reset = self._reset_collect if collecting else self._reset_eval
+        if state is None:
+            reset()
+        elif len(begun := torch.nonzero(state == 0)):
+            reset(data_id=[rows[index] for index in begun.flatten().tolist()])
+        forward = self._forward_collect if collecting else self._forward_eval
+        output = forward(rows, {"obs": obs})
+        acted = Batch(act=self._to_env(output["action"]), state=torch.ones(len(rows)))
+        if collecting:
+            if self._kept is None:
+                self._kept = self._find_kept(obs, output)
+            if self._kept:
+                acted.policy = Batch(**{key: _array(output[key]) for key in self._kept})
+        return acted
+
+    def random_output(self, batch: Batch, act: np.ndarray, state: Any = None) -> Batch:
+        """See `Policy`; rows of a warm-up need the same outputs as others."""
+        acted = self(batch, state)
+        acted.act = act
+        return acted  # type: ignore[no-any-return]
+
+    def _find_kept(self, obs: Any, output: Mapping[str, Any]) -> tuple[str, ...]:
+        """The outputs that `_process_transition` reads, found by calling it once."""
+        first = row(obs, 0)
+        watched = Watched({key: row(value, 0) for key, value in output.items()})
+        self._process_transition(
+            first, watched, Timestep(first, torch.tensor(0.0), torch.tensor(False), {})
+        )
+        return tuple(key for key in output if key in watched.read and key != "action")
+
+    def _to_env(self, action: Any) -> np.ndarray:
+        if self._bounds is not None:
+            return self._bounds.to_env(torch.as_tensor(action))
+        act: np.ndarray = _array(action)
+        return act + self._start if self._start else act
+
+    def _from_env(self, act: Any) -> Tensor:
+        action = self.tensor(act)
+        return self._bounds.to_unit(action) if self._bounds is not None else action - self._start
+
+    def advance(self, env_steps: int, progress: float) -> None:
+        """See `Policy`; the command part gives the other parts their settings."""
+        self._command({"learner_step": self.updates, "env_step": env_steps, "progress": progress})
+
+    def _command(self, info: dict[str, Any]) -> None:
+        self._command_info = info
+        for part in _PARTS:
+            known = getattr(self, f"_{part}_setting_set")
+            for name, value in getattr(self, f"_get_setting_{part}")(info).items():
+                if name not in known:
+                    raise ValueError(
+                        f"_get_setting_{part} returned {name!r}, which is not in "
+                        f"_{part}_setting_set ({', '.join(sorted(known)) or 'empty'}): add it there"
+                    )
+                setattr(self, f"_{name}", value)
+        self._beta = self.config.beta + (1 - self.config.beta) * min(info["progress"], 1.0)
+
+    def make_buffer(
+        self, size: int, n_envs: int, seed: int, history: int = 0
+    ) -> ReplayBuffer | Rollout:
+        """See `Policy`; a prioritized buffer if the config says so."""
+        config = self.config
+        if not config.prioritized:
+            return super().make_buffer(size, n_envs, seed, history)
+        return PrioritizedReplayBuffer(size, config.alpha, config.beta, n_envs=n_envs, seed=seed)
+
+    def update(
+        self,
+        batch_size: int,
+        source: ReplayBuffer | Rollout,
+        reward: Resolver | None = None,
+        **options: Any,
+    ) -> Metrics:
+        """See `Policy`; sets ``_cfg.learn.batch_size`` to `batch_size`."""
+        if self._batch_size not in (None, batch_size):
+            raise ValueError(
+                f"'policy.learn.batch_size' is {self._batch_size}, but 'learn.batch_size' is "
+                f"{batch_size}: give both the same value, or leave out the first"
+            )
+        self._cfg.learn.batch_size = batch_size
+        return super().update(batch_size, source, reward, **options)
+
+    def read(
+        self, batch_size: int, source: Any, fields: tuple[str, ...]
+    ) -> tuple[Batch, np.ndarray]:
+        """See `Policy`; the rollout, or one segment per sample."""
+        fields = (*fields, "policy") if self._kept else fields
+        if isinstance(source, PrioritizedReplayBuffer | MixedReplay):
+            source.set_beta(self._beta)
+        self.segment_length = self._get_segment_len()
+        return super().read(batch_size, source, fields)
+
+    def process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> Batch:
+        """Make the list ``samples``; off-policy with their first ``row`` and their ``weight``."""
+        if self.on_policy:
+            return from_leaves({"samples": list(self._all_samples(batch))})
+        number = indices.shape[-1]
+        found = list(self._first_samples(batch, indices))
+        for _ in range(_TRIES):
+            if len(found) >= number:
+                break
+            # Segments that end too early give no sample; others take their place.
+            found += self._first_samples(*self.read(number, buffer, self.fields))
+        if not found:
+            self._check_length(buffer)
+            return from_leaves({"samples": []})
+        found = [found[i % len(found)] for i in range(number)]
+        samples, rows, weights = map(list, zip(*found, strict=True))
+        leaves = {"samples": samples, "row": np.array(rows)}
+        if "weight" in batch:
+            leaves["weight"] = self.tensor(np.array(weights, np.float32))
+        return from_leaves(leaves)
+
+    def _check_length(self, buffer: Any) -> None:
+        """Raise if segments are too short; no samples are fine while there are few transitions."""
+        length = self._get_segment_len()
+        if len(buffer) >= 2 * length * buffer.n_envs:
+            raise ValueError(
+                f"_get_train_sample of {type(self).__name__} makes no sample of {length} "
+                f"transitions in a row: set _collect_nstep and _unroll_len in _init_collect, or "
+                f"define _get_segment_len, so that segments are long enough"
+            )
+
+    def _first_samples(self, batch: Batch, indices: np.ndarray) -> Iterator[tuple[Any, int, float]]:
+        """The first sample of each segment that has one, its first row, and its weight."""
+        rows = indices.reshape(-1, indices.shape[-1])[0]
+        weights = to_numpy(batch.weight) if "weight" in batch else np.ones(len(rows))
+        for b, cache in self._trajectories(batch):
+            for sample in (self._get_train_sample(cache) or [])[:1]:
+                yield sample, int(rows[b]), float(weights[b])
+
+    def _all_samples(self, batch: Batch) -> Iterator[Any]:
+        """The samples of each trajectory, until `_get_train_sample` takes no more from it."""
+        for _, cache in self._trajectories(batch):
+            before = len(cache) + 1
+            while 0 < len(cache) < before:
+                before = len(cache)
+                yield from self._get_train_sample(cache) or []
+
+    def _trajectories(self, batch: Batch) -> Iterator[tuple[int, deque[Transition]]]:
+        """The transitions of a batch [B] or [T, B], as `samples.trajectories` gives them."""
+        kept = {key: self.observation(batch.policy[key]) for key in self._kept or ()}
+        table = {
+            "obs": self.observation(batch.obs),
+            "next_obs": self.observation(batch.obs_next),
+            "reward": self.tensor(batch.rew),
+            "done": self.tensor(batch.terminated),
+            "output": {"action": self._from_env(batch.act), **kept},
+        }
+        if batch.rew.ndim == 1:
+            table = stack([table])
+        shape = table["reward"].shape
+        mask = to_numpy(batch.mask) if "mask" in batch else np.ones(shape, bool)
+        cut = to_numpy(batch.cut) if "cut" in batch else np.zeros(shape, bool)
+        return trajectories(table, mask, cut, self._process_transition)
+
+    def learn(self, batch: Batch, *, batch_size: int = 64, repeat: int = 1, **_: Any) -> Metrics:
+        """Call `_forward_learn` with all samples; on-policy with minibatches, `repeat` times."""
+        samples: list[Any] = batch.samples
+        learned: dict[str, Any] = {}
+        if not samples:
+            return learned
+        if not self.on_policy:
+            learned = self._forward_learn({**collate(samples), "weight": batch.get("weight")})
+            batch.priority = learned.pop("priority", None)
+        else:
+            n_parts = max(1, round(len(samples) / batch_size))
+            for _epoch in range(repeat):
+                order = torch.randperm(len(samples), generator=self.generator, device=self.device)
+                for part in order.tensor_split(n_parts):
+                    data = collate([samples[i] for i in part.tolist()])
+                    learned = self._forward_learn({**data, "weight": None})
+        return {f"train/{key}": value for key, value in learned.items() if _is_number(value)}
+
+    def post_process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> None:  # noqa: ARG002
+        """Update priorities, if there are any."""
+        prioritized = isinstance(buffer, PrioritizedReplayBuffer | MixedReplay)
+        if prioritized and batch.get("priority") is not None:
+            buffer.update_weight(batch.row, batch.priority)
+
+    def training_state(self) -> dict[str, Any]:
+        """See `Policy`; with what the settings were computed from."""
+        state = super().training_state() | {"command_info": self._command_info}
+        state["optimizers"] = copy.deepcopy(state["optimizers"])  # torch's return no copies
+        return state
+
+    def load_training_state(self, state: Mapping[str, Any]) -> None:
+        """See `Policy`."""
+        super().load_training_state(state)
+        self._command(state["command_info"])
+
+
+def _array(value: Any) -> Any:
+    return value.numpy(force=True) if isinstance(value, Tensor) else np.asarray(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) or (hasattr(value, "numel") and value.numel() == 1)

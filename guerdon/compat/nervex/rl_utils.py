@@ -1,0 +1,468 @@
+"""The loss library of the nerveX tutorial, under its documented names.
+
+A loss takes a namedtuple and returns 0-dim tensors. `done` means terminated: it stops the
+bootstrap, so a truncation is not `done`. `weight` multiplies the rows, and may be None.
+"""
+
+from collections import namedtuple
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from guerdon import ops
+from guerdon.compat.nervex.adder import Adder as Adder
+from guerdon.ops import epsilon_greedy as epsilon_greedy
+from guerdon.ops import select_action
+from guerdon.ops.checks import rows_of, same_shape, weighted_mean
+
+Criterion = Callable[[Tensor, Tensor], Tensor]
+SQUARED_ERROR = nn.MSELoss(reduction="none")
+
+nstep_return_data = namedtuple("nstep_return_data", "reward next_value done")
+q_1step_td_data = namedtuple("q_1step_td_data", "q next_q act next_act reward done weight")
+q_nstep_td_data = namedtuple(
+    "q_nstep_td_data", "q next_n_q action next_n_action reward done weight"
+)
+v_1step_td_data = namedtuple("v_1step_td_data", "v next_v reward done weight")
+v_nstep_td_data = namedtuple("v_nstep_td_data", "v next_n_v reward done weight")
+dist_1step_td_data = namedtuple(
+    "dist_1step_td_data", "dist next_dist act next_act reward done weight"
+)
+dist_nstep_td_data = namedtuple(
+    "dist_nstep_td_data", "dist next_n_dist act next_n_act reward done weight"
+)
+qrdqn_nstep_td_data = namedtuple(
+    "qrdqn_nstep_td_data", "q next_n_q action next_n_action reward done tau weight"
+)
+iqn_nstep_td_data = namedtuple(
+    "iqn_nstep_td_data", "q next_n_q action next_n_action reward done replay_quantiles weight"
+)
+td_lambda_data = namedtuple("td_lambda_data", "value reward weight")
+gae_data = namedtuple("gae_data", "value next_value reward done traj_flag", defaults=[None])
+ppo_data = namedtuple(
+    "ppo_data", "logit_new logit_old action value_new value_old adv return_ weight"
+)
+ppo_loss = namedtuple("ppo_loss", "policy_loss value_loss entropy_loss")
+ppo_info = namedtuple("ppo_info", "approx_kl clipfrac")
+a2c_data = namedtuple("a2c_data", "logit action value adv return_ weight")
+a2c_loss = namedtuple("a2c_loss", "policy_loss value_loss entropy_loss")
+vtrace_data = namedtuple("vtrace_data", "target_output behaviour_output action value reward weight")
+vtrace_loss = namedtuple("vtrace_loss", "policy_loss value_loss entropy_loss")
+coma_data = namedtuple("coma_data", "logit action q_value target_q_value reward weight")
+coma_loss = namedtuple("coma_loss", "policy_loss q_value_loss entropy_loss")
+
+
+# --- temporal differences
+
+
+def nstep_return(data: nstep_return_data, gamma: float, nstep: int) -> Tensor:
+    """The n-step target, [B].
+
+    Args:
+        data: reward [nstep, B], next_value [B] and done [B] after the last step.
+        gamma: Discount factor.
+        nstep: Number of steps.
+    """
+    reward, next_value, done = data
+    r_t, discount_t = _nstep(reward, done, gamma, nstep)
+    same_shape(1, next_value=next_value, returns=r_t)
+    return torch.addcmul(r_t, discount_t, next_value)
+
+
+def q_1step_td_error(
+    data: q_1step_td_data, gamma: float, criterion: Criterion = SQUARED_ERROR
+) -> Tensor:
+    """One-step Q-learning: q and next_q [B, N]; act, next_act, reward, done and weight [B]."""
+    rows = q_nstep_td_data(*data._replace(reward=data.reward.unsqueeze(0)))
+    return q_nstep_td_error(rows, gamma, 1, criterion)
+
+
+def q_nstep_td_error(
+    data: q_nstep_td_data, gamma: float, nstep: int = 1, criterion: Criterion = SQUARED_ERROR
+) -> Tensor:
+    """n-step Q-learning.
+
+    Args:
+        data: q and next_n_q [B, N]; action, next_n_action, done and weight [B]; reward [nstep, B].
+        gamma: Discount factor.
+        nstep: Number of steps.
+        criterion: Maps prediction and target to errors [B].
+    """
+    q, next_n_q, action, next_n_action, reward, done, weight = data
+    same_shape(1, action=action, next_n_action=next_n_action)
+    values = select_action(q, action), select_action(next_n_q, next_n_action)
+    return v_nstep_td_error(v_nstep_td_data(*values, reward, done, weight), gamma, nstep, criterion)
+
+
+def v_1step_td_error(
+    data: v_1step_td_data, gamma: float, criterion: Criterion = SQUARED_ERROR
+) -> Tensor:
+    """One-step TD: v, next_v, reward, done (or None) and weight [B]."""
+    done = torch.zeros_like(data.v) if data.done is None else data.done
+    rows = v_nstep_td_data(*data._replace(reward=data.reward.unsqueeze(0), done=done))
+    return v_nstep_td_error(rows, gamma, 1, criterion)
+
+
+def v_nstep_td_error(
+    data: v_nstep_td_data, gamma: float, nstep: int = 1, criterion: Criterion = SQUARED_ERROR
+) -> Tensor:
+    """n-step TD: v, next_n_v, done and weight [B]; reward [nstep, B]."""
+    v, next_n_v, reward, done, weight = data
+    same_shape(1, v=v, next_n_v=next_n_v, done=done, weight=weight)
+    target = nstep_return(nstep_return_data(reward, next_n_v, done), gamma, nstep)
+    return weighted_mean(criterion(v, target.detach()), weight)
+
+
+def dist_1step_td_error(
+    data: dist_1step_td_data, gamma: float, v_min: float, v_max: float, n_atom: int
+) -> Tensor:
+    """C51: dist and next_dist are probabilities [B, N, n_atom]; the rest is [B]."""
+    rows = dist_nstep_td_data(*data._replace(reward=data.reward.unsqueeze(0)))
+    return dist_nstep_td_error(rows, gamma, v_min, v_max, n_atom)
+
+
+def dist_nstep_td_error(
+    data: dist_nstep_td_data, gamma: float, v_min: float, v_max: float, n_atom: int, nstep: int = 1
+) -> Tensor:
+    """n-step C51: reward [nstep, B], else as `dist_1step_td_error`."""
+    dist, next_n_dist, act, next_n_act, reward, done, weight = data
+    same_shape(1, act=act, next_n_act=next_n_act, done=done, weight=weight)
+    support = torch.linspace(v_min, v_max, n_atom, dtype=dist.dtype, device=dist.device)
+    # Softmax in float32 underflows to exactly 0, whose logarithm is not finite.
+    log_prob = select_action(dist, act).clamp(min=torch.finfo(dist.dtype).tiny).log()
+    r_t, discount_t = _nstep(reward, done, gamma, nstep)
+    target = categorical_projection(
+        select_action(next_n_dist, next_n_act), r_t, discount_t, support
+    )
+    same_shape(2, log_prob=log_prob, target=target)
+    return weighted_mean(-(target * log_prob).sum(-1), weight)
+
+
+@torch.no_grad()
+def categorical_projection(
+    prob_t: Tensor, r_t: Tensor, discount_t: Tensor, support: Tensor
+) -> Tensor:
+    """Project the distribution of r + discount * z onto the atoms z: equation 7 of C51.
+
+    https://arxiv.org/abs/1707.06887: every atom i takes the share `clip(1 - |z' - z_i| / dz, 0, 1)`
+    of a shifted atom z'.
+
+    Args:
+        prob_t: Probabilities, [B, N].
+        r_t: Rewards, [B].
+        discount_t: gamma * (1 - terminated), [B].
+        support: The atoms, evenly spaced and increasing, [N].
+    """
+    same_shape(1, r_t=r_t, discount_t=discount_t)
+    rows_of(prob_t, r_t=r_t)
+    rows_of(prob_t.T, support=support)
+    shifted = r_t[:, None] + discount_t[:, None] * support
+    shifted = torch.minimum(torch.maximum(shifted, support[0]), support[-1])
+    distance = (shifted[:, None, :] - support[:, None]).abs() / (support[1] - support[0])
+    return ((1 - distance).clamp(min=0) @ prob_t[:, :, None]).squeeze(-1)
+
+
+def qrdqn_nstep_td_error(
+    data: qrdqn_nstep_td_data, gamma: float, nstep: int = 1, kappa: float = 1.0
+) -> Tensor:
+    """n-step QR-DQN: https://arxiv.org/abs/1710.10044.
+
+    Args:
+        data: q and next_n_q [B, N, n_quantiles]; tau with n_quantiles fractions; action,
+            next_n_action, done and weight [B]; reward [nstep, B].
+        gamma: Discount factor.
+        nstep: Number of steps.
+        kappa: Where the Huber loss turns into a line.
+    """
+    q, next_n_q, action, next_n_action, reward, done, tau, weight = data
+    same_shape(1, action=action, next_n_action=next_n_action, done=done, weight=weight)
+    quantile_tm1, quantile_t = select_action(q, action), select_action(next_n_q, next_n_action)
+    r_t, discount_t = _nstep(reward, done, gamma, nstep)
+    error = quantile_td_error(
+        quantile_tm1, tau.reshape(-1).expand_as(quantile_tm1), r_t, discount_t, quantile_t, kappa
+    )
+    return weighted_mean(error, weight)
+
+
+def iqn_nstep_td_error(
+    data: iqn_nstep_td_data, gamma: float, nstep: int = 1, kappa: float = 1.0
+) -> Tensor:
+    """n-step IQN: https://arxiv.org/abs/1806.06923.
+
+    Args:
+        data: q [n_tau, B, N]; next_n_q [n_tau', B, N]; replay_quantiles, the fractions of q, with
+            n_tau * B entries in that order; action, next_n_action, done and weight [B]; reward
+            [nstep, B].
+        gamma: Discount factor.
+        nstep: Number of steps.
+        kappa: Where the Huber loss turns into a line.
+    """
+    q, next_n_q, action, next_n_action, reward, done, replay_quantiles, weight = data
+    same_shape(1, action=action, next_n_action=next_n_action, done=done, weight=weight)
+    r_t, discount_t = _nstep(reward, done, gamma, nstep)
+    quantile_tm1 = select_action(q.permute(1, 2, 0), action)
+    quantile_t = select_action(next_n_q.permute(1, 2, 0), next_n_action)
+    tau = replay_quantiles.reshape(q.shape[:2]).T
+    error = quantile_td_error(quantile_tm1, tau, r_t, discount_t, quantile_t, kappa)
+    return weighted_mean(error, weight)
+
+
+def quantile_td_error(
+    quantile_tm1: Tensor,
+    tau_tm1: Tensor,
+    r_t: Tensor,
+    discount_t: Tensor,
+    quantile_t: Tensor,
+    kappa: float = 1.0,
+) -> Tensor:
+    """The quantile Huber loss, [B]: summed over predicted quantiles, averaged over the target's.
+
+    Args:
+        quantile_tm1: Quantiles for the action taken, [B, N].
+        tau_tm1: Their fractions, [B, N].
+        r_t: Rewards, [B].
+        discount_t: gamma * (1 - terminated), [B].
+        quantile_t: Quantiles for the next action, [B, M].
+        kappa: Where the square turns into a line; 0 for the plain quantile loss.
+    """
+    same_shape(1, r_t=r_t, discount_t=discount_t)
+    same_shape(2, quantile_tm1=quantile_tm1, tau_tm1=tau_tm1)
+    rows_of(quantile_t, r_t=r_t)
+    rows_of(quantile_tm1, r_t=r_t)
+    target = (r_t[:, None] + discount_t[:, None] * quantile_t).detach()
+    error = target[:, None, :] - quantile_tm1[:, :, None]  # [B, N, M]
+    size = error.abs()
+    if kappa > 0:
+        size = torch.where(size <= kappa, 0.5 * error.square() / kappa, size - 0.5 * kappa)
+    tilt = (tau_tm1.detach()[..., None] - (error.detach() < 0).to(error.dtype)).abs()
+    return (tilt * size).mean(2).sum(1)
+
+
+def td_lambda_error(data: td_lambda_data, gamma: float = 0.9, lambda_: float = 0.8) -> Tensor:
+    """TD(lambda): value [T + 1, B], 0 from a terminal state on; reward and weight [T, B]."""
+    value, reward, weight = data
+    return ops.squared_loss(_lambda_return(value, reward, gamma, lambda_) - value[:-1], weight)
+
+
+def gae(data: gae_data, gamma: float = 0.99, lambda_: float = 0.97) -> Tensor:
+    """Generalized advantage estimation, [T, B].
+
+    Args:
+        data: value, next_value, reward, done, traj_flag (the trajectory ends after this row, for
+            whatever reason; None where only `done` ends it), all [T, B].
+        gamma: Discount factor.
+        lambda_: GAE lambda.
+    """
+    value, next_value, reward, done, traj_flag = data
+    cut = (done if traj_flag is None else traj_flag).bool()
+    discount = gamma * (1 - done.to(reward.dtype))
+    with torch.no_grad():
+        return ops.generalized_advantage(reward, value, next_value, discount, cut, lambda_)
+
+
+# --- policies, with discrete actions
+
+
+def ppo_error(
+    data: ppo_data,
+    clip_ratio: float = 0.2,
+    use_value_clip: bool = True,
+    dual_clip: float | None = None,
+) -> tuple[ppo_loss, ppo_info]:
+    """PPO: logits [B, N], all else [B]; losses, and two metrics."""
+    logit_new, logit_old, action, value_new, value_old, adv, return_, weight = data
+    log_prob, entropy = ops.categorical_log_prob_entropy(logit_new, action)
+    log_prob_old = ops.categorical_log_prob(logit_old, action).detach()
+    losses = ppo_loss(
+        ops.ppo_policy_loss(log_prob, log_prob_old, adv, clip_ratio, weight, dual_clip=dual_clip),
+        ops.ppo_value_loss(
+            value_new, return_, value_old, clip_ratio if use_value_clip else None, weight
+        ),
+        weighted_mean(entropy, weight),
+    )
+    return losses, ppo_info(
+        ops.approx_kl(log_prob, log_prob_old), ops.clip_fraction(log_prob, log_prob_old, clip_ratio)
+    )
+
+
+def a2c_error(data: a2c_data) -> a2c_loss:
+    """A2C: logit [B, N], all else [B]."""
+    logit, action, value, adv, return_, weight = data
+    log_prob, entropy = ops.categorical_log_prob_entropy(logit, action)
+    return a2c_loss(
+        ops.a2c_policy_loss(log_prob, adv, weight),
+        ops.a2c_value_loss(value, return_, weight),
+        weighted_mean(entropy, weight),
+    )
+
+
+def compute_importance_weights(
+    target_output: Tensor, behaviour_output: Tensor, action: Tensor, requires_grad: bool = False
+) -> Tensor:
+    """Ratios of probabilities [T, B] from the logits [T, B, N] of the two policies."""
+    ratio = torch.exp(
+        ops.categorical_log_prob(target_output, action)
+        - ops.categorical_log_prob(behaviour_output, action)
+    )
+    return ratio if requires_grad else ratio.detach()
+
+
+def vtrace_error(
+    data: vtrace_data,
+    gamma: float = 0.99,
+    lambda_: float = 0.95,
+    rho_clip_ratio: float = 1.0,
+    c_clip_ratio: float = 1.0,
+    rho_pg_clip_ratio: float = 1.0,
+) -> vtrace_loss:
+    """V-trace: https://arxiv.org/abs/1802.01561, section 4.1.
+
+    Args:
+        data: Logits [T, B, N]; action, reward and weight [T, B]; value [T + 1, B], 0 from a
+            terminal state on.
+        gamma: Discount factor.
+        lambda_: Trace decay.
+        rho_clip_ratio: Bound on the importance weight of a TD error.
+        c_clip_ratio: Bound on the importance weight of a trace.
+        rho_pg_clip_ratio: Bound on the importance weight of an advantage.
+    """
+    target_output, behaviour_output, action, value, reward, weight = data
+    log_prob, entropy = ops.categorical_log_prob_entropy(target_output, action)
+    ratio = compute_importance_weights(target_output, behaviour_output, action)
+    v_tm1, v_t = value[:-1].detach(), value[1:].detach()
+    same_shape(2, reward=reward, value=v_tm1, ratio=ratio)
+    delta = ratio.clamp(max=rho_clip_ratio) * (reward + gamma * v_t - v_tm1)
+    trace = gamma * lambda_ * ratio.clamp(max=c_clip_ratio)
+    target = v_tm1 + ops.backward_scan(delta, trace)
+    target_next = torch.cat((target[1:], v_t[-1:]))
+    advantage = ratio.clamp(max=rho_pg_clip_ratio) * (reward + gamma * target_next - v_tm1)
+    return vtrace_loss(
+        ops.a2c_policy_loss(log_prob, advantage, weight),
+        ops.a2c_value_loss(value[:-1], target, weight),
+        weighted_mean(entropy, weight),
+    )
+
+
+def upgo_loss(
+    target_output: Tensor,
+    rhos: Tensor,
+    action: Tensor,
+    rewards: Tensor,
+    bootstrap_values: Tensor,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """The upgoing policy gradient of AlphaStar: https://doi.org/10.1038/s41586-019-1724-z.
+
+    The undiscounted return follows the rewards while they are at least as high as expected, and
+    bootstraps from the value before the first step that is worse.
+
+    Args:
+        target_output: Logits, [T, B, N].
+        rhos: Clipped importance weights, [T, B].
+        action: int64, [T, B].
+        rewards: [T, B].
+        bootstrap_values: [T + 1, B], 0 from a terminal state on.
+        mask: Multiplies the rows, [T, B].
+    """
+    v_tm1, v_t = bootstrap_values[:-1].detach(), bootstrap_values[1:].detach()
+    same_shape(2, rhos=rhos, rewards=rewards, values=v_tm1)
+    follow = torch.zeros_like(rewards, dtype=torch.bool)
+    follow[:-1] = (rewards + v_t >= v_tm1)[1:]
+    returns = ops.backward_scan(rewards + torch.where(follow, 0.0, v_t), follow.to(rewards.dtype))
+    log_prob = ops.categorical_log_prob(target_output, action)
+    return ops.a2c_policy_loss(log_prob, rhos * (returns - v_tm1), mask)
+
+
+def coma_error(data: coma_data, gamma: float, lambda_: float) -> coma_loss:
+    """Counterfactual multi-agent policy gradients: https://arxiv.org/abs/1705.08926.
+
+    The advantage of an action is its Q-value minus the policy's mean Q-value, given the actions of
+    the other agents.
+
+    Args:
+        data: logit, q_value and target_q_value [T, B, A, N] of A agents; action and weight
+            [T, B, A]; reward [T, B]. The last step only bootstraps the critic.
+        gamma: Discount factor.
+        lambda_: TD(lambda) of the critic.
+    """
+    logit, action, q_value, target_q_value, reward, weight = data
+    same_shape(logit=logit, q_value=q_value, target_q_value=target_q_value)
+    log_prob, entropy = ops.categorical_log_prob_entropy(logit, action)
+    q_taken = select_action(q_value, action)
+    advantage = (q_taken - (torch.softmax(logit, -1) * q_value).sum(-1)).detach()
+    rewards = reward[:-1, :, None].expand_as(action[:-1]).flatten(1)
+    target = select_action(target_q_value, action).flatten(1)
+    error = _lambda_return(target, rewards, gamma, lambda_) - q_taken[:-1].flatten(1)
+    return coma_loss(
+        ops.a2c_policy_loss(log_prob, advantage, weight),
+        ops.squared_loss(error, None if weight is None else weight[:-1].flatten(1)),
+        weighted_mean(entropy, weight),
+    )
+
+
+def _nstep(reward: Tensor, done: Tensor, gamma: float, nstep: int) -> tuple[Tensor, Tensor]:
+    """Returns and discounts [B] of rewards [nstep, B] whose last step may be terminal."""
+    if len(reward) != nstep:
+        raise ValueError(f"nstep is {nstep}, and reward has {len(reward)} rows; they must agree.")
+    returns, discounts, _ = ops.multistep_return(reward, torch.full_like(reward, gamma))
+    same_shape(1, done=done, returns=returns)
+    return returns, discounts * (1 - done.to(reward.dtype))
+
+
+@torch.no_grad()
+def _lambda_return(value: Tensor, reward: Tensor, gamma: float, lambda_: float) -> Tensor:
+    """Lambda-returns [T, B] of values [T + 1, B] and rewards [T, B] without episode ends."""
+    discount, cut = torch.full_like(reward, gamma), torch.zeros_like(reward, dtype=torch.bool)
+    advantage = ops.generalized_advantage(reward, value[:-1], value[1:], discount, cut, lambda_)
+    return advantage + value[:-1]
+
+
+# --- risk measures of IQN: https://arxiv.org/abs/1806.06923, section 3.1
+
+
+def _cpw(tau: Tensor, eta: float = 0.71) -> Tensor:
+    risen: Tensor = tau**eta
+    return risen / (risen + (1 - tau) ** eta) ** (1 / eta)
+
+
+def _cvar(tau: Tensor, eta: float = 0.71) -> Tensor:
+    return eta * tau
+
+
+def _wang(tau: Tensor, eta: float = -0.75) -> Tensor:
+    distorted: Tensor = torch.special.ndtr(torch.special.ndtri(tau) + eta)
+    return distorted
+
+
+def _power(tau: Tensor, eta: float = -2.0) -> Tensor:
+    exponent = 1 / (1 + abs(eta))
+    return tau**exponent if eta >= 0 else 1 - (1 - tau) ** exponent
+
+
+beta_function_map: dict[str, Callable[..., Tensor]] = {
+    "uniform": lambda tau: tau,
+    "CPW": _cpw,
+    "CVaR": _cvar,
+    "Wang": _wang,
+    "Pow": _power,
+}
+"""Distortions of the fractions tau by their names in the paper; all but the first take `eta`."""
+
+
+# --- rescaling of values: https://arxiv.org/abs/1805.11593, without differences of near numbers
+
+
+def value_transform(x: Tensor, eps: float = 1e-2) -> Tensor:
+    """h(x) = sign(x) (sqrt(|x| + 1) - 1) + eps x, of any shape."""
+    return x / (torch.sqrt(x.abs() + 1) + 1) + eps * x
+
+
+def value_inv_transform(x: Tensor, eps: float = 1e-2) -> Tensor:
+    """The inverse of `value_transform`.
+
+    With w = sqrt(|h^-1(x)| + 1) - 1, |x| = eps w^2 + (1 + 2 eps) w, which is solved for w.
+    """
+    linear = 1 + 2 * eps
+    scale = 2 / (linear + torch.sqrt(linear**2 + 4 * eps * x.abs()))
+    return x * scale * (x.abs() * scale + 2)

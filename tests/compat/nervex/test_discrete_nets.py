@@ -1,0 +1,41 @@
+import numpy as np
+import torch
+from gymnasium import spaces
+
+from guerdon.compat.nervex import ConvDiscreteNet, FCDiscreteNet, FCRDiscreteNet
+from guerdon.nn import MODELS, ModelConfig, QNetwork, create_model
+
+
+def test_they_are_found_by_name_and_by_place():
+    vector, two = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(2)
+    names = {
+        "fc_discrete": FCDiscreteNet,
+        "conv_discrete": ConvDiscreteNet,
+        "fcr_discrete": FCRDiscreteNet,
+    }
+    assert {name: MODELS.get(name) for name in names} == names
+    for name in ("guerdon.compat.nervex:FCDiscreteNet", "fc_discrete"):
+        model = create_model(QNetwork, vector, two, ModelConfig(type=name))
+        assert type(model) is FCDiscreteNet
+
+
+def test_a_net_that_takes_sizes_is_given_sizes():
+    images = spaces.Box(0, 255, (3, 40, 40), np.uint8)
+    model = create_model(QNetwork, images, spaces.Discrete(2), custom=ConvDiscreteNet)
+    assert model(torch.zeros(1, 3, 40, 40, dtype=torch.uint8))["logit"].shape == (1, 2)
+
+
+def test_the_nets_of_the_tutorial():
+    assert FCDiscreteNet(4, 2, hidden_dim_list=[8])(torch.ones(3, 4))["logit"].shape == (3, 2)
+    assert FCDiscreteNet((4,), 2)({"obs": torch.ones(3, 4)})["logit"].shape == (3, 2)
+    net = ConvDiscreteNet([4, 84, 84], 6, dueling=True)
+    assert net(torch.ones(2, 4, 84, 84))["logit"].shape == (2, 6)
+
+
+def test_the_recurrent_net_of_the_tutorial_hands_its_state_on():
+    net = FCRDiscreteNet(4, 2, hidden_dim_list=[8], lstm_dim=5)
+    obs = torch.randn(3, 4)
+    first = net({"obs": obs, "prev_state": None})
+    second = net({"obs": obs, "prev_state": first["next_state"]})
+    assert first["next_state"].shape == (3, 10)
+    assert not torch.allclose(first["logit"], second["logit"])
