@@ -17,14 +17,15 @@ from guerdon.data.batch import Batch
 from guerdon.nn import GaussianActor, ModelConfig, QCritic, QNetwork
 from guerdon.nn.optimizer import Optimizer
 from guerdon.nn.target import frozen, make_target, update_target
-from guerdon.policy.base import Metrics, Policy, PolicyConfig, register_policy
+from guerdon.policy.base import Metrics, Policy, register_policy
 from guerdon.policy.bounds import Bounds
+from guerdon.policy.noise import NoiseConfig, add_noise
 from guerdon.policy.targets import with_returns
 
 _EDGE = 0.01  # margin of squashed actions from the bounds; see `squashed_gaussian_log_prob`
 
 
-class SACConfig(PolicyConfig):
+class SACConfig(NoiseConfig):
     """Options of `sac`."""
 
     learning_rate: float = Field(default=3e-4, gt=0)
@@ -92,7 +93,7 @@ class SAC(Policy):
         mu, log_std, unit = (part.flatten(1) for part in parts)
         return ops.squashed_gaussian_log_prob(mu, log_std, unit, _EDGE)
 
-    def forward(self, batch: Batch, state: Any = None) -> Batch:  # noqa: ARG002 - not recurrent
+    def forward(self, batch: Batch, state: Any = None) -> Batch:
         """Sample actions while collecting; choose the most likely ones while testing."""
         output = self.actor(self.observation(batch.obs))
         if self.bounds is None:
@@ -103,11 +104,12 @@ class SAC(Policy):
                 else ops.categorical_mode(logit)
             )
             return Batch(act=act.numpy(force=True) + self.action_space.start)
-        if self.explores:
-            act, _ = ops.squashed_gaussian_sample(output["mu"], output["log_std"], self.generator)
-        else:
-            act = torch.tanh(output["mu"])
-        return Batch(act=self.bounds.to_env(act))
+        if not self.explores:
+            return Batch(act=self.bounds.to_env(torch.tanh(output["mu"])))
+        act, _ = ops.squashed_gaussian_sample(output["mu"], output["log_std"], self.generator)
+        act, state = add_noise(act, state, self.config, self.generator)
+        output = Batch(act=self.bounds.to_env(act))
+        return output if state is None else output.replace(state=state)
 
     @torch.no_grad()
     def process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> Batch:  # noqa: ARG002

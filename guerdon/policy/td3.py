@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -14,14 +13,14 @@ from guerdon.nn.optimizer import Optimizer
 from guerdon.nn.target import frozen, make_target, update_target
 from guerdon.policy.base import Metrics, Policy, PolicyConfig, register_policy
 from guerdon.policy.bounds import Bounds
+from guerdon.policy.noise import NoiseConfig, add_noise
 from guerdon.policy.targets import with_returns
 
 if TYPE_CHECKING:
     import numpy as np
-    from torch import Tensor
 
 
-class TD3Config(PolicyConfig):
+class TD3Config(NoiseConfig):
     """Options of `td3`."""
 
     learning_rate: float = Field(default=1e-3, gt=0)
@@ -69,16 +68,14 @@ class TD3(Policy):
                 model.parameters(), config.learning_rate, max_grad_norm=config.max_grad_norm
             )
 
-    def forward(self, batch: Batch, state: Any = None) -> Batch:  # noqa: ARG002 - not recurrent
+    def forward(self, batch: Batch, state: Any = None) -> Batch:
         """Choose the actor's actions, with noise while collecting."""
         act = self.actor(self.observation(batch.obs))["action"]
-        if self.explores:
-            act = self._add_noise(act, self.config.exploration_noise)
-        return Batch(act=self.bounds.to_env(act))
-
-    def _add_noise(self, act: Tensor, std: float, clip: float = math.inf) -> Tensor:
-        noise = torch.empty_like(act, requires_grad=False).normal_(generator=self.generator) * std
-        return (act + noise.clamp(-clip, clip)).clamp(-1, 1)
+        if not self.explores:
+            return Batch(act=self.bounds.to_env(act))
+        act, state = add_noise(act, state, self.config, self.generator)
+        output = Batch(act=self.bounds.to_env(act))
+        return output if state is None else output.replace(state=state)
 
     @torch.no_grad()
     def process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> Batch:  # noqa: ARG002
@@ -87,7 +84,11 @@ class TD3(Policy):
         rows.act = self.bounds.to_unit(rows.act)
         act_next = self.actor_target(rows.obs_next)["action"]
         if config.target_noise:
-            act_next = self._add_noise(act_next, config.target_noise, config.target_noise_clip)
+            noise = torch.empty_like(act_next).normal_(generator=self.generator)
+            noise = (noise * config.target_noise).clamp(
+                -config.target_noise_clip, config.target_noise_clip
+            )
+            act_next = (act_next + noise).clamp(-1, 1)
         value_next = self.critic_target(rows.obs_next, act_next)["q_value"].amin(0)
         rows.target = torch.addcmul(rows.returns, rows.discount, value_next)
         return rows
