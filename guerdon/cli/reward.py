@@ -98,7 +98,7 @@ def fit(
 
     from guerdon.training.fit import fit as fitted
     from guerdon.training.fit import read_frames
-    from guerdon.training.fit_config import compose_fit
+    from guerdon.training.fit_files import compose_fit
 
     source, overrides = split(arguments)
     config = compose_fit(source, overrides)

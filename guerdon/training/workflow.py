@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from guerdon.data.files import atomic_file
 from guerdon.data.trajectory_files import count_trajectories
 from guerdon.training.fit import fit
-from guerdon.training.fit_config import compose_fit
+from guerdon.training.fit_files import compose_fit
 from guerdon.training.run import train
 
 if TYPE_CHECKING:

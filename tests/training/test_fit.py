@@ -14,10 +14,8 @@ from guerdon.nn import seeded
 from guerdon.nn.classifier import BinaryRewardClassifier
 from guerdon.ops import classification
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint
-from guerdon.training.fit import fit, learning_rate
-from guerdon.training.fit_config import ScheduleConfig, compose_fit
-from guerdon.training.fit_files import check_fits, load_classifier
-from guerdon.training.fit_validation import validate, warnings_of
+from guerdon.training.fit import fit, learning_rate, validate, warnings_of
+from guerdon.training.fit_files import ScheduleConfig, check_fits, compose_fit, load_classifier
 from tests.training.picturing import config, frames, sections
 
 
@@ -333,18 +331,18 @@ def test_validation_counts_frames_and_episodes():
     episodes = np.repeat([4, 5, 6], 3)
     logits = np.array([[-3, -3, 3, -3, 4, -3, -3, -3, 5]], float)
     found = validate(logits, labels, episodes, 0.2)
-    assert found.pr_auc == pytest.approx((1 + 2 / 3) / 2)
-    assert found.threshold == 0.5
-    assert (found.precision, found.recall) == (pytest.approx(2 / 3), 1.0)
-    assert found.false_positive_rate == pytest.approx(1 / 7)
-    assert found.episode_false_positive_rate == 1.0
-    assert (found.frames, found.positives) == (9, 2)
-    assert (found.episodes, found.positive_episodes) == (3, 2)
+    assert found["pr_auc"] == pytest.approx((1 + 2 / 3) / 2)
+    assert found["threshold"] == 0.5
+    assert (found["precision"], found["recall"]) == (pytest.approx(2 / 3), 1.0)
+    assert found["false_positive_rate"] == pytest.approx(1 / 7)
+    assert found["episode_false_positive_rate"] == 1.0
+    assert (found["frames"], found["positives"]) == (9, 2)
+    assert (found["episodes"], found["positive_episodes"]) == (3, 2)
     strict = validate(logits, labels, episodes, 0.0)
-    assert strict.threshold > 0.5
-    assert strict.numbers()["episode_false_positive_rate"] == 0.0
-    assert (strict.precision, strict.recall) == (1.0, 0.5)
-    texts = warnings_of(strict)
+    assert strict["threshold"] > 0.5
+    assert strict["episode_false_positive_rate"] == 0.0
+    assert (strict["precision"], strict["recall"]) == (1.0, 0.5)
+    texts = list(warnings_of(strict))
     assert "only 2 frames with success, from 2 episodes" in texts[0]
     assert "PR-AUC is 0.833, below 0.9" in texts[1]
     assert len(texts) == 2
@@ -354,7 +352,7 @@ def test_without_failed_episodes_nothing_is_said_of_their_false_positives():
     labels = np.tile(np.arange(20) < 10, 5)
     logits = np.where(labels, 5.0, -5.0)[None]
     found = validate(logits, labels, np.repeat(np.arange(5), 20), 0.01)
-    assert found.numbers()["episode_false_positive_rate"] is None
+    assert math.isnan(found["episode_false_positive_rate"])
     (said,) = warnings_of(found)
     assert said.startswith("validation has no failed episode: nothing can be said of false posit")
     labels[:20] = False

@@ -10,7 +10,7 @@ from guerdon.config import compose
 from guerdon.data import Batch
 from guerdon.data.frames import load_frames
 from guerdon.training.fit import fit
-from guerdon.training.fit_config import compose_fit
+from guerdon.training.fit_files import compose_fit
 from guerdon.training.parts import make_env
 from guerdon.training.run import train
 from tests.collect.filling import collector_into

@@ -12,8 +12,7 @@ from guerdon.data.frames import load_frames
 from guerdon.training import workflow as workflow_module
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint
 from guerdon.training.fit import fit
-from guerdon.training.fit_config import compose_fit
-from guerdon.training.fit_files import load_classifier
+from guerdon.training.fit_files import compose_fit, load_classifier
 from guerdon.training.run import train
 from guerdon.training.workflow import RESULT, Workflow, run_workflow
 from tests.training.running import leaves, same
