@@ -321,7 +321,7 @@ def _final_obs(
     final = next((each for each in found if each is not None), None)
     if final is None and ended.any() and env_info.get("final_info") is not None:
         raise ValueError(
-            "the environment's info has 'final_info', but nobody gives 'final_obs': labels would "
+            "the environment's info has 'final_info', but there is no 'final_obs': labels would "
             "be of the episodes that ended, and frames of those that began; add the last "
             "observations as 'final_obs'"
         )
