@@ -216,7 +216,7 @@ def measured_fits(folder: Path, size: Size) -> tuple[dict[str, list[dict[str, fl
 
     The last of guerdon's classifiers stays in ``folder / "classifier"``.
     """
-    steps = fit(_fit_config(folder, "npz", size, augment=False), display="none").steps
+    steps = fit(_fit_config(folder, "npz", size, augment=False), display="none")["steps"]
     own = {
         "npz": partial(own_fit, folder, size, "npz", False),
         "npy": partial(own_fit, folder, size, "npy", False),

@@ -6,7 +6,6 @@ import json
 import math
 import sys
 import time
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,37 +43,13 @@ FEW_FRAMES, FEW_EPISODES = 50, 5
 _CHUNK = 256  # frames of one call without gradients
 
 
-@dataclass(frozen=True)
-class FitResult:
-    """Result of a fit, as in ``summary.json``."""
-
-    save_dir: str
-    """Folder of the checkpoints."""
-    steps: int
-    """Gradient steps taken."""
-    best_step: int
-    """Step of the best checkpoint."""
-    stop_reason: str
-    """``finished`` or ``interrupted``."""
-    seconds: float
-    """Duration, without reading the files."""
-    validation: dict[str, Any]
-    """Metrics of the best checkpoint; see `validate`."""
-    warnings: list[str]
-    """What to know before using it."""
-    data: dict[str, Any]
-    """Identity of the frames: ``hash``, folders and numbers."""
-    seed: int
-    """Random seed."""
-
-
 def fit(
     config: FitConfig,
     *,
     overwrite: bool = False,
     display: Mode = "auto",
     frames: Frames | None = None,
-) -> FitResult:
+) -> dict[str, Any]:
     """Fit a classifier or an ensemble, and save checkpoints.
 
     Args:
@@ -82,6 +57,12 @@ def fit(
         overwrite: Whether to replace a fit in ``save_dir``.
         display: ``auto``, ``live``, ``lines`` or ``none``.
         frames: The frames, if they are in memory; else they are read from the config's folders.
+
+    Returns:
+        The content of ``summary.json``: ``save_dir``, ``steps`` taken, ``best_step``,
+        ``stop_reason`` (``finished`` or ``interrupted``), ``seconds``, ``validation`` metrics of
+        the best checkpoint (see `validate`), ``warnings``, ``data`` (hash, folders and numbers of
+        frames) and ``seed``.
     """
     frames = read_frames(config) if frames is None else frames
     with threads(config.threads):
@@ -96,8 +77,8 @@ def fit(
             with seeded(config.seed, process.device):  # dropout
                 result = process.run(recorder, interrupted)
             with atomic_file(folder.summary) as file:
-                file.write(json.dumps(asdict(result), indent=1, allow_nan=False).encode() + b"\n")
-            for warning in result.warnings:
+                file.write(json.dumps(result, indent=1, allow_nan=False).encode() + b"\n")
+            for warning in result["warnings"]:
                 recorder.text(f"Warning: {warning}")
     return result
 
@@ -156,7 +137,7 @@ class _Fit:
             "trajectories": len(frames.from_positive),
         }
 
-    def run(self, recorder: Recorder, interrupted: Callable[[], bool]) -> FitResult:
+    def run(self, recorder: Recorder, interrupted: Callable[[], bool]) -> dict[str, Any]:
         """Take all steps, or stop at an interrupt; validate and save at intervals."""
         section, start = self.config.reward, time.perf_counter()
         inputs = Inputs(self.frames, self.device, section.data.augment)
@@ -176,37 +157,36 @@ class _Fit:
             metrics = {"train/loss": loss, "train/grad_norm": norm, "train/learning_rate": rate}
             metrics["time/fps"] = step / (time.perf_counter() - start)
             if saves:
-                found, logits = self._validate(inputs)
+                found, state = self._validate(inputs)
                 metrics |= {f"reward/{name}": value for name, value in found.items()}
             recorder.log(step, metrics)
             if saves:
                 is_best = not best or _rank(found) > _rank(best)
                 if is_best:
                     best, best_step = found, step
-                state = {PART: self._state(found, logits)}
-                save_checkpoint(section.save_dir, step, state, keep=section.keep, is_best=is_best)
+                save_checkpoint(
+                    section.save_dir, step, {PART: state}, keep=section.keep, is_best=is_best
+                )
             if stop:
                 break
-        return FitResult(
-            save_dir=section.save_dir,
-            steps=step,
-            best_step=best_step,
-            stop_reason="interrupted" if step < self.total else "finished",
-            seconds=time.perf_counter() - start,
-            validation={name: finite(value) for name, value in best.items()},
-            warnings=list(warnings_of(best)),
-            data=self.data,
-            seed=self.config.seed,
-        )
+        return {
+            "save_dir": section.save_dir,
+            "steps": step,
+            "best_step": best_step,
+            "stop_reason": "interrupted" if step < self.total else "finished",
+            "seconds": time.perf_counter() - start,
+            "validation": {name: finite(value) for name, value in best.items()},
+            "warnings": list(warnings_of(best)),
+            "data": self.data,
+            "seed": self.config.seed,
+        }
 
-    def _validate(self, inputs: Inputs) -> tuple[dict[str, Any], np.ndarray]:
-        rows, frames = self.held_out, self.frames
-        logits = all_logits([learner.member for learner in self.learners], inputs, rows)
-        target = self.config.reward.target_fpr
-        return validate(logits, frames.labels[rows], frames.episodes[rows], target), logits
-
-    def _state(self, found: dict[str, Any], logits: np.ndarray) -> dict[str, Any]:
-        section, labels = self.config.reward, self.frames.labels[self.held_out]
+    def _validate(self, inputs: Inputs) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the metrics on held-out episodes, and the state for a checkpoint."""
+        section, members = self.config.reward, [learner.member for learner in self.learners]
+        labels, episodes = self.frames.labels[self.held_out], self.frames.episodes[self.held_out]
+        logits = all_logits(members, inputs, self.held_out)
+        found = validate(logits, labels, episodes, section.target_fpr)
         meta = {
             "model": section.model.model_dump(),
             "threshold": found["threshold"],
@@ -218,7 +198,7 @@ class _Fit:
             "seed": self.config.seed,
             "split": section.data.validation_share,
         }
-        return {"members": [dict(each.member.state_dict()) for each in self.learners], "meta": meta}
+        return found, {"members": [dict(member.state_dict()) for member in members], "meta": meta}
 
 
 class _Learner:

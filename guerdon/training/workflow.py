@@ -88,9 +88,8 @@ def run_workflow(
 
     def timed(stage: str, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
         start = time.perf_counter()
-        result = function(*args, display=display, **options)
+        summary = function(*args, display=display, **options)
         seconds[stage] = time.perf_counter() - start
-        summary = result if isinstance(result, dict) else asdict(result)
         if summary["stop_reason"] == "interrupted":  # the next stage would use half the data
             raise KeyboardInterrupt
         return summary

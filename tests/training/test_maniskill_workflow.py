@@ -88,7 +88,7 @@ class TestStages:
         assert not shown[4:].any()
 
         fitted = fit_into(tmp_path / "classifier", tmp_path / "data")
-        assert fitted.validation["frames"] % LENGTH == 0
+        assert fitted["validation"]["frames"] % LENGTH == 0
 
         summary = learn(tmp_path / "run", tmp_path / "classifier")
         assert summary["stop_reason"] == "max_steps"
