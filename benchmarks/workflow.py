@@ -35,10 +35,8 @@ from workflow_plain import plain_fit, plain_loader
 from guerdon.config import compose
 from guerdon.data.frames import load_frames
 from guerdon.envs import make_vec
-from guerdon.training.fit import fit, read_frames
-from guerdon.training.fit_config import compose_fit
-from guerdon.training.fit_data import FrameSource, all_logits, balanced_batches
-from guerdon.training.fit_files import load_classifier
+from guerdon.training.fit import Inputs, all_logits, balanced_batches, fit, read_frames
+from guerdon.training.fit_files import compose_fit, load_classifier
 from guerdon.training.parts import make_parts
 from guerdon.training.reward_files import load_reward
 from guerdon.training.trainers import onpolicy_trainer
@@ -47,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from guerdon.data.frames import Frames
-    from guerdon.training.fit_config import FitConfig
+    from guerdon.training.fit_files import FitConfig
 
 T = TypeVar("T")
 
@@ -201,7 +199,7 @@ def own_loading(folder: Path, kind: str, seed: int) -> dict[str, float]:
 def take_batches(frames: Frames, number: int, seed: int) -> float:
     """Seconds for so many batches as the fit takes them, and in floats, as the plain side's are."""
     start = time.perf_counter()
-    pictures = FrameSource(frames, "cpu", augment=False)
+    pictures = Inputs(frames, "cpu", augment=False)
     generator = torch.Generator().manual_seed(seed)
     batches = balanced_batches(np.arange(len(frames)), frames.labels, BATCH, generator)
     for _ in range(number):
@@ -218,7 +216,7 @@ def measured_fits(folder: Path, size: Size) -> tuple[dict[str, list[dict[str, fl
 
     The last of guerdon's classifiers stays in ``folder / "classifier"``.
     """
-    steps = fit(_fit_config(folder, "npz", size, augment=False), display="none").steps
+    steps = fit(_fit_config(folder, "npz", size, augment=False), display="none")["steps"]
     own = {
         "npz": partial(own_fit, folder, size, "npz", False),
         "npy": partial(own_fit, folder, size, "npy", False),
@@ -248,7 +246,7 @@ def own_fit(folder: Path, size: Size, kind: str, augment: bool, seed: int) -> di
     again = time.perf_counter()
     share, generator = config.reward.data.validation_share, np.random.default_rng(seed)
     members, _ = load_classifier(fitted.save_dir)
-    source = FrameSource(frames, "cpu", augment=False)
+    source = Inputs(frames, "cpu", augment=False)
     all_logits(members, source, frames.split(share, generator)[1])
     validating = time.perf_counter() - again
     return {"seconds": end - start, "loading": loading, "validating": validating}

@@ -156,7 +156,7 @@ def results_of(chain: Chain, name: str) -> list[dict[str, Any]]:
 def said(chain: Chain, stage: Stage, seed: int) -> dict[str, Any]:
     """What a stage is run with: its command, without anybody's folders, and all it comes to."""
     from guerdon.config import compose
-    from guerdon.training.fit_config import compose_fit
+    from guerdon.training.fit_files import compose_fit
 
     words = stage.command(Path(chain.name), seed)
     values = [word for word in words if not word.startswith("--")]

@@ -96,7 +96,7 @@ def _presets() -> list[Row]:
 
 def _fits() -> list[Row]:
     from guerdon.config import sources
-    from guerdon.training.fit_config import compose_fit
+    from guerdon.training.fit_files import compose_fit
 
     found = {name: compose_fit(name).reward for name in sources.options("fit")}
     return [

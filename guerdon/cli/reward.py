@@ -1,7 +1,7 @@
 """``guerdon reward``: what there is to do with a reward alone."""
 
 import shlex
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -9,7 +9,6 @@ from guerdon.cli.reward_collect import collect
 from guerdon.cli.train import INTERRUPTED, Shown, split
 
 if TYPE_CHECKING:
-    from guerdon.training.fit import FitResult
     from guerdon.training.probe import Probe
 
 app = typer.Typer(no_args_is_help=True)
@@ -91,14 +90,13 @@ def fit(
     Ctrl-C saves before it stops.
     """
     import json
-    from dataclasses import asdict
 
     from rich.console import Console
     from rich.progress import Progress
 
     from guerdon.training.fit import fit as fitted
     from guerdon.training.fit import read_frames
-    from guerdon.training.fit_config import compose_fit
+    from guerdon.training.fit_files import compose_fit
 
     source, overrides = split(arguments)
     config = compose_fit(source, overrides)
@@ -109,20 +107,20 @@ def fit(
     mode = Shown.NONE if as_json else display
     result = fitted(config, overwrite=overwrite, display=mode.value, frames=frames)
     if as_json:
-        typer.echo(json.dumps(asdict(result), indent=1))
+        typer.echo(json.dumps(result, indent=1))
     else:
         _show_fit(result, source)
-    if result.stop_reason == "interrupted":
+    if result["stop_reason"] == "interrupted":
         raise typer.Exit(INTERRUPTED)
 
 
-def _show_fit(result: "FitResult", source: str | None) -> None:
+def _show_fit(result: dict[str, Any], source: str | None) -> None:
     from rich.console import Console
     from rich.table import Table
 
     from guerdon.config import sources
 
-    numbers = result.validation
+    numbers = result["validation"]
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column()
     table.add_column(justify="right", style="bold")
@@ -142,19 +140,19 @@ def _show_fit(result: "FitResult", source: str | None) -> None:
         table.add_row(name, "-" if value is None else format(value, form))
     typer.echo(
         f"on {numbers['frames']:,} frames of {numbers['episodes']:,} held-out episodes, "
-        f"step {result.best_step:,} of {result.steps:,}:"
+        f"step {result['best_step']:,} of {result['steps']:,}:"
     )
     Console().print(table)
-    folder = shlex.quote(result.save_dir)
-    if result.stop_reason == "interrupted":
+    folder = shlex.quote(result["save_dir"])
+    if result["stop_reason"] == "interrupted":
         typer.echo(
-            f"interrupted after {result.steps:,} steps; what there is, is in {folder}. To fit it "
-            "to the end, begin again with --overwrite"
+            f"interrupted after {result['steps']:,} steps, which are saved in {folder}. To fit it "
+            "to the end, start again with --overwrite"
         )
         return
     preset = f"{(source or '').removesuffix('_classifier')}_ppo"
     known = preset in sources.options("preset")
     typer.echo(
-        f"fitted in {result.seconds:.0f} s; next: guerdon train {preset if known else 'PRESET'} "
+        f"fitted in {result['seconds']:.0f} s; next: guerdon train {preset if known else 'PRESET'} "
         f"reward=classifier reward.checkpoint_path={folder}"
     )

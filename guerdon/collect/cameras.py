@@ -1,4 +1,4 @@
-"""Whether observations have the cameras whose frames are to be kept."""
+"""Checks that observations have the cameras whose frames are collected."""
 
 from __future__ import annotations
 
@@ -14,62 +14,60 @@ if TYPE_CHECKING:
     from guerdon.config.schema import DataCollectionConfig
 
 CHANNELS = (1, 3, 4)
-"""Of pictures, where nobody says how many."""
+"""Possible numbers of channels, if none is given."""
 
 
 def channel_axis(shape: Sequence[int], size: Sequence[int] | None) -> int | None:
-    """Which axis of [T, H, W, C] or [T, C, H, W] has the channels; None if neither may.
+    """Return the channel axis of frames [T, H, W, C] or [T, C, H, W]; None if there is none.
 
     Args:
-        shape: Of frames.
-        size: Channels, height and width that are asked for, if any are.
+        shape: Shape of the frames.
+        size: Channels, height and width that are requested, if any.
     """
     possible = CHANNELS if size is None else (size[0],)
     return next((axis for axis in (3, 1) if shape[axis] in possible), None)
 
 
 def check_cameras(space: spaces.Space[Any], config: DataCollectionConfig, env_id: str) -> None:
-    """Refuses cameras that observations do not have.
+    """Refuse cameras that observations do not have.
 
     Args:
-        space: Of observations.
+        space: Observation space.
         config: Names the cameras.
-        env_id: Whose observations they are.
+        env_id: Environment of the observations.
     """
     if not isinstance(space, spaces.Dict):
         raise ConfigError(
             f"observations of {env_id!r} are one array, in which no camera can be told: frames are "
             f"kept of dictionaries with a part for each camera (of many, env.kwargs.obs=both)"
         )
-    cameras = [key for key, part in space.items() if _is_picture(part, config.image_size)]
     size = config.image_size
+    cameras = [key for key, part in space.items() if _image_axis(part, size) is not None]
     for key in config.image_keys:
-        if key not in cameras and key in space.spaces and _is_picture(space[key], None):
+        if key in cameras:
+            continue
+        if key in space.spaces and _image_axis(space[key], None) is not None:
             raise ConfigError(
-                f"image_size asks for pictures of {size and size[0]} channels, but those of "
+                f"image_size asks for images of {size and size[0]} channels, but those of "
                 f"{key!r} in observations of {env_id!r} are {list(space[key].shape or ())}"
             )
-        if key not in cameras:
-            what = f"{space[key]}, no picture" if key in space.spaces else "not there"
-            raise ConfigError(
-                f"image_keys names {key!r}, which in observations of {env_id!r} is {what}: "
-                f"{suggestion(key, cameras)}"
-            )
-    sizes = {key: _size(space[key]) for key in config.image_keys} if size is None else {}
-    if len(set(map(tuple, sizes.values()))) > 1:
-        said = ", ".join(f"{key!r} {each}" for key, each in sizes.items())
+        what = f"{space[key]}, no image" if key in space.spaces else "not there"
         raise ConfigError(
-            f"pictures have several sizes ({said}), but a classifier sees all cameras in one: set "
+            f"image_keys names {key!r}, which in observations of {env_id!r} is {what}: "
+            f"{suggestion(key, cameras)}"
+        )
+    sizes = {}
+    for key in config.image_keys if size is None else ():
+        *shape, last = space[key].shape or ()
+        sizes[key] = [last, *shape] if _image_axis(space[key], None) == 3 else [*shape, last]
+    if len(set(map(tuple, sizes.values()))) > 1:
+        listed = ", ".join(f"{key!r} {each}" for key, each in sizes.items())
+        raise ConfigError(
+            f"images have several sizes ({listed}), but a classifier takes all cameras in one: set "
             "image_size, for example to [3, 64, 64]"
         )
 
 
-def _size(part: spaces.Space[Any]) -> list[int]:
-    """Channels, height and width of a camera's pictures."""
-    shape = list(part.shape or ())
-    return [shape[2], *shape[:2]] if channel_axis((1, *shape), None) == 3 else shape
-
-
-def _is_picture(part: spaces.Space[Any], size: Sequence[int] | None) -> bool:
+def _image_axis(part: spaces.Space[Any], size: Sequence[int] | None) -> int | None:
     shape = part.shape or ()
-    return len(shape) == 3 and channel_axis((1, *shape), size) is not None
+    return channel_axis((1, *shape), size) if len(shape) == 3 else None

@@ -1,4 +1,4 @@
-"""The report of the three stages: a table, curves and pictures, on one page."""
+"""The report of the three stages: a table, curves and images on one page."""
 
 from __future__ import annotations
 
@@ -19,69 +19,65 @@ from guerdon.training.curves import read_curve
 from guerdon.training.fit_files import load_classifier
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from guerdon.training.workflow import WorkflowResult
 
 REPORT, PICTURE = "report.html", "report.png"
 HOW = (
     "Success is counted with the deterministic policy: at the last step of an episode, and at the "
-    "frame at which the classifier takes it for a success, which is where the episode ends for the "
-    "learner. The policy of the third stage never sees the environment's reward or success."
+    "first predicted success, which ends the episode for the learner. The policy of the third "
+    "stage never gets the environment's reward or success."
 )
 _CURVES = (
-    ("collect", "eval/success_rate", "the environment's success as reward: true at the last step"),
-    ("learn", "eval/success_rate", "the classifier as reward: true at the last step"),
-    ("learn", "eval/success_at_verdict", "the classifier as reward: true where it says so"),
-    ("learn", "reward/success_rate", "the classifier as reward: what it says"),
+    ("collect", "eval/success_rate", "environment's success as reward: true at the last step"),
+    ("learn", "eval/success_rate", "classifier as reward: true at the last step"),
+    ("learn", "eval/success_at_verdict", "classifier as reward: true at the predicted success"),
+    ("learn", "reward/success_rate", "classifier as reward: predicted"),
 )
 _SHOWN = 8  # frames of each kind
 
 
 def table(result: WorkflowResult) -> list[tuple[str, str]]:
-    """What came out, as names and values."""
-    fit, learn = result.fit, result.learn
-    kept, taken = result.trajectories, result.seconds.values()
+    """Return the results as names and values."""
+    fit, collect, learn = result.fit, result.collect, result.learn
+
+    def metrics(*keys: str) -> str:
+        return ", ".join("-" if fit[key] is None else f"{fit[key]:.3f}" for key in keys)
+
+    def rate(summary: dict[str, Any], key: str) -> str:
+        return f"{summary[key]:.0%}" if key in summary else "-"
+
     return [
-        ("Trajectories with and without success", f"{kept['positive']}, {kept['negative']}"),
-        ("Classifier on held-out episodes: PR-AUC", _numbers(fit, "pr_auc")),
-        ("  precision, recall at its threshold", _numbers(fit, "precision", "recall")),
-        ("  calibration error", _numbers(fit, "calibration_error")),
-        ("True success at the last step, no exploration:", ""),
-        *(
-            (
-                f"  policy on {reward}, {run['env_steps']:,} steps",
-                _percent(run, "eval_success_rate"),
-            )
-            for reward, run in (
-                ("the environment's success", result.collect),
-                ("the classifier alone", learn),
-            )
+        (
+            "Trajectories with and without success",
+            ", ".join(map(str, result.trajectories.values())),
         ),
-        ("True success where the classifier sees it", _percent(learn, "eval_success_at_verdict")),
-        ("  what the classifier says itself", _percent(learn, "eval_model_success_rate")),
-        ("Seconds for each stage", " + ".join(f"{seconds:.0f}" for seconds in taken)),
+        ("Classifier on held-out episodes: PR-AUC", metrics("pr_auc")),
+        ("  precision, recall at its threshold", metrics("precision", "recall")),
+        ("  calibration error", metrics("calibration_error")),
+        ("True success at the last step, no exploration:", ""),
+        (
+            f"  policy on the environment's success, {collect['env_steps']:,} steps",
+            rate(collect, "eval_success_rate"),
+        ),
+        (
+            f"  policy on the classifier alone, {learn['env_steps']:,} steps",
+            rate(learn, "eval_success_rate"),
+        ),
+        ("True success at the predicted success", rate(learn, "eval_success_at_verdict")),
+        ("  predicted success", rate(learn, "eval_model_success_rate")),
+        ("Seconds for each stage", " + ".join(f"{each:.0f}" for each in result.seconds.values())),
     ]
 
 
-def _numbers(fit: dict[str, Any], *keys: str) -> str:
-    """Some of what a fit found; there may have been nothing to count."""
-    return ", ".join("-" if fit[key] is None else f"{fit[key]:.3f}" for key in keys)
-
-
-def _percent(summary: dict[str, Any], key: str) -> str:
-    return f"{summary[key]:.0%}" if key in summary else "-"
-
-
 def write_report(folder: str | Path, result: WorkflowResult) -> Path:
-    """Writes ``report.html`` into the folder of the stages, and its picture beside it.
+    """Write ``report.html`` and its image into the folder of the stages.
 
     Args:
-        folder: What `run_workflow` filled.
+        folder: The folder that `run_workflow` filled.
         result: What it returned.
 
     Returns:
-        The report's path.
+        Path of the report.
     """
     folder = Path(folder)
     try:
@@ -92,7 +88,7 @@ def write_report(folder: str | Path, result: WorkflowResult) -> Path:
         with atomic_file(folder / PICTURE) as file:
             file.write(picture)
         code = base64.b64encode(picture).decode()
-        shown = f'<img alt="curves and pictures" src="data:image/png;base64,{code}">'
+        shown = f'<img alt="curves and images" src="data:image/png;base64,{code}">'
     rows = "\n".join(
         f"<tr><td>{html.escape(name)}</td><td>{html.escape(value)}</td></tr>"
         for name, value in table(result)
@@ -112,7 +108,7 @@ def write_report(folder: str | Path, result: WorkflowResult) -> Path:
 _PAGE = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
-<title>guerdon: a reward learned from pictures</title>
+<title>guerdon: a reward learned from images</title>
 <style>
 body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto }}
 td {{ padding: .1rem 2rem .1rem 0; white-space: pre }}
@@ -120,9 +116,9 @@ td + td {{ text-align: right; font-variant-numeric: tabular-nums }}
 img {{ max-width: 100% }}
 pre {{ background: #f4f4f4; padding: .5rem 1rem; overflow: auto }}
 </style>
-<h1>A reward learned from pictures</h1>
-<p>A policy learned a task and its pictures were kept, a classifier learned from them what success
-looks like, and a new policy learned from that classifier alone. Seed {seed}.</p>
+<h1>A reward learned from images</h1>
+<p>A policy was trained on a task and its images were kept, a classifier of success was fitted to
+them, and a new policy was trained on that classifier alone. Seed {seed}.</p>
 <table>
 {rows}
 </table>
@@ -145,20 +141,19 @@ def _picture(folder: Path) -> bytes:
     axes.legend(loc="lower right")
     kinds = _frames(folder)
     grid = below.subplots(len(kinds), _SHOWN, squeeze=False)
-    for row, (title, pictures, said) in zip(grid, kinds, strict=True):
+    for row, (title, images, predicted) in zip(grid, kinds, strict=True):
         row[0].set_title(title, loc="left", fontsize=9)
-        for place in row:
+        for place, image, probability in zip(row, images, predicted, strict=True):
             place.axis("off")
-        for place, picture, probability in zip(row, pictures, said, strict=False):
-            place.imshow(picture)
+            place.imshow(image)
             place.text(2, 60, f"{probability:.2f}", color="white", fontsize=7)
     out = io.BytesIO()
     figure.savefig(out, dpi=110, format="png")
     return out.getvalue()
 
 
-def _frames(folder: Path) -> list[tuple[str, Sequence[np.ndarray], np.ndarray]]:
-    """Frames with and without success, and what the classifier says of them."""
+def _frames(folder: Path) -> list[tuple[str, np.ndarray, np.ndarray]]:
+    """Return frames with and without success, and their predicted probabilities."""
     members, meta = load_classifier(folder / "classifier")
     model = ClassifierReward({"min_precision": 0.0, "min_recall": 0.0})
     model.load_training_state({"members": [each.state_dict() for each in members], "meta": meta})
@@ -167,9 +162,8 @@ def _frames(folder: Path) -> list[tuple[str, Sequence[np.ndarray], np.ndarray]]:
     kinds = []
     for title, mask in (("success", frames.labels), ("no success", ~frames.labels)):
         rows = draws.choice(np.flatnonzero(mask), _SHOWN)
-        pictures = {key: part[rows] for key, part in frames.images.items()}
-        first = np.moveaxis(pictures[model.image_keys[0]], 1, -1)
-        kinds.append(
-            (f"{title}, with what the classifier says", first, model.probability(pictures))
-        )
+        images = {key: part[rows] for key, part in frames.images.items()}
+        first = np.moveaxis(images[model.image_keys[0]], 1, -1)
+        title = f"{title}, with the predicted probability"
+        kinds.append((title, first, model.probability(images)))
     return kinds

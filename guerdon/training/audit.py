@@ -18,10 +18,7 @@ FALSE_CLAIMS = 0.2
 
 @dataclass
 class Audit:
-    """Predicted and true success of episodes.
-
-    An episode is evaluated at `EpisodePrediction.end`.
-    """
+    """Predicted and true success of episodes."""
 
     claimed: list[bool] = field(default_factory=list)
     """Predicted success of all episodes."""
@@ -39,24 +36,40 @@ class Audit:
     def add(
         self, prediction: EpisodePrediction, success: np.ndarray, terminated: bool = False
     ) -> None:
-        """Add one episode.
+        """Add one episode; see `add_columns`."""
+        after = np.arange(len(success)) > prediction.end
+        self.add_columns(prediction.success, prediction.held, after, success, terminated)
+
+    def add_columns(
+        self,
+        predicted: np.ndarray,
+        paid: np.ndarray,
+        after_success: np.ndarray,
+        success: np.ndarray,
+        terminated: bool = False,
+    ) -> None:
+        """Add one episode of annotated frames [T].
+
+        It is evaluated at the last frame that is not after a predicted success.
 
         Args:
-            prediction: Predicted success of its frames.
-            success: True success [T]; see `told_success`.
+            predicted: Predicted success: where ``probability`` reaches the threshold.
+            paid: Column of `SuccessModel.annotate`: where the success is held.
+            after_success: Column of `SuccessModel.annotate`.
+            success: True success; see `told_success`.
             terminated: Whether the environment terminated it.
         """
-        claimed = bool(prediction.held[prediction.end])
+        n_read = np.count_nonzero(~after_success)
+        claimed = bool(paid[n_read - 1])
         self.claimed.append(claimed)
         if np.isnan(success).any():
             return
         true = success > 0
         self.checked.append(claimed)
-        self.confirmed.append(claimed and bool(true[prediction.end]))
+        self.confirmed.append(claimed and bool(true[n_read - 1]))
         self.once.append(bool(true.any()))
         self.given_away += terminated and bool(true[-1])
-        rows = slice(0, prediction.end + 1)
-        np.add.at(self.frames, (true[rows].astype(int), prediction.success[rows].astype(int)), 1)
+        np.add.at(self.frames, (true[:n_read].astype(int), predicted[:n_read].astype(int)), 1)
 
     @property
     def false_claims(self) -> float:

@@ -1,4 +1,4 @@
-"""`collect_frames`: what cameras see of the policy of a run, for `guerdon reward fit`."""
+"""`collect_frames`: camera frames of the policy of a run, for `guerdon reward fit`."""
 
 from __future__ import annotations
 
@@ -20,33 +20,31 @@ from guerdon.training.run import interrupts
 from guerdon.training.threads import threads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from guerdon.config.schema import DataCollectionConfig
-    from guerdon.policy import Policy
 
     Progress = Callable[[int, int], None]
 
-StopReason = Literal["full", "episodes", "nothing_new", "interrupted"]
 PATIENCE = 200
-"""Episodes of each policy that bring nothing new, after which nothing more is expected."""
+"""Episodes of each policy without a new trajectory, after which collection stops."""
 
 
 @dataclass(frozen=True)
 class CollectedFrames:
-    """What `collect_frames` came to."""
+    """Result of `collect_frames`."""
 
     positive: int
-    """Positive trajectories in their folder, those of earlier calls among them."""
+    """Positive trajectories in their folder, including those of earlier calls."""
     negative: int
     """Negative ones."""
     new: int
-    """Trajectories of both kinds that were written."""
+    """Trajectories written by this call."""
     episodes: int
-    """Episodes that were played."""
-    stop_reason: StopReason
-    """Both folders have as many as are wanted, all episodes were played, or `PATIENCE` is lost."""
+    """Episodes played."""
+    stop_reason: Literal["full", "episodes", "nothing_new", "interrupted"]
+    """Both limits are reached, all episodes were played, `PATIENCE` is over, or Ctrl-C."""
 
 
 def collect_frames(
@@ -59,19 +57,19 @@ def collect_frames(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> CollectedFrames:
-    """Plays with the policy of a run, in its evaluation environments, and keeps the frames.
+    """Play with the policy of a run in its evaluation environments, and keep the frames.
 
-    Checkpoints and levels of noise take turns. Ctrl-C ends it after the turn.
+    Checkpoints and levels of noise take turns. Ctrl-C stops after the turn.
 
     Args:
-        run_dir: The run's folder.
-        config: Which cameras, where to, and how many trajectories are wanted.
-        n_episodes: How many, of each checkpoint and each level of noise, unless there are enough
-            before; None is until there are.
-        checkpoint: The best one, the latest, or that of a step; or several.
-        noise: How likely each action is replaced by a random one, 0 to 1; several take turns.
-        seed: Of the environments, and of everything that is drawn; other episodes are played
-            where the folders hold other numbers of trajectories.
+        run_dir: The run directory.
+        config: Cameras, folders and limits.
+        n_episodes: Maximum number of episodes of each checkpoint and level of noise; None plays
+            until both limits are reached.
+        checkpoint: ``best``, ``latest`` or a step; or several.
+        noise: Probability of a random action, 0 to 1; several levels take turns.
+        seed: Random seed; together with the numbers of trajectories in the folders, so that
+            resuming plays other episodes.
         progress: Called with the numbers of positive and negative trajectories after each turn.
     """
     several = [checkpoint] if isinstance(checkpoint, str | int) else checkpoint
@@ -84,44 +82,31 @@ def collect_frames(
     with make_env(section) as env, threads(run.run.threads):
         check_cameras(env.observation_space, config, section.id)
         with RewardDataCollector(config, env.n_envs) as data, interrupts() as interrupted:
-            before = data.counts
-            # With what is there, so that going on does not play the same episodes again.
-            seeds = np.random.default_rng([seed, *before])
-            for policy, level, number in _turns(players, env.n_envs, n_episodes):
-                if data.full or interrupted() or fruitless >= patience:
+            before = sum(data.counts)
+            seeds = np.random.default_rng([seed, *data.counts])
+            for turn in count():
+                start = turn // len(players) * env.n_envs
+                left = env.n_envs if n_episodes is None else min(env.n_envs, n_episodes - start)
+                if data.full or interrupted() or fruitless >= patience or left <= 0:
                     break
+                policy, level = players[turn % len(players)]
                 known = sum(data.counts)
                 turn_seed = int(seeds.integers(2**31))
                 with in_testing_state(policy, turn_seed, run.eval.deterministic):
                     acting: Any = Noisy(policy, env, level, turn_seed) if level else policy
                     collector = Collector(acting, env, seed=turn_seed, watch=data.watch)
-                    collector.collect(n_episode=number)
+                    collector.collect(n_episode=left)
                 data.flush()
-                positive, negative = data.counts
-                played += number
-                fruitless = fruitless + number if positive + negative == known else 0
+                played += left
+                fruitless = 0 if sum(data.counts) > known else fruitless + left
                 if progress is not None:
-                    progress(positive, negative)
-            reason = _reason(data.full, interrupted(), fruitless >= patience)
+                    progress(*data.counts)
+            reasons = {
+                "full": data.full,
+                "interrupted": interrupted(),
+                "nothing_new": fruitless >= patience,
+                "episodes": True,
+            }
             positive, negative = data.counts
-    return CollectedFrames(positive, negative, positive + negative - sum(before), played, reason)
-
-
-def _turns(
-    players: Sequence[tuple[Policy, float]], n_envs: int, n_episodes: int | None
-) -> Iterator[tuple[Policy, float, int]]:
-    """Who plays how many episodes, one after the other."""
-    for start in count(0, n_envs):
-        number = n_envs if n_episodes is None else min(n_envs, n_episodes - start)
-        if number <= 0:
-            return
-        for policy, level in players:
-            yield policy, level, number
-
-
-def _reason(full: bool, interrupted: bool, nothing_new: bool) -> StopReason:
-    if full:
-        return "full"
-    if interrupted:
-        return "interrupted"
-    return "nothing_new" if nothing_new else "episodes"
+    reason: Any = next(name for name, holds in reasons.items() if holds)
+    return CollectedFrames(positive, negative, positive + negative - before, played, reason)

@@ -1,4 +1,4 @@
-"""Learning curves: read from run folders, grouped over seeds, with confidence bands."""
+"""Learning curves: read from run directories, grouped over seeds, with confidence bands."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -10,8 +10,7 @@ import numpy as np
 from guerdon.config import sources
 from guerdon.config.errors import ConfigError, suggestion
 
-METRICS = "metrics.jsonl"
-CONFIG = "config.yaml"
+METRICS, CONFIG = "metrics.jsonl", "config.yaml"
 
 
 class Curve(NamedTuple):
@@ -27,12 +26,12 @@ class Group(NamedTuple):
     """Runs that differ only in their seed."""
 
     label: str
-    """The runs' name, and what sets them apart from other groups of that name."""
+    """Name of the runs, and options that differ from other groups of that name."""
     runs: list[Path]
 
 
 class Band(NamedTuple):
-    """The mean over runs, and where it lies with some confidence."""
+    """Mean over runs with a confidence band."""
 
     steps: np.ndarray
     mean: np.ndarray
@@ -41,62 +40,55 @@ class Band(NamedTuple):
 
 
 def read_curve(run: Path, metric: str) -> Curve:
-    """A metric of a run.
+    """Read a metric of a run.
 
     Args:
-        run: The run's folder.
-        metric: Its name, for example ``eval/mean_reward``.
+        run: The run directory.
+        metric: Name of the metric, for example ``eval/mean_reward``.
     """
-    steps: list[float] = []
-    values: list[float] = []
-    seen: set[str] = set()
-    for row in _rows(run / METRICS):
-        seen |= row.keys()
-        value = row.get(metric)
-        if not isinstance(value, int | float) or not np.isfinite(value):
-            continue
-        # A resumed run goes back to its last checkpoint and writes the rest again.
-        while steps and steps[-1] >= row["step"]:
-            del steps[-1], values[-1]
-        steps.append(row["step"])
-        values.append(value)
-    if not steps:
-        hint = suggestion(metric, seen - {"step", "time"})
-        raise ConfigError(f"the run {str(run)!r} has no metric {metric!r}: {hint}")
-    return Curve(np.array(steps, np.float64), np.array(values, np.float64))
-
-
-def _rows(file: Path) -> Iterator[dict[str, Any]]:
+    file = run / METRICS
     if not file.is_file():
-        raise ConfigError(f"{str(file.parent)!r} is no run's folder: it has no {file.name}")
+        raise ConfigError(f"{str(run)!r} is no run's folder: it has no {file.name}")
+    found: dict[float, float] = {}
+    names: set[str] = set()
     for text in file.read_text(encoding="utf-8").splitlines():
         try:
             row = json.loads(text)
         except json.JSONDecodeError:
             continue  # a line that a killed run did not finish
-        if isinstance(row, dict) and "step" in row:
-            yield row
+        if not isinstance(row, dict) or "step" not in row:
+            continue
+        names |= row.keys()
+        value = row.get(metric)
+        if isinstance(value, int | float) and np.isfinite(value):
+            # A resumed run continues from its last checkpoint and repeats later steps.
+            while found and next(reversed(found)) >= row["step"]:
+                found.popitem()
+            found[row["step"]] = value
+    if not found:
+        hint = suggestion(metric, names - {"step", "time"})
+        raise ConfigError(f"the run {str(run)!r} has no metric {metric!r}: {hint}")
+    return Curve(np.array([*found], np.float64), np.array([*found.values()], np.float64))
 
 
 def group_runs(runs: Sequence[Path]) -> list[Group]:
-    """Runs that differ only in their seed, together, in the order of the first of each.
+    """Group runs that differ only in their seed, in the order of the first of each.
 
     Args:
-        runs: Folders of runs.
+        runs: Run directories.
     """
     groups: dict[tuple[tuple[str, str], ...], list[Path]] = {}
     for run in runs:
-        groups.setdefault(_identity(run), []).append(run)
-    labels = _labels([dict(identity) for identity in groups])
-    return [Group(label, list(found)) for label, found in zip(labels, groups.values(), strict=True)]
-
-
-def _identity(run: Path) -> tuple[tuple[str, str], ...]:
-    """All values of a run's configuration but its seed and its folder, by dotted key."""
-    if not (run / CONFIG).is_file():
-        return (("run.name", run.name),)
-    values = dict(_flat(sources.read(run / CONFIG)))
-    return tuple(sorted((k, v) for k, v in values.items() if k not in ("seed", "run.dir")))
+        values = {"run.name": run.name}
+        if (run / CONFIG).is_file():
+            values = dict(_flat(sources.read(run / CONFIG)))
+        values = {key: values[key] for key in sorted(values) if key not in ("seed", "run.dir")}
+        groups.setdefault(tuple(values.items()), []).append(run)
+    configs = [dict(identity) for identity in groups]
+    return [
+        Group(_label(config, configs), found)
+        for config, found in zip(configs, groups.values(), strict=True)
+    ]
 
 
 def _flat(values: dict[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
@@ -107,27 +99,27 @@ def _flat(values: dict[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
             yield f"{path}{key}", json.dumps(value)
 
 
-def _labels(groups: Sequence[dict[str, str]]) -> Iterator[str]:
-    for group in groups:
-        name = group.get("run.name", "run").strip('"')
-        rivals = [other for other in groups if other.get("run.name") == group.get("run.name")]
-        apart = [
-            f"{key}={value}"
-            for key, value in group.items()
-            if any(other.get(key) != value for other in rivals)
-        ]
-        yield f"{name} ({', '.join(apart)})" if apart else name
+def _label(config: dict[str, str], configs: Sequence[dict[str, str]]) -> str:
+    name = config.get("run.name", "run")
+    others = [other for other in configs if other.get("run.name", "run") == name]
+    different = [
+        f"{key}={value}"
+        for key, value in config.items()
+        if any(other.get(key) != value for other in others)
+    ]
+    name = name.strip('"')
+    return f"{name} ({', '.join(different)})" if different else name
 
 
 def on_grid(curves: Sequence[Curve], points: int = 200) -> tuple[np.ndarray, np.ndarray]:
-    """Curves at the same steps, those that all of them cover.
+    """Interpolate curves linearly at the same steps, over the range that all of them cover.
 
     Args:
         curves: One or more.
-        points: How many steps.
+        points: Number of steps.
 
     Returns:
-        The steps [points], and the values [curves, points], interpolated linearly.
+        The steps [points], and the values [curves, points].
     """
     first = max(curve.steps[0] for curve in curves)
     last = min(curve.steps[-1] for curve in curves)
@@ -140,13 +132,13 @@ def on_grid(curves: Sequence[Curve], points: int = 200) -> tuple[np.ndarray, np.
 def bootstrap_band(
     values: np.ndarray, rng: np.random.Generator, level: float = 0.95, samples: int = 2_000
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Where the mean over rows lies, by drawing whole rows with replacement.
+    """Return a bootstrap confidence band of the mean over rows.
 
     Args:
-        values: One row for each run, [runs, points].
-        rng: Draws the rows.
-        level: The share of drawn means inside the band.
-        samples: How often to draw.
+        values: One row for each run [runs, points].
+        rng: Draws whole rows with replacement.
+        level: Confidence level.
+        samples: Number of bootstrap samples.
 
     Returns:
         The lower and the upper end at each point.
@@ -159,12 +151,12 @@ def bootstrap_band(
 
 
 def mean_and_band(curves: Sequence[Curve], rng: np.random.Generator, points: int = 200) -> Band:
-    """The mean of curves over the steps they share, with its 95% band.
+    """Return the mean of curves with its 95% band.
 
     Args:
         curves: One for each run; a single one is its own band.
-        rng: Draws the bootstrap.
-        points: How many steps.
+        rng: Draws the bootstrap samples.
+        points: Number of steps.
     """
     steps, values = on_grid(curves, points)
     return Band(steps, values.mean(0), *bootstrap_band(values, rng))

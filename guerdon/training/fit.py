@@ -1,4 +1,4 @@
-"""`fit`: from labelled frames to a success classifier with a threshold."""
+"""Fit a success classifier to labelled frames, and choose its temperature and threshold."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import math
 import sys
 import time
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,59 +15,32 @@ from torch.nn import functional
 
 from guerdon.data.files import atomic_file
 from guerdon.data.frames import load_frames
+from guerdon.nn.augment import augment
 from guerdon.nn.classifier import BinaryRewardClassifier
 from guerdon.nn.init import seeded
 from guerdon.nn.optimizer import Optimizer
+from guerdon.ops import classification as measure
 from guerdon.training.checkpoints import save_checkpoint
 from guerdon.training.display import Status, make_display
-from guerdon.training.fit_data import (
-    FeatureSource,
-    FrameSource,
-    Source,
-    all_logits,
-    balanced_batches,
-    capped,
-    steps_per_epoch,
-)
 from guerdon.training.fit_files import PART, begin_folder
-from guerdon.training.fit_validation import Validation, validate, warnings_of
 from guerdon.training.parts import find_device
 from guerdon.training.recorder import Recorder
 from guerdon.training.run import interrupts
+from guerdon.training.run_folder import finite
 from guerdon.training.threads import threads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+    from torch import Tensor
 
     from guerdon.data.frames import Frames
     from guerdon.training.display import Mode
-    from guerdon.training.fit_config import FitConfig, ScheduleConfig
+    from guerdon.training.fit_files import FitConfig, ScheduleConfig
 
-FINISHED, INTERRUPTED = "finished", "interrupted"
-
-
-@dataclass(frozen=True)
-class FitResult:
-    """How a fit ended; ``summary.json`` holds the same."""
-
-    save_dir: str
-    """Where the checkpoints are."""
-    steps: int
-    """Gradient steps taken."""
-    best_step: int
-    """The step of the best checkpoint."""
-    stop_reason: str
-    """``finished`` or ``interrupted``."""
-    seconds: float
-    """How long it took, without reading the files."""
-    validation: dict[str, Any]
-    """The best checkpoint's numbers; see `Validation`."""
-    warnings: list[str]
-    """What to know before using it."""
-    data: dict[str, Any]
-    """Which frames: ``hash``, folders, and how many."""
-    seed: int
-    """Of everything random."""
+GOOD_PR_AUC, GOOD_PRECISION, GOOD_RECALL = 0.9, 0.8, 0.5
+FEW_FRAMES, FEW_EPISODES = 50, 5
+_CHUNK = 256  # frames of one call without gradients
 
 
 def fit(
@@ -77,40 +49,45 @@ def fit(
     overwrite: bool = False,
     display: Mode = "auto",
     frames: Frames | None = None,
-) -> FitResult:
-    """Fits a classifier, or an ensemble, and leaves checkpoints.
+) -> dict[str, Any]:
+    """Fit a classifier or an ensemble, and save checkpoints.
 
     Args:
         config: See `compose_fit`.
-        overwrite: Whether a fit that ``save_dir`` holds is replaced.
-        display: What to show: ``auto``, ``live``, ``lines`` or ``none``.
+        overwrite: Whether to replace a fit in ``save_dir``.
+        display: ``auto``, ``live``, ``lines`` or ``none``.
         frames: The frames, if they are in memory; else they are read from the config's folders.
+
+    Returns:
+        The content of ``summary.json``: ``save_dir``, ``steps`` taken, ``best_step``,
+        ``stop_reason`` (``finished`` or ``interrupted``), ``seconds``, ``validation`` metrics of
+        the best checkpoint (see `validate`), ``warnings``, ``data`` (hash, folders and numbers of
+        frames) and ``seed``.
     """
-    section = config.reward
     frames = read_frames(config) if frames is None else frames
     with threads(config.threads):
-        # Before the folder: what cannot be fitted leaves nothing behind, and replaces nothing.
-        made = _Fit(config, frames)
+        # Before the folder is made: a fit that cannot begin must not replace another.
+        process = _Fit(config, frames)
         folder = begin_folder(config, overwrite)
-        title = f"fit · {section.save_dir} · seed {config.seed}"
-        shown = make_display(_Progress(made.total), sys.stdout, display, title=title)
+        title = f"fit · {config.reward.save_dir} · seed {config.seed}"
+        shown = make_display(_FitStatus(process.total), sys.stdout, display, title=title)
         with Recorder(folder, shown) as recorder, interrupts() as interrupted:
-            for line in (*frames.report().splitlines(), *made.notes()):
+            for line in (*frames.report().splitlines(), *process.notes):
                 recorder.text(line)
-            with seeded(config.seed, made.device):  # dropout
-                result = made.run(recorder, interrupted)
+            with seeded(config.seed, process.device):  # dropout
+                result = process.run(recorder, interrupted)
             with atomic_file(folder.summary) as file:
-                file.write(json.dumps(asdict(result), indent=1, allow_nan=False).encode() + b"\n")
-            for warning in result.warnings:
+                file.write(json.dumps(result, indent=1, allow_nan=False).encode() + b"\n")
+            for warning in result["warnings"]:
                 recorder.text(f"Warning: {warning}")
     return result
 
 
 def read_frames(config: FitConfig, progress: Callable[[int, int], None] | None = None) -> Frames:
-    """Reads the frames that a config names.
+    """Read the frames of a config.
 
     Args:
-        config: Of a fit.
+        config: Config of a fit.
         progress: Called with the number of files read, and of all.
     """
     data, model = config.reward.data, config.reward.model
@@ -120,127 +97,115 @@ def read_frames(config: FitConfig, progress: Callable[[int, int], None] | None =
 
 
 class _Fit:
-    """A fit that is under way."""
+    """State of a fit."""
 
     def __init__(self, config: FitConfig, frames: Frames) -> None:
         self.config, self.frames = config, frames
         section = config.reward
-        # What a checkpoint says, seed and share, is enough to split the same data again.
+        # The seed and share in a checkpoint are enough to repeat the split.
         generator = np.random.default_rng(config.seed)
         train, self.held_out = frames.split(section.data.validation_share, generator)
-        _check_split(frames, train, self.held_out)
+        for rows in (train, self.held_out):
+            labels = frames.labels[rows]
+            if labels.all() or not labels.any():
+                kind = "without" if labels.any() else "with"
+                raise ValueError(
+                    f"frames {kind} success are in too few of the {len(frames.from_positive)} "
+                    "trajectories to learn from some and validate on others: collect more of them"
+                )
         natural = frames.labels[train]
-        self.train_rows = capped(train, natural, section.data.max_frames, generator)
-        labels = frames.labels[self.train_rows]
+        self.rows = capped(train, natural, section.data.max_frames, generator)
+        labels = frames.labels[self.rows]
         self.total = section.num_epochs * steps_per_epoch(labels, section.global_batch_size)
-        self.device, self.device_note = _device(config)
+        self.device, self.notes = _device(config)
+        self.notes.append(
+            f"learning from {len(self.rows)} frames, validating on {len(self.held_out)} of "
+            f"other episodes ({frames.labels[self.held_out].mean():.1%} with label 1)"
+        )
         log_odds = math.log(natural.sum() / (~natural).sum())
         self.learners = [
-            _Learner(config, self.device, stream, self.train_rows, labels, log_odds)
+            _Learner(config, self.device, stream, self.rows, labels, log_odds)
             for stream in np.random.SeedSequence(config.seed).spawn(section.members)
         ]
         self.data = {
             "hash": frames.hash,
             "digests": frames.digests,
-            # From everywhere: whoever refits it beside a policy reads them again.
+            # Absolute, since a refit beside a policy reads them again.
             "positive_dir": str(Path(section.data.positive_dir).resolve()),
             "negative_dir": str(Path(section.data.negative_dir).resolve()),
             "frames": len(frames.labels),
             "trajectories": len(frames.from_positive),
         }
 
-    def notes(self) -> list[str]:
-        """What else to say at the start."""
-        split = (
-            f"learning from {len(self.train_rows)} frames, validating on {len(self.held_out)} of "
-            f"other episodes ({self.frames.labels[self.held_out].mean():.1%} with label 1)"
-        )
-        return [split] if self.device_note is None else [self.device_note, split]
-
-    def run(self, recorder: Recorder, interrupted: Callable[[], bool]) -> FitResult:
-        """Takes all steps, or as many as it is let."""
+    def run(self, recorder: Recorder, interrupted: Callable[[], bool]) -> dict[str, Any]:
+        """Take all steps, or stop at an interrupt; validate and save at intervals."""
         section, start = self.config.reward, time.perf_counter()
-        source = self._source()
-        best: tuple[Validation, int] | None = None
+        inputs = Inputs(self.frames, self.device, section.data.augment)
+        if section.model.freeze_encoder:
+            inputs.encode(self.learners[0].member, np.union1d(self.rows, self.held_out))
+        best: dict[str, Any] = {}
+        best_step = 0
         for step in range(1, self.total + 1):
             rate = learning_rate(section.optim.lr, section.lr_sched, step, self.total)
-            taken = [learner.step(source, rate) for learner in self.learners]
+            taken = [learner.step(inputs, rate) for learner in self.learners]
             stop = interrupted()
             saves = step % section.save_interval == 0 or step == self.total or stop
-            metrics: dict[str, Any] = {}
-            if step % section.log_interval == 0 or saves:
-                loss, norm = (float(torch.stack(part).mean()) for part in zip(*taken, strict=True))
-                speed = step / (time.perf_counter() - start)
-                metrics = {"train/loss": loss, "train/grad_norm": norm}
-                metrics |= {"train/learning_rate": rate, "time/fps": speed}
-            if saves:
-                found = self._validated(source)
-                metrics |= {f"reward/{name}": value for name, value in asdict(found).items()}
-                better = best is None or found.rank > best[0].rank
-                best = (found, step) if best is None or better else best
-            if metrics:
-                recorder.log(step, metrics)
-            else:
+            if not saves and step % section.log_interval:
                 recorder.progress(step)
+                continue
+            loss, norm = (float(torch.stack(part).mean()) for part in zip(*taken, strict=True))
+            metrics = {"train/loss": loss, "train/grad_norm": norm, "train/learning_rate": rate}
+            metrics["time/fps"] = step / (time.perf_counter() - start)
             if saves:
-                state = {PART: {"members": self._weights(), "meta": self._meta(found)}}
-                mark = "best" if better else None
-                save_checkpoint(section.save_dir, step, state, keep=section.keep, mark=mark)
+                found, state = self._validate(inputs)
+                metrics |= {f"reward/{name}": value for name, value in found.items()}
+            recorder.log(step, metrics)
+            if saves:
+                is_best = not best or _rank(found) > _rank(best)
+                if is_best:
+                    best, best_step = found, step
+                save_checkpoint(
+                    section.save_dir, step, {PART: state}, keep=section.keep, is_best=is_best
+                )
             if stop:
                 break
-        assert best is not None
-        return FitResult(
-            save_dir=section.save_dir,
-            steps=step,
-            best_step=best[1],
-            stop_reason=INTERRUPTED if step < self.total else FINISHED,
-            seconds=time.perf_counter() - start,
-            validation=best[0].numbers(),
-            warnings=warnings_of(best[0]),
-            data=self.data,
-            seed=self.config.seed,
-        )
-
-    def _source(self) -> Source:
-        section = self.config.reward
-        source = FrameSource(self.frames, self.device, section.data.augment)
-        if section.model.freeze_encoder:
-            rows = np.union1d(self.train_rows, self.held_out)
-            return FeatureSource(source, self.learners[0].member, rows)
-        return source
-
-    def _validated(self, source: Source) -> Validation:
-        rows, frames = self.held_out, self.frames
-        logits = all_logits([learner.member for learner in self.learners], source, rows)
-        found = validate(
-            logits, frames.labels[rows], frames.episodes[rows], self.config.reward.target_fpr
-        )
-        self.said = {"logits": logits.astype(np.float32), "labels": frames.labels[rows]}
-        return found
-
-    def _weights(self) -> list[dict[str, torch.Tensor]]:
-        return [dict(learner.member.state_dict()) for learner in self.learners]
-
-    def _meta(self, found: Validation) -> dict[str, Any]:
-        section = self.config.reward
         return {
+            "save_dir": section.save_dir,
+            "steps": step,
+            "best_step": best_step,
+            "stop_reason": "interrupted" if step < self.total else "finished",
+            "seconds": time.perf_counter() - start,
+            "validation": {name: finite(value) for name, value in best.items()},
+            "warnings": list(warnings_of(best)),
+            "data": self.data,
+            "seed": self.config.seed,
+        }
+
+    def _validate(self, inputs: Inputs) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the metrics on held-out episodes, and the state for a checkpoint."""
+        section, members = self.config.reward, [learner.member for learner in self.learners]
+        labels, episodes = self.frames.labels[self.held_out], self.frames.episodes[self.held_out]
+        logits = all_logits(members, inputs, self.held_out)
+        found = validate(logits, labels, episodes, section.target_fpr)
+        meta = {
             "model": section.model.model_dump(),
-            "threshold": found.threshold,
-            "temperature": found.temperature,
+            "threshold": found["threshold"],
+            "temperature": found["temperature"],
             "target_fpr": section.target_fpr,
-            "validation": found.numbers(),
-            "held_out": self.said,
+            "validation": {name: finite(value) for name, value in found.items()},
+            "held_out": {"logits": logits.astype(np.float32), "labels": labels},
             "data": self.data,
             "seed": self.config.seed,
             "split": section.data.validation_share,
         }
+        return found, {"members": [dict(member.state_dict()) for member in members], "meta": meta}
 
 
 class _Learner:
-    """One classifier, with what trains it.
+    """One classifier and its optimizer.
 
-    Half of each batch is positive, whatever the data is. The log odds of the data are taken off the
-    logits in the loss, so that probabilities are right at the data's own base rate.
+    Half of each batch is positive. The log odds of the data are subtracted from the logits in the
+    loss, so that probabilities are calibrated at the data's base rate.
     """
 
     def __init__(
@@ -267,22 +232,15 @@ class _Learner:
             eps=optim.eps,
             weight_decay=optim.weight_decay,
         )
-        self.batches = balanced_batches(
-            rows, labels, config.reward.global_batch_size, self.generator
-        )
+        size = config.reward.global_batch_size
+        self.batches = balanced_batches(rows, labels, size, self.generator)
         self.device, self.log_odds = device, log_odds
 
-    def step(self, source: Source, learning_rate: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """Learns from the next batch.
-
-        Returns:
-            The loss, and the norm of its gradient.
-        """
+    def step(self, inputs: Inputs, learning_rate: float) -> tuple[Tensor, Tensor]:
+        """Take one gradient step; return the loss and the norm of its gradient."""
         rows, labels = next(self.batches)
-        logits = source.logits(self.member, rows, self.generator)
-        loss = functional.binary_cross_entropy_with_logits(
-            logits - self.log_odds, labels.to(self.device)
-        )
+        logits = inputs.logits(self.member, rows, self.generator) - self.log_odds
+        loss = functional.binary_cross_entropy_with_logits(logits, labels.to(self.device))
         self.optimizer.learning_rate = learning_rate
         norm = self.optimizer.step(loss)
         assert norm is not None
@@ -290,57 +248,34 @@ class _Learner:
 
 
 def learning_rate(highest: float, schedule: ScheduleConfig, step: int, total: int) -> float:
-    """The step size of a step.
-
-    Args:
-        highest: After the warmup.
-        schedule: How it changes.
-        step: From 1 to `total`.
-        total: All steps.
-    """
+    """Return the learning rate of a step, 1 to `total`."""
     warmup = schedule.warmup_steps
     if step <= warmup:
         return highest * step / warmup
+    if schedule.type == "constant":
+        return highest
     done = (step - warmup) / max(total - warmup, 1)
-    left = {
-        "constant": 1.0,
-        "linear": 1 - done,
-        "cosine": 0.5 * (1 + math.cos(math.pi * done)),
-    }[schedule.type]
-    return highest if left == 1.0 else schedule.min_lr + (highest - schedule.min_lr) * left
+    left = 1 - done if schedule.type == "linear" else 0.5 * (1 + math.cos(math.pi * done))
+    return schedule.min_lr + (highest - schedule.min_lr) * left
 
 
-def _check_split(frames: Frames, train: np.ndarray, held_out: np.ndarray) -> None:
-    """Sees that both sides have frames of both labels."""
-    for rows in (train, held_out):
-        labels = frames.labels[rows]
-        if labels.all() or not labels.any():
-            kind = "without" if labels.any() else "with"
-            raise ValueError(
-                f"frames {kind} success are in too few of the {len(frames.from_positive)} "
-                "trajectories to learn from some and validate on others: collect more of them"
-            )
-
-
-def _device(config: FitConfig) -> tuple[str, str | None]:
-    """The device to fit on, and what to tell the user about it, if anything."""
+def _device(config: FitConfig) -> tuple[str, list[str]]:
+    """Return the device to fit on, and what to tell the user about it."""
     gpu = config.reward.gpu_id
     if config.device is not None:
         try:
-            return find_device(config.device), None
+            return find_device(config.device), []
         except ValueError:
             raise ValueError(
                 f"device is {config.device!r}, but torch finds no such device: use device=cpu"
             ) from None
-    if gpu is None:
-        return "cpu", None
-    if gpu < torch.cuda.device_count():
-        return f"cuda:{gpu}", None
-    return "cpu", f"reward.gpu_id is {gpu}, but torch finds no such GPU: fitting on the CPU"
+    if gpu is not None and gpu >= torch.cuda.device_count():
+        return "cpu", [f"reward.gpu_id is {gpu}, but torch finds no such GPU: fitting on the CPU"]
+    return "cpu" if gpu is None else f"cuda:{gpu}", []
 
 
-class _Progress(Status):
-    """What is known of a fit."""
+class _FitStatus(Status):
+    """Loss and PR-AUC instead of returns."""
 
     def results(self) -> dict[str, str]:
         """The newest loss and PR-AUC, as text."""
@@ -350,5 +285,216 @@ class _Progress(Status):
         }
 
     def speed(self) -> dict[str, str]:
-        """Gradient steps a second, and the time left."""
+        """Gradient steps per second, and the time left."""
         return {name.replace("fps", "steps/s"): text for name, text in super().speed().items()}
+
+
+# --- inputs and batches
+
+
+class Inputs:
+    """Images of frames on a device, or the features of a frozen encoder.
+
+    Args:
+        frames: The frames; not copied on the CPU.
+        device: Device of the images.
+        augment: Whether to augment images where `logits` is given a generator.
+    """
+
+    def __init__(self, frames: Frames, device: str, augment: bool) -> None:
+        self._parts = {
+            key: torch.from_numpy(part).to(device) for key, part in frames.images.items()
+        }
+        self._augment = augment
+        self._encoded: Tensor | None = None
+
+    @torch.no_grad()
+    def encode(self, member: BinaryRewardClassifier, rows: np.ndarray) -> None:
+        """Replace the images by features, computed once.
+
+        Args:
+            member: Has the frozen encoder, which all members share.
+            rows: Rows that will be read, in order.
+        """
+        chosen = torch.from_numpy(rows)
+        maps: dict[str, Tensor] = {}
+        for start in range(0, len(rows), _CHUNK):
+            for key, part in member.encode(self.take(chosen[start : start + _CHUNK])).items():
+                if not start:  # allocated at once: maps are large, and joining would double that
+                    maps[key] = part.new_empty((len(rows), *part.shape[1:]))
+                maps[key][start : start + len(part)] = part
+        self._parts, self._encoded = maps, chosen
+
+    def take(self, rows: Tensor) -> dict[str, Tensor]:
+        """Return the images or features of rows [B, ...] by camera."""
+        if self._encoded is not None:
+            rows = torch.searchsorted(self._encoded, rows)
+        # Measured six times as fast as indexing with brackets.
+        return {
+            key: part.index_select(0, rows.to(part.device)) for key, part in self._parts.items()
+        }
+
+    def logits(
+        self, member: BinaryRewardClassifier, rows: Tensor, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Return the logits [B] of rows; with a generator, images may be augmented."""
+        chosen = self.take(rows)
+        if self._encoded is not None:
+            return member.decide(chosen)
+        if self._augment and generator is not None:
+            chosen = {key: augment(images, generator) for key, images in chosen.items()}
+        logits: Tensor = member(chosen)
+        return logits
+
+
+@torch.no_grad()
+def all_logits(
+    members: list[BinaryRewardClassifier], inputs: Inputs, rows: np.ndarray
+) -> np.ndarray:
+    """Return the logits [members, N] of rows [N], without dropout or augmentation."""
+    found = []
+    for member in members:
+        member.eval()
+        chunks = torch.split(torch.from_numpy(rows), _CHUNK)
+        found.append(torch.cat([inputs.logits(member, chunk) for chunk in chunks]))
+        member.train()
+    return torch.stack(found).numpy(force=True).astype(np.float64)
+
+
+def capped(
+    rows: np.ndarray, labels: np.ndarray, most: int | None, generator: np.random.Generator
+) -> np.ndarray:
+    """Draw at most `most` of the rows [N], half of them positive if there are enough, in order."""
+    if most is None or len(rows) <= most:
+        return rows
+    positive, negative = rows[labels], rows[~labels]
+    n_negative = min(len(negative), most - min(len(positive), most // 2))
+    chosen = [
+        generator.choice(part, number, replace=False)
+        for part, number in ((positive, most - n_negative), (negative, n_negative))
+    ]
+    return np.sort(np.concatenate(chosen))
+
+
+def steps_per_epoch(labels: np.ndarray, batch_size: int) -> int:
+    """Return the number of balanced batches that hold every row of the rarer label once."""
+    rarer = min(int(labels.sum()), int((~labels).sum()))
+    return max(1, math.ceil(2 * rarer / batch_size))
+
+
+def balanced_batches(
+    rows: np.ndarray, labels: np.ndarray, batch_size: int, generator: torch.Generator
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield rows and labels without end, the first half positive; each row in its turn.
+
+    Args:
+        rows: [N].
+        labels: bool [N].
+        batch_size: Rows of a batch; of an odd one, one more is positive.
+        generator: Draws the order.
+    """
+    n_negative = batch_size // 2
+    n_positive = batch_size - n_negative
+    positives = _in_turn(torch.from_numpy(rows[labels]), n_positive, generator)
+    negatives = _in_turn(torch.from_numpy(rows[~labels]), n_negative, generator)
+    targets = torch.cat([torch.ones(n_positive), torch.zeros(n_negative)])
+    while True:
+        yield torch.cat([next(positives), next(negatives)]), targets
+
+
+def _in_turn(rows: Tensor, number: int, generator: torch.Generator) -> Iterator[Tensor]:
+    """Yield `number` rows at a time; none is repeated before all others were yielded."""
+    waiting = rows[:0]
+    while True:
+        while len(waiting) < number:
+            waiting = torch.cat([waiting, rows[torch.randperm(len(rows), generator=generator)]])
+        yield waiting[:number]
+        waiting = waiting[number:]
+
+
+# --- validation
+
+
+def validate(
+    logits: np.ndarray, labels: np.ndarray, episodes: np.ndarray, target_fpr: float
+) -> dict[str, Any]:
+    """Choose temperature and threshold, and compute metrics over held-out frames.
+
+    The threshold is 0.5, or as much higher as it takes to meet the target.
+
+    Args:
+        logits: [members, N].
+        labels: bool [N].
+        episodes: [N], the episode of each frame.
+        target_fpr: Maximum share of frames without success that pass the threshold.
+
+    Returns:
+        Metrics by name; NaN where there is nothing to count.
+    """
+    temperature = measure.fit_temperature(logits, labels)
+    # In the dtype of the networks, so that a threshold between two scores stays there.
+    scores = measure.ensemble_probability(logits, temperature).astype(np.float32)
+    threshold = measure.threshold_for(scores, labels, target_fpr)
+    return {
+        "pr_auc": measure.pr_auc(measure.ensemble_probability(logits, temperature), labels),
+        "precision": measure.precision(scores, labels, threshold),
+        "recall": measure.recall(scores, labels, threshold),
+        "false_positive_rate": measure.false_positive_rate(scores, labels, threshold),
+        # Share of episodes without success of which a frame passes.
+        "episode_false_positive_rate": measure.episode_false_positive_rate(
+            scores >= threshold, labels, episodes
+        ),
+        "calibration_error": measure.expected_calibration_error(scores, labels),
+        "calibration_error_before": measure.expected_calibration_error(  # the temperature
+            measure.ensemble_probability(logits), labels
+        ),
+        "loss": measure.negative_log_likelihood(logits, labels, temperature),
+        "base_rate": float(labels.mean()),
+        "frames": len(labels),
+        "positives": int(labels.sum()),
+        "episodes": len(np.unique(episodes)),
+        "positive_episodes": len(np.unique(episodes[labels])),
+        "threshold": threshold,
+        "temperature": temperature,
+    }
+
+
+def _rank(found: dict[str, Any]) -> tuple[float, float]:
+    """Return what the best checkpoint is largest in: PR-AUC, then the negative loss."""
+    return found["pr_auc"], -found["loss"]
+
+
+def warnings_of(found: dict[str, Any]) -> Iterator[str]:
+    """Yield a sentence for each thing to know before using a classifier.
+
+    Args:
+        found: Metrics from `validate`.
+    """
+    positives, episodes = found["positives"], found["positive_episodes"]
+    passing = f"the threshold {found['threshold']:.3g}"
+    if math.isnan(found["episode_false_positive_rate"]):
+        yield (
+            "validation has no failed episode: nothing can be said of false positives of "
+            "episodes; collect failures, too"
+        )
+    if positives < FEW_FRAMES or episodes < FEW_EPISODES:
+        yield (
+            f"validation has only {positives} frames with success, from {episodes} episodes: "
+            "these numbers are rough; collect more successes"
+        )
+    if found["pr_auc"] < GOOD_PR_AUC:
+        yield (
+            f"PR-AUC is {found['pr_auc']:.3f}, below {GOOD_PR_AUC}: see whether labels belong to "
+            "the frames they are on and whether the cameras show success, then collect more or "
+            "fit longer"
+        )
+    if found["recall"] < GOOD_RECALL:
+        yield (
+            f"only {found['recall']:.0%} of the frames with success pass {passing}: collect more "
+            "data or raise reward.target_fpr"
+        )
+    if found["precision"] < GOOD_PRECISION:
+        yield (
+            f"only {found['precision']:.0%} of the frames that pass {passing} show success: "
+            "collect more failures or lower reward.target_fpr"
+        )

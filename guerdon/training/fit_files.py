@@ -1,47 +1,257 @@
-"""Fitted classifiers on disk: their folder, and loading them back."""
+"""Config and files of a fit: what `guerdon reward fit` reads and writes.
+
+Keys are those of RLinf's reward workflow. Those of its files that only place workers on a cluster
+are dropped.
+"""
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import ConfigDict, Field, model_validator
 
+from guerdon.config import sources
+from guerdon.config.errors import ConfigError, line, suggestion
+from guerdon.config.schema import Section
+from guerdon.config.validation import validated
 from guerdon.data.files import atomic_file
 from guerdon.nn.classifier import BinaryRewardClassifier, ClassifierConfig
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint
 from guerdon.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
-    from guerdon.training.fit_config import FitConfig
-
-CONFIG = "fit.yaml"
-PART = "classifier"
+CONFIG, PART, GROUP = "fit.yaml", "classifier", "fit"
 COMPARED = ("image_keys", "image_size", "hidden_dim", "num_spatial_blocks", "width")
+# Of a file: the log of Hydra, the placement of workers, and the loader of data from the disk.
+_DROPPED = ("defaults", "cluster", "reward.group_name", "reward.data.num_workers")
+
+
+# --- config
+
+
+class OptimConfig(Section):
+    """Optimizer of a fit."""
+
+    optimizer: Literal["adam", "adamw"] = "adam"
+    """Both are AdamW, which is Adam without weight decay."""
+    lr: float = Field(default=1e-4, gt=0)
+    """Learning rate; 1e-4 at full width, up to 1e-3 for narrow encoders."""
+    clip_grad: float | None = Field(default=1.0, ge=0)
+    """Maximum gradient norm; 0 or null for none."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """Weight decay; 0 to 0.05."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Decay rates of Adam's moments."""
+    eps: float = Field(default=1e-8, gt=0)
+    """Epsilon of Adam."""
+
+
+class ScheduleConfig(Section):
+    """Learning-rate schedule of a fit."""
+
+    type: Literal["constant", "linear", "cosine"] = "constant"
+    """Shape after the warmup; ``linear`` and ``cosine`` decay to ``min_lr``."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """Steps of linear warmup from 0; 0 to a tenth of all steps."""
+    min_lr: float = Field(default=0.0, ge=0)
+    """Final learning rate of ``linear`` and ``cosine``."""
+
+
+class FitDataConfig(Section):
+    """Frames to fit."""
+
+    model_config = ConfigDict(coerce_numbers_to_str=True)
+
+    positive_dir: str = "./reward_data/positive"
+    """Folder of trajectories with a success; see `guerdon.data.frames`."""
+    negative_dir: str = "./reward_data/negative"
+    """Folder of trajectories without."""
+    image_key: str | None = None
+    """The camera, if there is one; the same as ``reward.model.image_keys``."""
+    image_keys: list[str] | None = None
+    """Cameras; the same as ``reward.model.image_keys``."""
+    validation_share: float = Field(default=0.2, gt=0, lt=1)
+    """Share of the trajectories that are held out; 0.1 to 0.3."""
+    augment: bool = True
+    """Whether frames are randomly shifted by up to 4 pixels and slightly changed in brightness and
+    contrast; not with a frozen encoder."""
+    max_frames: int | None = Field(default=None, ge=2)
+    """Maximum number of training frames, half of them with success if there are enough; null for
+    all. Validation uses all of its frames."""
+
+    @property
+    def cameras(self) -> list[str] | None:
+        """Cameras, if this section names them."""
+        return [self.image_key] if self.image_key is not None else self.image_keys
+
+
+class FitSection(Section):
+    """A classifier and how it is fitted."""
+
+    model_config = ConfigDict(coerce_numbers_to_str=True)
+
+    model: ClassifierConfig = ClassifierConfig()
+    """Network."""
+    optim: OptimConfig = OptimConfig()
+    """Optimizer."""
+    lr_sched: ScheduleConfig = ScheduleConfig()
+    """Learning-rate schedule."""
+    data: FitDataConfig = FitDataConfig()
+    """Frames."""
+    global_batch_size: int = Field(default=32, ge=2)
+    """Frames of a gradient step, half of them with success; 32 to 256."""
+    num_epochs: int = Field(default=100, ge=1)
+    """Passes over the frames of the rarer label, each with as many of the other label."""
+    log_interval: int = Field(default=100, ge=1)
+    """Steps between log lines."""
+    save_interval: int = Field(default=1000, ge=1)
+    """Steps between checkpoints; each is validated first."""
+    save_dir: str = Field(default="reward_models/classifier", min_length=1)
+    """Folder of checkpoints and metrics."""
+    keep: int = Field(default=3, ge=1)
+    """Number of checkpoints kept beside the best one."""
+    members: int = Field(default=1, ge=1)
+    """Number of classifiers in the ensemble, with different initial weights and batches; 1 to 5."""
+    target_fpr: float = Field(default=0.01, ge=0, lt=1)
+    """Maximum false-positive rate on validation frames, which sets the threshold; 0 to 0.05."""
+    gpu_id: int | None = Field(default=None, ge=0)
+    """GPU to fit on, if there is one; see also ``device``."""
+    training_backend: Literal["simple"] = "simple"
+    """One process; there is no other backend."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_cameras(cls, values: Any) -> Any:
+        """Give the model the cameras that only the data section names."""
+        if not isinstance(values, dict):
+            return values
+        model, data = values.get("model") or {}, values.get("data") or {}
+        if not isinstance(model, dict) or not isinstance(data, dict) or "image_keys" in model:
+            return values
+        cameras = [data["image_key"]] if data.get("image_key") else data.get("image_keys")
+        return {**values, "model": {**model, "image_keys": cameras}} if cameras else values
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        named = self.data.cameras
+        if self.data.image_key is not None and self.data.image_keys not in (None, named):
+            raise ConfigError(
+                "give 'reward.data.image_key' or 'reward.data.image_keys', not both: they differ"
+            )
+        if named is not None and named != self.model.image_keys:
+            key = "image_key" if self.data.image_key is not None else "image_keys"
+            raise ConfigError(
+                f"'reward.data.{key}' names {', '.join(named)}, but 'reward.model.image_keys' "
+                f"{', '.join(self.model.image_keys)}: leave out one of them"
+            )
+        return self
+
+
+class RunnerConfig(Section):
+    """Names for interpolation: ``reward.save_dir=${runner.output_dir}/mine``."""
+
+    model_config = ConfigDict(coerce_numbers_to_str=True)
+
+    task_type: Literal["embodied"] = "embodied"
+    """Kind of task; there is no other."""
+    output_dir: str = "reward_models"
+    """Folder of results."""
+    experiment_name: str = "classifier"
+    """Folder in it."""
+
+
+class FitConfig(Section):
+    """The whole config of a fit."""
+
+    reward: FitSection = FitSection()
+    """Classifier and how it is fitted."""
+    seed: int = Field(default=0, ge=0, lt=2**32)
+    """Random seed."""
+    device: str | None = Field(default=None, pattern=r"^(cpu|auto|mps|cuda(:\d+)?)$")
+    """Device: ``cpu`` (default), ``cuda``, ``cuda:1``, ``mps`` or ``auto``."""
+    threads: int | None = Field(default=None, ge=1)
+    """Number of torch threads, null for torch's default. A fit repeats exactly only with the same
+    number of them."""
+    runner: RunnerConfig = RunnerConfig()
+    """Names for interpolation."""
+
+
+def compose_fit(
+    source: str | Path | Mapping[str, Any] | None = None, overrides: Iterable[str] = ()
+) -> FitConfig:
+    """Compose and check the config of a fit.
+
+    Args:
+        source: A preset (``"reach_classifier"``), the path of a YAML file, a mapping, or None.
+        overrides: Dotted keys with values: ``"reward.optim.lr=3e-4"``.
+    """
+    if source is None or not isinstance(source, str | Path):
+        values = sources.plain(source or {})
+    elif sources.is_file(source):
+        values = sources.read(Path(source))
+    else:
+        known = sources.options(GROUP)
+        if source not in known:
+            hint = suggestion(str(source), known)
+            raise ConfigError(
+                f"unknown preset of a fit {str(source)!r}: {hint} (a file ends in .yaml)"
+            )
+        values = sources.read(sources.ZOO / GROUP / f"{source}.yaml")
+    config = OmegaConf.create(values)
+    for key in _DROPPED:
+        path, _, name = key.rpartition(".")
+        section = OmegaConf.select(config, path)
+        if OmegaConf.is_dict(section):
+            section.pop(name, None)
+    try:
+        config = OmegaConf.merge(config, *map(_change, overrides))
+        resolved = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"the configuration cannot be composed: {line(error)}") from error
+    return validated(FitConfig, resolved)
+
+
+def _change(override: str) -> Any:
+    """Return the nested config that an override stands for."""
+    if not re.match(r"[+]{0,2}[\w.]+=", override):
+        raise ConfigError(f"the override {override!r} is not of the form key=value")
+    try:
+        return OmegaConf.from_dotlist([override.lstrip("+")])
+    except Exception:  # of YAML or OmegaConf: such as a path with brackets, which is text
+        key, _, text = override.lstrip("+").partition("=")
+        change = OmegaConf.create({})
+        OmegaConf.update(change, key, text, force_add=True)
+        return change
+
+
+# --- files
 
 
 def is_fit(path: str | Path) -> bool:
     """Whether a path is the folder of a fit, or one of its checkpoints."""
-    path = Path(path)
-    return any((folder / CONFIG).is_file() for folder in (path, path.parent))
+    return any((folder / CONFIG).is_file() for folder in (Path(path), Path(path).parent))
 
 
 def load_classifier(path: str | Path) -> tuple[list[BinaryRewardClassifier], dict[str, Any]]:
-    """The classifiers of a fit, ready to be asked, and what is known of them.
+    """Load the classifiers of a fit, in evaluation mode.
 
     The probability of success is the mean over members of sigmoid(logit / temperature); a frame
     passes if that is at least the threshold.
 
     Args:
-        path: The ``save_dir`` of a fit, whose best is taken; or a folder ``step_N`` in it, or its
-            file ``best`` or ``latest``.
+        path: The ``save_dir`` of a fit, for its best checkpoint; or a folder ``step_N`` in it, or
+            its file ``best`` or ``latest``.
 
     Returns:
-        The members on the CPU, and the meta data: ``model``, ``threshold``, ``temperature``,
-        ``target_fpr``, ``validation``, ``held_out`` (what members said of held-out frames),
+        The members on the CPU, and the metadata: ``model``, ``threshold``, ``temperature``,
+        ``target_fpr``, ``validation``, ``held_out`` (logits and labels of held-out frames),
         ``data``, ``seed``, ``split``; and ``path``.
     """
     path = Path(path)
@@ -57,7 +267,7 @@ def load_classifier(path: str | Path) -> tuple[list[BinaryRewardClassifier], dic
         )
     state, _ = load_checkpoint(path, "best" if (path / "best").exists() else "latest", [PART])
     if PART not in state:
-        raise ValueError(f"{path} holds checkpoints, but not of a classifier")
+        raise ValueError(f"{path} has checkpoints, but not of a classifier")
     meta = {**state[PART]["meta"], "path": str(path)}
     config = ClassifierConfig.model_validate(meta["model"])
     members = []
@@ -69,12 +279,12 @@ def load_classifier(path: str | Path) -> tuple[list[BinaryRewardClassifier], dic
 
 
 def check_fits(meta: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Sees that a classifier is what somebody asks for.
+    """Check that a classifier has the requested architecture.
 
     Args:
-        meta: As `load_classifier` gives it.
-        wanted: Values of ``reward.model`` that are asked for; None asks for nothing. What only
-            matters while fitting, such as ``freeze_encoder``, is not compared.
+        meta: Metadata from `load_classifier`.
+        wanted: Requested values of ``reward.model``; None matches any. Options that only matter
+            while fitting, such as ``freeze_encoder``, are not compared.
     """
     for key, value in wanted.items():
         asked = list(value) if isinstance(value, tuple) else value
@@ -87,35 +297,31 @@ def check_fits(meta: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
 
 
 def begin_folder(config: FitConfig, overwrite: bool) -> RunFolder:
-    """Makes the folder of a fit; one that is there already is not mixed with.
+    """Make the folder of a fit, and write its config.
 
     Args:
-        config: Of the fit.
-        overwrite: Whether a fit that is there is removed.
+        config: Config of the fit.
+        overwrite: Whether to remove a fit that is there.
     """
     root = Path(config.reward.save_dir)
-    folder = RunFolder(root)
-    is_fit = (root / CONFIG).is_file()
-    if not is_fit and (checkpoint_steps(root) or folder.holds_run()):
+    folder, steps = RunFolder(root), checkpoint_steps(root)
+    refit = (root / CONFIG).is_file()
+    if not refit and (steps or folder.holds_run()):
         raise FileExistsError(f"{root} holds something else than a fit: name another save_dir")
-    if is_fit and not overwrite and checkpoint_steps(root):  # else it was killed before the first
+    if refit and steps and not overwrite:  # without steps, it was killed before the first one
         raise FileExistsError(
             f"{root} already holds a fit: name another reward.save_dir, or add --overwrite"
         )
     root.mkdir(parents=True, exist_ok=True)
-    if is_fit:
-        _clear(folder)
+    if refit:  # only what a fit writes; the config last, since it marks the folder as a fit
+        for pattern in ("step_*", ".step_*", folder.tensorboard.name):
+            for path in root.glob(pattern):
+                shutil.rmtree(path)
+        for path in (folder.metrics, folder.log, folder.summary):
+            path.unlink(missing_ok=True)
+        for name in ("best", "latest", CONFIG):
+            (root / name).unlink(missing_ok=True)
     text = OmegaConf.to_yaml(OmegaConf.create(config.model_dump(mode="json")))
     with atomic_file(root / CONFIG) as file:
         file.write(text.encode())
     return folder
-
-
-def _clear(folder: RunFolder) -> None:
-    """Removes what a fit writes, and nothing else; its config last, which shows whose it is."""
-    for pattern in ("step_*", ".step_*", folder.tensorboard.name):
-        for path in folder.path.glob(pattern):
-            shutil.rmtree(path)
-    files = ("best", "latest", folder.metrics.name, folder.log.name, folder.summary.name, CONFIG)
-    for name in files:
-        (folder.path / name).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""`Noisy`: a policy that does something at random now and then."""
+"""`Noisy`: a policy with random actions mixed in."""
 
 from __future__ import annotations
 
@@ -16,22 +16,20 @@ class Noisy:
     """A policy some of whose actions are drawn from the action space instead.
 
     Args:
-        policy: Who acts else.
-        env: Where.
-        noise: How likely an action is drawn.
-        seed: Of which are.
+        policy: The policy.
+        env: Environments; their reset seeds the action space.
+        noise: Probability of a random action.
+        seed: Random seed.
     """
 
     def __init__(self, policy: Policy, env: VectorEnv, noise: float, seed: int) -> None:
-        self._policy = policy
-        self._space = env.action_space
-        self._noise = noise
+        self._policy, self._space, self._noise = policy, env.action_space, noise
         self._generator = np.random.default_rng(seed)
 
     def __call__(self, batch: Batch, state: Any = None) -> Batch:
-        """Acts; see `Policy`."""
+        """Act; see `Policy`."""
         output: Batch = self._policy(batch, state)
         act = np.array(output.act)
         for row in np.flatnonzero(self._generator.random(len(act)) < self._noise):
-            act[row] = self._space.sample()  # the environments' reset has seeded it
+            act[row] = self._space.sample()
         return output.replace(act=act)

@@ -1,9 +1,9 @@
-"""A look at a reward before a policy learns from it: what it thinks of good and bad behaviour."""
+"""`probe`: scores of good and bad behaviour, before a policy learns from a reward."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from guerdon.training.reward_files import load_reward
 from guerdon.training.trainers import train_reward
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from guerdon.config import GuerdonConfig
     from guerdon.envs import VectorEnv
@@ -28,59 +28,59 @@ DEMONSTRATIONS = "demonstrations"
 MARGIN = 2.0
 """Standard errors by which demonstrations have to score higher than other behaviour."""
 MOST = 0.95
-"""The share of steps (of those that differ) on one side that makes living or ending a reward."""
+"""Share of steps (of those that differ) on one side that makes survival or ending a reward."""
 
 
 @dataclass(frozen=True)
 class Probed:
-    """What a reward says of one kind of behaviour."""
+    """Rewards of one kind of behaviour."""
 
     name: str
-    """Which kind."""
+    """Kind of behaviour."""
     per_step: float
-    """Mean reward of a step, less what an end is worth beside."""
+    """Mean reward of a step, without the reward of an end."""
     error: float
     """Standard error of that mean, over episodes."""
     per_episode: float
-    """Mean sum of an episode."""
+    """Mean return."""
     length: float
-    """Mean steps of an episode."""
+    """Mean length of an episode."""
     true_return: float
-    """Mean sum of an episode in the environment's own reward."""
+    """Mean return in the environment's reward."""
     lowest: float
-    """The least that a step is worth."""
+    """Minimum reward of a step."""
     highest: float
-    """The most that a step is worth."""
+    """Maximum reward of a step."""
     above: float
-    """The share of steps that are worth more than one after an end."""
+    """Share of steps with a higher reward than one after an end."""
     below: float
-    """The share of steps that are worth less."""
+    """Share of steps with a lower one."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What `probe` found."""
+    """Result of `probe`."""
 
     rows: list[Probed]
-    """Demonstrations first, where the reward learns from any."""
+    """Demonstrations first, if the reward learns from any."""
     after: float
-    """What a step after an end is worth: 0, unless an end is paid for."""
+    """Reward of a step after an end: 0, unless ends are rewarded."""
     verdict: str
-    """Whether living or ending as such is a reward, in words."""
+    """Whether survival or ending by itself is rewarded, as a sentence."""
     ranking: str
-    """Whether demonstrations are worth the most, in words."""
+    """Whether demonstrations score highest, as a sentence."""
 
 
 def probe(
     config: GuerdonConfig, *, episodes: int = 10, steps: int = 5_000, display: Mode = "auto"
 ) -> Probe:
-    """Trains the reward of a config beside a policy that learns nothing, and asks it for its word.
+    """Train the reward of a config beside a policy that learns nothing, and score behaviour.
 
     Args:
-        config: What was asked for.
-        episodes: How many to play with random and with constant actions.
-        steps: Transitions that the reward is trained on, where it is trained at all.
-        display: How the training of an expert is shown, where demonstrations are made by one.
+        config: The config.
+        episodes: Number of episodes with random and with constant actions.
+        steps: Transitions that the reward is trained on, if it is trained at all.
+        display: Display of the training of an expert, if demonstrations are made by one.
     """
     config = make_experts(config, display)
     parts = make_parts(config)
@@ -93,12 +93,12 @@ def probe(
             )
         _train(config, parts, steps)
         behaviours = _demonstrated(config, parts.seeds.reward)
-        for number, kind in enumerate((_Random, _Constant)):
-            acting = kind(parts.eval_env)
+        for number, name in enumerate(("random actions", "constant actions")):
+            acting = _drawn(parts.eval_env, constant=bool(number))
             seed = parts.seeds.evaluate + number
-            behaviours[kind.name] = play_episodes(acting, parts.eval_env, episodes, seed)
+            behaviours[name] = play_episodes(acting, parts.eval_env, episodes, seed)
         scored = {
-            name: [_Scored.of(parts.reward, episode) for episode in played]
+            name: [_score(parts.reward, episode) for episode in played]
             for name, played in behaviours.items()
         }
     finally:
@@ -111,7 +111,7 @@ def probe(
 
 
 def _train(config: GuerdonConfig, parts: Parts, steps: int) -> None:
-    """The loop, without the policy's part of it."""
+    """Train the reward as in a run, with a policy that learns nothing."""
     reward, collector = parts.reward, parts.collector
     if config.reward.checkpoint_path is not None:
         load_reward(reward, config.reward)
@@ -122,95 +122,82 @@ def _train(config: GuerdonConfig, parts: Parts, steps: int) -> None:
     if not reward.collects:
         reward.train()
     while reward.collects and done < steps:
-        collected = collector.collect(config.collect.n_step, config.collect.n_episode)
-        done += collected.n_step
+        done += collector.collect(config.collect.n_step, config.collect.n_episode).n_step
         train_reward(reward, collector, updates)
-        updates += per_iteration  # there are none, but models forget by them
+        updates += per_iteration  # of the policy, by which models drop data
         if isinstance(parts.buffer, Rollout):
             parts.buffer.reset()
 
 
 def _demonstrated(config: GuerdonConfig, seed: int) -> dict[str, list[Batch]]:
-    """The demonstrations that a reward learns from, and the same with their actions exchanged."""
+    """Return the reward's demonstrations, and the same with their actions permuted."""
     path = next(_demonstration_paths(config.reward.terms), None)
     if path is None:
         return {}
     real: Demonstrations = load_demonstrations(path)
     act = real.transitions().act
     order = np.random.default_rng(seed).permutation(len(act))
-    exchanged = np.split(act[order], np.cumsum(real.lengths)[:-1])
-    permuted = [
-        episode.replace(act=act) for episode, act in zip(real.episodes, exchanged, strict=True)
-    ]
-    return {DEMONSTRATIONS: real.episodes, "permuted actions": permuted}
+    permuted = np.split(act[order], np.cumsum(real.lengths)[:-1])
+    episodes = zip(real.episodes, permuted, strict=True)
+    return {
+        DEMONSTRATIONS: real.episodes,
+        "permuted actions": [episode.replace(act=act) for episode, act in episodes],
+    }
 
 
 def _demonstration_paths(options: Any) -> Iterator[str]:
-    """What options name as demonstrations, those of an ensemble's members among them."""
-    if not isinstance(options, dict):
-        return
-    if options.get("expert_data_path") is not None:
-        yield options["expert_data_path"]
-    for value in options.values():
-        yield from _demonstration_paths(value)
+    """Yield the demonstrations that options name, including those of an ensemble's members."""
+    if isinstance(options, dict):
+        if options.get("expert_data_path") is not None:
+            yield options["expert_data_path"]
+        for value in options.values():
+            yield from _demonstration_paths(value)
 
 
-class _Random:
-    """Draws every action."""
+def _drawn(env: VectorEnv, constant: bool) -> Callable[..., Batch]:
+    """Return a policy of random actions; a constant one repeats the first of each environment."""
+    everyone = np.arange(env.n_envs)
+    first: list[np.ndarray] = []
 
-    name = "random actions"
+    def act(batch: Batch, state: Any = None) -> Batch:  # noqa: ARG001
+        env_ids = batch.get("env_ids", everyone)
+        if first and constant:
+            return Batch(act=first[0][env_ids])
+        number = env.n_envs if constant else len(env_ids)
+        drawn = np.stack([np.asarray(env.action_space.sample()) for _ in range(number)])
+        first.append(drawn)
+        return Batch(act=drawn[env_ids] if constant else drawn)
 
-    def __init__(self, env: VectorEnv) -> None:
-        self._space = env.action_space
-        self._n_envs = env.n_envs
-
-    def __call__(self, batch: Batch, state: Any = None) -> Batch:  # noqa: ARG002
-        return Batch(act=self.draw(len(batch.get("env_ids", range(self._n_envs)))))
-
-    def draw(self, number: int) -> np.ndarray:
-        return np.stack([np.asarray(self._space.sample()) for _ in range(number)])
-
-
-class _Constant(_Random):
-    """Draws one action for each environment, and repeats it."""
-
-    name = "constant actions"
-    _act: np.ndarray | None = None
-
-    def __call__(self, batch: Batch, state: Any = None) -> Batch:  # noqa: ARG002
-        if self._act is None:
-            self._act = self.draw(self._n_envs)
-        return Batch(act=self._act[batch.env_ids] if "env_ids" in batch else self._act)
+    return act
 
 
-@dataclass(frozen=True)
-class _Scored:
-    """An episode, and what a reward says of it."""
+class _Scored(NamedTuple):
+    """An episode and its rewards."""
 
     episode: Batch
     rew: np.ndarray
-    going_on: np.ndarray
-    """What it would say if the episode had not ended."""
+    endless: np.ndarray
+    """Rewards if the episode had not ended."""
 
-    @classmethod
-    def of(cls, reward: Reward, episode: Batch) -> _Scored:
-        """Scores one episode alone: what a step is worth may depend on those before it."""
-        rew = going_on = np.asarray(reward.score(episode), np.float64)
-        if episode.terminated.any():
-            endless = episode.replace(terminated=np.zeros_like(episode.terminated))
-            going_on = np.asarray(reward.score(endless), np.float64)
-        return cls(episode, rew, going_on)
+
+def _score(reward: Reward, episode: Batch) -> _Scored:
+    """Score one whole episode: rewards may depend on earlier steps."""
+    rew = endless = np.asarray(reward.score(episode), np.float64)
+    if episode.terminated.any():
+        continued = episode.replace(terminated=np.zeros_like(episode.terminated))
+        endless = np.asarray(reward.score(continued), np.float64)
+    return _Scored(episode, rew, endless)
 
 
 def _after(scored: list[_Scored], gamma: float) -> float:
-    """What each of the steps after an end would have to be worth to be worth what the end is."""
-    ends = [(each.rew - each.going_on)[-1] for each in scored if each.episode.terminated[-1]]
+    """Return the reward of each step after an end that has the value of the end's reward."""
+    ends = [(each.rew - each.endless)[-1] for each in scored if each.episode.terminated[-1]]
     return float(np.mean(ends)) * (1 - gamma) / gamma if ends and gamma else 0.0
 
 
 def _probed(name: str, scored: list[_Scored], after: float) -> Probed:
-    steps = np.concatenate([each.going_on for each in scored])
-    means = np.array([each.going_on.mean() for each in scored])
+    steps = np.concatenate([each.endless for each in scored])
+    means = np.array([each.endless.mean() for each in scored])
     return Probed(
         name,
         per_step=float(steps.mean()),

@@ -1,4 +1,4 @@
-"""Films of episodes: MP4 files, written while a policy plays."""
+"""Videos of episodes: MP4 files, written while a policy plays."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ _FRAMES_PER_SECOND = 30.0  # where an environment does not say
 def make_filmed_env(
     config: EnvConfig, folder: str | Path, n_films: int = 3
 ) -> tuple[VectorEnv, list[Film]]:
-    """Environments of which the first ones film their first episode.
+    """Make environments of which the first ones record their first episode.
 
     Args:
-        config: The section ``env``; they are made one by one in this process, whatever it says.
-        folder: Where ``episode_1.mp4`` and so on go; older ones are replaced.
-        n_films: How many environments film.
+        config: The section ``env``; its backend is replaced by ``base``.
+        folder: Folder of ``episode_1.mp4`` and so on; older ones are replaced.
+        n_films: Number of environments that record.
 
     Returns:
-        The environments, and their films.
+        The environments, and their recorders.
     """
     require("imageio_ffmpeg", EXTRA)
-    _prepare_drawing()
+    _prepare_rendering()
     films: list[Film] = []
 
     def film(env: AnyEnv) -> AnyEnv:
@@ -56,16 +56,16 @@ def make_filmed_env(
     options |= {"backend": "base", "wrappers": [*config.wrappers, film]}
     try:
         made = make_vec(config.id, **options, default_limit=LIMIT, render_mode=_RENDER_MODE)
-        return made, films
     except UnusableEnvironmentError as error:
         if "render_mode" not in str(error):
             raise
         raise ValueError(f"{config.id} cannot be filmed: it takes no render_mode") from error
+    return made, films
 
 
-def _prepare_drawing() -> None:
-    """Lets pygame be silent, and it and MuJoCo draw on a machine without a screen."""
-    defaults = {"PYGAME_HIDE_SUPPORT_PROMPT": "1"}  # it would greet on stdout
+def _prepare_rendering() -> None:
+    """Silence pygame, and let it and MuJoCo render without a screen."""
+    defaults = {"PYGAME_HIDE_SUPPORT_PROMPT": "1"}  # it prints to stdout
     screen = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     if sys.platform == "linux" and not screen:
         defaults |= {"SDL_VIDEODRIVER": "dummy", "MUJOCO_GL": "egl"}
@@ -74,12 +74,12 @@ def _prepare_drawing() -> None:
 
 
 class Film(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Films the first episode of an environment with the render mode ``rgb_array``.
+    """Records the first episode of an environment with the render mode ``rgb_array``.
 
     Args:
         env: The environment.
-        path: The file; it is there when the episode has ended.
-        frame_skip: Frames of the environment that go by in a step, of which one is filmed.
+        path: The file; it exists once the episode has ended.
+        frame_skip: Frames of the environment in a step, of which one is recorded.
     """
 
     def __init__(self, env: AnyEnv, path: Path, frame_skip: int = 1) -> None:
@@ -94,47 +94,40 @@ class Film(gymnasium.Wrapper[Any, Any, Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Starts an episode; the film, too, until one is finished."""
+        """Reset the environment, and start to record unless an episode is finished."""
         found = super().reset(seed=seed, options=options)
         self._drop()
         if not self.finished:
-            self._start()
+            frame = self._frame()
+            height, width, _ = frame.shape
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._writer = require("imageio_ffmpeg", EXTRA).write_frames(
+                str(self._unfinished),
+                (width, height),
+                fps=self._rate,
+                macro_block_size=2,  # the smallest that the format allows: odd sizes are scaled
+                ffmpeg_log_level="error",
+            )
+            self._writer.send(None)
+            self._writer.send(frame)
         return found
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Takes a step, and films what is seen then."""
+        """Take a step, and record the frame after it."""
         step = super().step(action)
         if self._writer is not None:
             self._writer.send(self._frame())
             if step[2] or step[3]:
-                self._finish()
+                self._writer.close()
+                self._writer = None
+                self._unfinished.replace(self.path)
+                self.finished = True
         return step
 
     def close(self) -> None:
-        """Ends the environment; a film of half an episode is thrown away."""
+        """Close the environment; an unfinished recording is removed."""
         self._drop()
         super().close()
-
-    def _start(self) -> None:
-        frame = self._frame()
-        height, width, _ = frame.shape
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._writer = require("imageio_ffmpeg", EXTRA).write_frames(
-            str(self._unfinished),
-            (width, height),
-            fps=self._rate,
-            macro_block_size=2,  # as few as the format allows: odd sizes are scaled
-            ffmpeg_log_level="error",
-        )
-        self._writer.send(None)
-        self._writer.send(frame)
-
-    def _finish(self) -> None:
-        assert self._writer is not None
-        self._writer.close()
-        self._writer = None
-        self._unfinished.replace(self.path)
-        self.finished = True
 
     def _drop(self) -> None:
         if self._writer is not None:
@@ -147,14 +140,14 @@ class Film(gymnasium.Wrapper[Any, Any, Any, Any]):
         try:
             frame: Any = self.env.render()
         except DependencyNotInstalled as error:
-            missing = str(error).partition(",")[0]  # what follows is how Gymnasium would bring it
+            missing = str(error).partition(",")[0]  # without Gymnasium's own advice
             raise MissingExtraError(
                 f"{name} cannot be filmed, {missing}: pip install 'guerdon[{EXTRA}]'"
             ) from error
-        except Exception as error:  # of whatever draws: OpenGL, MuJoCo, a user's own code
+        except Exception as error:  # of any renderer: OpenGL, MuJoCo, a user's own code
             raise ValueError(
-                f"{name} cannot be filmed, its drawing fails: {type(error).__name__}: {error}"
+                f"{name} cannot be filmed, its rendering fails: {type(error).__name__}: {error}"
             ) from error
         if not isinstance(frame, np.ndarray) or frame.ndim != 3 or frame.shape[2] != 3:
-            raise ValueError(f"{name} cannot be filmed: it gives no pictures ({_RENDER_MODE})")
+            raise ValueError(f"{name} cannot be filmed: it renders no images ({_RENDER_MODE})")
         return np.ascontiguousarray(frame, np.uint8)

@@ -1,6 +1,6 @@
-"""The three stages in one call: collect pictures, fit a classifier of success, learn from it alone.
+"""The three stages in one call: collect images, fit a success classifier, train on it alone.
 
-Each stage is what a command does by itself: ``guerdon train ... reward.collect_data=true``,
+Each stage is also a command: ``guerdon train ... reward.collect_data=true``,
 ``guerdon reward fit``, and ``guerdon train ... reward=classifier``.
 """
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from guerdon.data.files import atomic_file
 from guerdon.data.trajectory_files import count_trajectories
 from guerdon.training.fit import fit
-from guerdon.training.fit_config import compose_fit
+from guerdon.training.fit_files import compose_fit
 from guerdon.training.run import train
 
 if TYPE_CHECKING:
@@ -28,12 +28,12 @@ RESULT = "workflow.json"
 
 @dataclass(frozen=True)
 class Workflow:
-    """What the stages are told."""
+    """Presets and overrides of the stages."""
 
     preset: str = "reach_ppo"
-    """Who collects, and who learns from the classifier."""
+    """Preset of the first and the third stage."""
     classifier: str = "reach_classifier"
-    """The preset of the fit."""
+    """Preset of the fit."""
     collect: Sequence[str] = ()
     """Overrides of the first stage."""
     fit: Sequence[str] = ()
@@ -46,19 +46,19 @@ class Workflow:
 
 @dataclass(frozen=True)
 class WorkflowResult:
-    """How the stages went; ``workflow.json`` holds the same."""
+    """Results of the stages, as in ``workflow.json``."""
 
     seed: int
     collect: dict[str, Any]
-    """The summary of the run that collected: a policy that learned from the environment."""
+    """Summary of the run that collected, with the environment's reward."""
     trajectories: dict[str, int]
-    """Positive and negative ones."""
+    """Number of positive and negative ones."""
     fit: dict[str, Any]
-    """The numbers of the classifier on episodes that it has not seen."""
+    """Metrics of the classifier on held-out episodes."""
     learn: dict[str, Any]
-    """The summary of the run that learned from the classifier alone."""
+    """Summary of the run with the classifier as reward."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """How long each stage took."""
+    """Duration of each stage."""
 
 
 def run_workflow(
@@ -69,71 +69,56 @@ def run_workflow(
     display: Mode = "auto",
     tell: Callable[[str], None] = lambda _: None,
 ) -> WorkflowResult:
-    """Runs the three stages.
+    """Run the three stages.
 
     Args:
-        out: Their folder; it gets ``collect``, ``data``, ``classifier``, ``learn`` and the result.
-        workflow: What they are told.
-        seed: Of everything random.
-        display: How progress is shown.
+        out: Folder for ``collect``, ``data``, ``classifier``, ``learn`` and the result.
+        workflow: Presets and overrides.
+        seed: Random seed.
+        display: Display of progress.
         tell: Called with a sentence before each stage.
 
     Raises:
-        KeyboardInterrupt: A stage was asked to stop; what it did by then is in its folder.
+        KeyboardInterrupt: A stage was interrupted; its folder holds what it did by then.
     """
-    out, told = Path(out), workflow or Workflow()
-    data, classifier = out / "data", out / "classifier"
-    folders = {kind: str(data / kind) for kind in ("positive", "negative")}
-    seconds, start = {}, time.perf_counter()
+    out, stages = Path(out), workflow or Workflow()
+    classifier = out / "classifier"
+    folders = {kind: str(out / "data" / kind) for kind in ("positive", "negative")}
+    seconds: dict[str, float] = {}
 
-    def lap(stage: str) -> None:
-        nonlocal start
-        now = time.perf_counter()
-        seconds[stage], start = now - start, now
+    def timed(stage: str, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        start = time.perf_counter()
+        summary = function(*args, display=display, **options)
+        seconds[stage] = time.perf_counter() - start
+        if summary["stop_reason"] == "interrupted":  # the next stage would use half the data
+            raise KeyboardInterrupt
+        return summary
 
-    tell("1 of 3: a policy learns from the environment's own success, and its pictures are kept")
-    collected = train(
-        told.preset,
-        "reward.collect_data=true",
+    tell("1 of 3: train a policy on the environment's own success, and keep its images")
+    collected = timed(
+        "collect", train, stages.preset, "reward.collect_data=true",
         *(f"reward.data_collection.{kind}_dir={path}" for kind, path in folders.items()),
-        *told.both, *told.collect, f"run.dir={out / 'collect'}",
-        seed=seed, display=display,
+        *stages.both, *stages.collect, f"run.dir={out / 'collect'}", seed=seed,
     )  # fmt: skip
-    _check_finished(collected["stop_reason"])
-    lap("collect")
-    tell("2 of 3: a classifier learns from these pictures what success looks like")
-    config = compose_fit(
-        told.classifier,
-        [
-            *(f"reward.data.{kind}_dir={path}" for kind, path in folders.items()),
-            f"reward.save_dir={classifier}", f"seed={seed}", *told.fit,
-        ],
+    tell("2 of 3: fit a classifier of success to these images")
+    overrides = [
+        *(f"reward.data.{kind}_dir={path}" for kind, path in folders.items()),
+        f"reward.save_dir={classifier}", f"seed={seed}", *stages.fit,
+    ]  # fmt: skip
+    fitted = timed("fit", fit, compose_fit(stages.classifier, overrides))
+    tell("3 of 3: train a new policy on the classifier alone")
+    learned = timed(
+        "learn", train, stages.preset, "reward=classifier", f"reward.checkpoint_path={classifier}",
+        *stages.both, *stages.learn, f"run.dir={out / 'learn'}", seed=seed,
     )  # fmt: skip
-    fitted = fit(config, display=display)
-    _check_finished(fitted.stop_reason)
-    lap("fit")
-    tell("3 of 3: a new policy learns from the classifier alone")
-    learned = train(
-        told.preset, "reward=classifier", f"reward.checkpoint_path={classifier}",
-        *told.both, *told.learn, f"run.dir={out / 'learn'}",
-        seed=seed, display=display,
-    )  # fmt: skip
-    _check_finished(learned["stop_reason"])
-    lap("learn")
     result = WorkflowResult(
         seed=seed,
         collect=collected,
         trajectories={kind: count_trajectories(path) for kind, path in folders.items()},
-        fit=fitted.validation,
+        fit=fitted["validation"],
         learn=learned,
         seconds=seconds,
     )
     with atomic_file(out / RESULT) as file:
         file.write(json.dumps(asdict(result), indent=1).encode() + b"\n")
     return result
-
-
-def _check_finished(stop_reason: str) -> None:
-    """Sees that a stage went to its end: the next one would make something of half the data."""
-    if stop_reason == "interrupted":
-        raise KeyboardInterrupt

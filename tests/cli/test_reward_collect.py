@@ -265,11 +265,11 @@ def test_a_run_in_which_no_episode_ended_says_why(tmp_path):
     [
         ("cartpole_ppo", (), "observations of 'CartPole-v1' are one array"),
         ("reach_ppo", ("image_keys=[base_camra]",), "did you mean 'base_camera'?"),
-        ("reach_ppo", ("image_keys=[state]",), "no picture: choose from base_camera"),
+        ("reach_ppo", ("image_keys=[state]",), "no image: choose from base_camera"),
         (
             "reach_ppo",
             ("image_size=[1,64,64]",),
-            "pictures of 1 channels, but those of 'base_camera'",
+            "images of 1 channels, but those of 'base_camera'",
         ),
     ],
 )

@@ -45,11 +45,11 @@ def test_channels_are_the_axis_that_may_be(shape, size, axis):
     [
         ({}, "'base_camera', which in observations of 'Mine-v0' is not there: choose from hand, h"),
         ({"image_keys": ["hand", "haed"]}, "'haed', .* is not there: .* 'hand' or 'head'"),
-        ({"image_keys": ["state"]}, r"'state', .* is Box\(.*float32\), no picture: choose from ha"),
-        ({"image_keys": ["heat"]}, "'heat', .* no picture: did you mean 'head'"),
+        ({"image_keys": ["state"]}, r"'state', .* is Box\(.*float32\), no image: choose from ha"),
+        ({"image_keys": ["heat"]}, "'heat', .* no image: did you mean 'head'"),
         (
             {"image_keys": ["hand"], "image_size": [1, 8, 8]},
-            r"asks for pictures of 1 channels, but those of 'hand' .* are \[8, 8, 3\]",
+            r"asks for images of 1 channels, but those of 'hand' .* are \[8, 8, 3\]",
         ),
         (
             {"image_keys": ["hand", "wide"]},

@@ -189,7 +189,7 @@ def test_labels_of_an_old_episode_are_not_put_on_frames_of_a_new_one(tmp_path):
     info = {"success": np.zeros(1), "final_info": {"success": np.ones(1)}}
     with collector_into(tmp_path, 1) as data:
         data.add_env_output(output(1), info, False)  # nothing has ended
-        with pytest.raises(ValueError, match="nobody gives 'final_obs'"):
+        with pytest.raises(ValueError, match="there is no 'final_obs'"):
             data.add_env_output(output(2), info, True)
 
 

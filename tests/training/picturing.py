@@ -3,7 +3,7 @@
 import numpy as np
 
 from guerdon.data.frames import Frames, Trajectory, write_trajectory
-from guerdon.training.fit_config import compose_fit
+from guerdon.training.fit_files import compose_fit
 
 SIZE = 32
 LENGTH = 6

@@ -12,7 +12,7 @@ from guerdon.reward.success import EpisodePrediction
 from guerdon.training.audit import Audit, told_success
 from guerdon.training.evaluation import evaluate, evaluation_metrics
 from guerdon.training.run import train
-from tests.reward.seeing import ID, FirstPixel, config_of, reader, write_fit
+from tests.reward.seeing import ID, FirstPixel, config_of, episode, reader, write_fit
 from tests.training.running import metrics_of
 
 
@@ -205,6 +205,36 @@ def test_returns_are_the_same_with_given_probabilities(options):
     other, _ = played(model)
     np.testing.assert_allclose(one.learned, other.learned)
     assert len(set(one.learned)) > 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"hold": 2},
+        {"reward_mode": "per_step"},
+        {"terminate": "never", "hold": 2},
+        {"terminate": "online"},
+        {"reward_type": "continuous", "reward_mode": "per_step"},
+    ],
+    ids=str,
+)
+def test_annotated_columns_give_the_same_as_predictions_of_whole_episodes(options):
+    rng = np.random.default_rng(0)
+    by_columns, by_prediction = Audit(), Audit()
+    for number in range(40):
+        levels = rng.integers(0, 256, rng.integers(1, 8))
+        data, model, true = episode(*levels), reader(**options), rng.random(len(levels)) < 0.5
+        columns = model.complete(data)
+        by_columns.add_columns(
+            columns.probability >= model.threshold, columns.paid, columns.after_success,
+            true.astype(np.float32), number % 2 == 0,
+        )  # fmt: skip
+        by_prediction.add(model.judge(data), true.astype(np.float32), number % 2 == 0)
+    assert by_columns.metrics() == by_prediction.metrics()
+    assert by_columns.claimed == by_prediction.claimed
+    assert by_columns.given_away == by_prediction.given_away > 0
+    assert 0 < np.mean(by_columns.claimed) < 1
 
 
 def test_true_success_at_the_end_alone_is_not_enough():

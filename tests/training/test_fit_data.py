@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from guerdon.data.frames import Frames
-from guerdon.training.fit_data import FrameSource, balanced_batches, capped, steps_per_epoch
+from guerdon.training.fit import Inputs, balanced_batches, capped, steps_per_epoch
 
 ROWS = np.arange(100, 140)
 LABELS = np.arange(40) < 6
@@ -71,7 +71,7 @@ def test_rows_are_taken_in_their_order_from_every_camera():
         "hand": np.arange(100, 120, dtype=np.uint8).reshape(5, 1, 2, 2),
     }
     frames = Frames(images, np.zeros(5, bool), np.zeros(5, np.int64), np.array([False]))
-    shown = FrameSource(frames, "cpu", augment=False).take(torch.tensor([3, 0, 3]))
+    shown = Inputs(frames, "cpu", augment=False).take(torch.tensor([3, 0, 3]))
     assert {key: part[:, 0, 0, 0].tolist() for key, part in shown.items()} == {
         "base": [36, 0, 36],
         "hand": [112, 100, 112],

@@ -10,7 +10,7 @@ from guerdon.config import compose
 from guerdon.data import Batch
 from guerdon.data.frames import load_frames
 from guerdon.training.fit import fit
-from guerdon.training.fit_config import compose_fit
+from guerdon.training.fit_files import compose_fit
 from guerdon.training.parts import make_env
 from guerdon.training.run import train
 from tests.collect.filling import collector_into
@@ -88,7 +88,7 @@ class TestStages:
         assert not shown[4:].any()
 
         fitted = fit_into(tmp_path / "classifier", tmp_path / "data")
-        assert fitted.validation["frames"] % LENGTH == 0
+        assert fitted["validation"]["frames"] % LENGTH == 0
 
         summary = learn(tmp_path / "run", tmp_path / "classifier")
         assert summary["stop_reason"] == "max_steps"

@@ -174,8 +174,8 @@ def two_steps(env):
 @pytest.mark.parametrize(
     ("cls", "sentence"),
     [
-        (NoPicture, "NoPicture cannot be filmed: it gives no pictures"),
-        (Unable, "Unable cannot be filmed, its drawing fails: OSError: no screen"),
+        (NoPicture, "NoPicture cannot be filmed: it renders no images"),
+        (Unable, "Unable cannot be filmed, its rendering fails: OSError: no screen"),
         (Blind, "Blind cannot be filmed: it takes no render_mode"),
     ],
 )

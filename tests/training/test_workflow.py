@@ -12,8 +12,7 @@ from guerdon.data.frames import load_frames
 from guerdon.training import workflow as workflow_module
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint
 from guerdon.training.fit import fit
-from guerdon.training.fit_config import compose_fit
-from guerdon.training.fit_files import load_classifier
+from guerdon.training.fit_files import compose_fit, load_classifier
 from guerdon.training.run import train
 from guerdon.training.workflow import RESULT, Workflow, run_workflow
 from tests.training.running import leaves, same
@@ -85,7 +84,7 @@ def test_each_stage_is_what_its_command_does(ran, tmp_path):
         [*(f"reward.data.{kind}_dir={path}" for kind, path in folders.items()),
          f"reward.save_dir={tmp_path / 'classifier'}", "seed=3", *FIT],
     )  # fmt: skip
-    assert fit(config, display="none").validation == result.fit
+    assert fit(config, display="none")["validation"] == result.fit
     train(
         "reach_ppo", "reward=classifier", f"reward.checkpoint_path={tmp_path / 'classifier'}",
         *BOTH, *LEARN, f"run.dir={tmp_path / 'learn'}", seed=3, display="none",

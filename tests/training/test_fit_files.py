@@ -1,4 +1,4 @@
-"""What a fit is told: presets, files of the document, overrides, and errors."""
+"""Config of a fit: presets, files of the document, overrides, and errors."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 
 from guerdon.config.errors import ConfigError
 from guerdon.config.sources import options
-from guerdon.training.fit_config import FitConfig, compose_fit
+from guerdon.training.fit_files import FitConfig, compose_fit
 
 DOCUMENT = """
 defaults:
@@ -79,7 +79,7 @@ def test_what_the_document_leaves_out_is_as_it_has_it(document):
     for section in ("model", "optim", "lr_sched", "data"):
         said, default = getattr(config, section), getattr(plain, section)
         changed = {key for key, value in said if value != getattr(default, key)}
-        assert changed <= {"use_pretrain", "image_key", "num_workers"}
+        assert changed <= {"use_pretrain", "image_key"}
 
 
 @pytest.mark.parametrize("name", options("fit"))
@@ -125,6 +125,9 @@ def test_overrides_reach_every_key():
         (["device=gpu"], "'device' is 'gpu'"),
         (["reward.save_dir=${nothing}/x"], "cannot be composed"),
         (["~reward"], "not of the form key=value"),
+        (["reward.data.num_workers=4"], "unknown key 'reward.data.num_workers'"),
+        (["reward=3"], "'reward' is 3: it should be a mapping"),
+        (["seed.more=3"], "'seed' is {'more': 3}"),
     ],
 )
 def test_errors_name_the_key(overrides, message):
