@@ -164,9 +164,8 @@ class _Fit:
                 is_best = not best or _rank(found) > _rank(best)
                 if is_best:
                     best, best_step = found, step
-                save_checkpoint(
-                    section.save_dir, step, {PART: state}, keep=section.keep, is_best=is_best
-                )
+                mark = "best" if is_best else None
+                save_checkpoint(section.save_dir, step, {PART: state}, keep=section.keep, mark=mark)
             if stop:
                 break
         return {
