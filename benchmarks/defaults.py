@@ -199,7 +199,7 @@ def write_page() -> None:
         "[`benchmarks/results/defaults`](../benchmarks/results/defaults). The defaults of `ppo`,",
         "`dqn` and `sac` were chosen on Acrobot, CartPole, MountainCarContinuous (`sac` with",
         f"`{' '.join(NOISE)}`) and Hopper",
-        "(second table); LunarLander and BipedalWalker were then run untouched, beside the defaults of",
+        "(second table); LunarLander and BipedalWalker were then run untouched, beside those of",
         "Stable-Baselines3. Final policy, 50 episodes without exploration; mean over 5 seeds, and",
         "each seed. The interval is of the difference (95 %, bootstrap over seeds).",
         "",
