@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from gymnasium.envs.registration import EnvSpec
 
-    from guerdon.envs.wrappers import AnyEnv
+    from guerdon.envs.factory import AnyEnv
 
 SIZE = 64
 """Height and width of pictures, where nothing else is said."""

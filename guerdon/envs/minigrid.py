@@ -12,7 +12,7 @@ from guerdon.envs.ids import UnusableEnvironmentError
 from guerdon.extras import require
 
 if TYPE_CHECKING:
-    from guerdon.envs.wrappers import AnyEnv
+    from guerdon.envs.factory import AnyEnv
 
 
 def minigrid_view(env: AnyEnv) -> AnyEnv:
