@@ -125,16 +125,14 @@ def _context() -> Any:
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
     """Limit the threads of a process to start: libraries read the variables when loaded."""
-    before = {name: os.environ.get(name) for name in _ONE_THREAD}
+    before = {name: os.environ[name] for name in _ONE_THREAD if name in os.environ}
     os.environ.update(_ONE_THREAD)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        for name in _ONE_THREAD:
+            del os.environ[name]
+        os.environ.update(before)
 
 
 # --- in the process

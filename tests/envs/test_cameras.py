@@ -163,7 +163,7 @@ class Counting(Lamp):
     ("make", "sentence"),
     [
         (lambda: Pictures(Lamp(render_mode=None)), "a NoneType .*render_mode=rgb_array"),
-        (lambda: Pictures(Counting()), r"of so many numbers, but .* Sequence\("),
+        (lambda: Pictures(Counting()), r"a fixed size, but .* Sequence\("),
         (lambda: Pictures(Lamp(), obs="rgb"), "obs is 'rgb', .* one of state, image, both"),
         (lambda: Pictures(Lamp(), camera_size=0), "camera_size is 0, but has to be 1 or more"),
     ],
