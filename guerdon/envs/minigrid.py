@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium import spaces, wrappers
 
-from guerdon.envs.cameras import SIZE, Pictures
 from guerdon.envs.ids import UnusableEnvironmentError
 from guerdon.extras import require
 
@@ -60,6 +59,8 @@ def minigrid_images(env: AnyEnv) -> AnyEnv:
     Args:
         env: See `minigrid_view`.
     """
+    from guerdon.envs.cameras import SIZE, Pictures  # imports torch, which the view does not need
+
     view = minigrid_view(env)
     grid: Any = env.unwrapped
     pixels = -(-SIZE // max(grid.width, grid.height))  # of a cell: at least as many as are shown

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from guerdon.envs.rows import stack, unstack
-from guerdon.envs.vector import Step, Transition, VectorEnv, batched, check_spaces, to_seed
+from guerdon.envs.vector import Step, VectorEnv, batched, check_spaces, to_seed
 from guerdon.envs.worker import Worker, WorkerDiedError, close_workers, cloudpickled
 
 if TYPE_CHECKING:
     from guerdon.envs.factory import EnvFactory
+    from guerdon.envs.vector import Transition
 
 _log = logging.getLogger(__name__)
 
@@ -139,7 +140,7 @@ class SubprocessVectorEnv(VectorEnv):
                     rows.pop(i, None)  # it may have died right after a good answer
                     self._restart(i, str(error))
                     continue
-                if isinstance(content, Transition):  # not the spaces of a restarted one
+                if isinstance(content, tuple):  # not the spaces of a restarted one
                     del self._pending[i]
                     rows[i] = content
             for i in self._overdue():
@@ -165,7 +166,7 @@ class SubprocessVectorEnv(VectorEnv):
         rows = self._gather(self.n_envs)
         self._restarted.clear()
         self._ready = list(rows)
-        return stack(self.observation_space, [row.obs_next for row in rows.values()])
+        return stack(self.observation_space, [first for first, *_ in rows.values()])
 
     def step(self, act: Any, env_ids: np.ndarray | None = None) -> Step:
         """Take a step in some environments, and return those that are ready.
@@ -187,7 +188,7 @@ class SubprocessVectorEnv(VectorEnv):
         wanted = self.n_envs if self.synchronous else min(self._wait_num, len(self._pending))
         rows = self._gather(wanted)
         self._ready = list(rows)
-        step = batched(self.observation_space, list(rows.values()))
+        step = batched(self.observation_space, rows.values(), len(rows))
         if not self.synchronous:
             step = step._replace(env_ids=np.array(self._ready, np.int64))
         broken = sorted(self._restarted.intersection(rows))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, SupportsFloat
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
@@ -10,12 +10,16 @@ from gymnasium.vector import AutoresetMode
 from guerdon.envs.rows import batch_info, copied, final_info, replaced, stack, unstack
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     import gymnasium
     import gymnasium.vector
 
     from guerdon.envs.factory import AnyEnv, EnvFactory
+
+
+_NEW_ARRAYS = ("gymnasium", "guerdon", "ale_py")
+"""Packages whose vector environments return new arrays in every step."""
 
 
 class Step(NamedTuple):
@@ -65,6 +69,11 @@ class VectorEnv:
         self.spec_id = spec_id or (env.spec.id if env.spec else type(env.unwrapped).__name__)
         self._mode = _autoreset_mode(env)
         self.can_begin = self._mode is AutoresetMode.DISABLED
+        package = type(env.unwrapped).__module__.partition(".")[0]
+        # Whether the arrays of a step may be overwritten by the next one.
+        self._overwrites = (
+            package not in _NEW_ARRAYS or getattr(env.unwrapped, "copy", True) is False
+        )
         self._ended: np.ndarray | None = None  # NEXT_STEP: whose next row is a reset
 
     def reset(self, seed: int | None = None) -> Any:
@@ -102,10 +111,11 @@ class VectorEnv:
             env_ids: Environments of `act`; None: those of the last `Step`.
         """
         self._check_ids(env_ids)
-        # Copies, since an environment may overwrite the arrays that it returned.
         obs, rew, terminated, truncated, info = self.env.step(act)
-        obs, terminated, truncated = copied(obs), terminated.copy(), truncated.copy()
-        rew = rew.astype(rew.dtype if rew.dtype.kind == "f" else np.float32)
+        if self._overwrites:
+            obs, rew, terminated, truncated = copied((obs, rew, terminated, truncated))
+        if rew.dtype.kind != "f":
+            rew = rew.astype(np.float32)
         done = terminated | truncated
         dummy, self._ended = self._ended, None
         obs_next = obs
@@ -182,51 +192,44 @@ def to_seed(sequence: np.random.SeedSequence) -> int:
 # --- vectors of single environments
 
 
-class Transition(NamedTuple):
-    """A step of one environment."""
-
-    obs_next: Any
-    rew: float = 0.0
-    terminated: bool = False
-    truncated: bool = False
-    info: dict[str, Any] = {}  # noqa: RUF012 - read only
-    first: Any = None
-    """First observation of the next episode, if this step ended one."""
+Transition = tuple[Any, SupportsFloat, bool, bool, dict[str, Any], Any]
+"""A step of one environment: true next observation, reward, terminated, truncated, info, and the
+first observation of the next episode, if it ended one."""
 
 
 def transition(env: AnyEnv, action: Any) -> Transition:
     """Take a step in one environment, and reset it if its episode ended."""
     obs_next, rew, terminated, truncated, info = env.step(action)
-    first = None
+    first: Any = None
     if terminated or truncated:
         obs_next = copied(obs_next)  # the environment may reset into the array it returned
         first = env.reset()[0]
-    return Transition(obs_next, float(rew), bool(terminated), bool(truncated), info, first)
+    return obs_next, rew, terminated, truncated, info, first
 
 
-def batched(space: gymnasium.Space[Any], rows: Sequence[Transition]) -> Step:
+def batched(space: gymnasium.Space[Any], rows: Iterable[Transition], n: int) -> Step:
     """Make a `Step` of one transition per environment.
 
     Args:
         space: Observation space of one environment.
         rows: The transitions.
+        n: Their number.
     """
-    obs_next, rew, terminated, truncated, infos, firsts = zip(*rows, strict=True)
-    obs = batch = stack(space, obs_next)
-    ended = [row.terminated or row.truncated for row in rows]
-    if any(ended):
-        current = zip(ended, firsts, obs_next, strict=True)
-        obs = stack(space, [first if end else last for end, first, last in current])
-    told = {i: info for i, info in enumerate(infos) if info}
-    return Step(
-        env_ids=None,
-        obs_next=batch,
-        rew=np.array(rew),
-        terminated=np.array(terminated),
-        truncated=np.array(truncated),
-        info=batch_info(told, len(rows)) if told else {},
-        obs=obs,
-    )
+    rew, terminated, truncated = np.empty(n), np.zeros(n, bool), np.zeros(n, bool)
+    observations: list[Any] = []
+    infos: dict[int, dict[str, Any]] = {}
+    firsts: dict[int, Any] = {}
+    for i, (obs_next, rew[i], end, cut, info, first) in enumerate(rows):
+        observations.append(obs_next)
+        if info:
+            infos[i] = info
+        if end or cut:
+            terminated[i], truncated[i], firsts[i] = end, cut, first
+    last = obs = stack(space, observations)
+    if firsts:
+        obs = stack(space, [firsts.get(i, obs_next) for i, obs_next in enumerate(observations)])
+    told = batch_info(infos, n) if infos else {}
+    return Step(None, last, rew, terminated, truncated, told, obs)
 
 
 def check_spaces(spaces: Sequence[tuple[Any, Any]]) -> None:
@@ -274,8 +277,9 @@ class LocalVectorEnv(VectorEnv):
     def step(self, act: Any, env_ids: np.ndarray | None = None) -> Step:
         """Take one step in every environment, and reset those whose episode ended."""
         self._check_ids(env_ids)
-        actions = zip(self.envs, unstack(self.action_space, act, self.n_envs), strict=True)
-        return batched(self.observation_space, [transition(*one) for one in actions])
+        actions = unstack(self.action_space, act, self.n_envs)
+        rows = map(transition, self.envs, actions)
+        return batched(self.observation_space, rows, self.n_envs)
 
     def begin(self, env_ids: np.ndarray, obs: Any) -> Any:
         """Start new episodes in some environments; see `VectorEnv.begin`."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from gymnasium.vector.utils import CloudpickleWrapper
 
 from guerdon.envs.ids import UnusableEnvironmentError
-from guerdon.envs.vector import Transition, transition
+from guerdon.envs.vector import transition
 from guerdon.extras import MissingExtraError
 
 if TYPE_CHECKING:
@@ -181,7 +181,8 @@ def _serve(pipe: Connection) -> None:
             if command == "step":
                 pipe.send(("row", transition(env, argument)))
             elif command == "reset":
-                pipe.send(("row", Transition(env.reset(seed=argument)[0])))
+                first, _ = env.reset(seed=argument)
+                pipe.send(("row", (first, 0.0, False, False, {}, None)))
             else:
                 break
     finally:
