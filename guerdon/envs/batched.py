@@ -1,8 +1,9 @@
-"""Environments written once, for many rows: as a vector, and a single one as its only row."""
+"""Environments written for many rows: a vector, and a single environment with one row."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import inspect
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -18,13 +19,13 @@ if TYPE_CHECKING:
 class BatchedEnv(VectorEnv[Any, np.ndarray, np.ndarray]):
     """Environments whose states are rows of arrays; ``options={"reset_mask": …}`` resets some.
 
-    A subclass begins, moves and observes rows (`_begin`, `_move`, `_observe`).
+    A subclass defines `_begin`, `_move` and `_observe`.
 
     Args:
-        num_envs: How many.
-        observation_space: Of one environment.
-        action_space: Of one environment.
-        max_episode_steps: Truncates episodes; None is never.
+        num_envs: Number of environments.
+        observation_space: Observation space of one environment.
+        action_space: Action space of one environment.
+        max_episode_steps: Time limit of episodes; None: no limit.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class BatchedEnv(VectorEnv[Any, np.ndarray, np.ndarray]):
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begins new episodes, in all rows or in those of the mask."""
+        """Start new episodes, in all rows or in those of the mask."""
         super().reset(seed=seed)
         mask = (options or {}).get("reset_mask")
         ids = self._ids if mask is None else np.flatnonzero(mask)
@@ -58,7 +59,7 @@ class BatchedEnv(VectorEnv[Any, np.ndarray, np.ndarray]):
     def step(
         self, actions: np.ndarray
     ) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Takes one step in every row; one whose episode ended has to be reset before."""
+        """Take one step in every row; a row whose episode ended has to be reset before."""
         rew, terminated, info = self._move(np.asarray(actions))
         self._n_steps += 1
         truncated = self._n_steps >= self._limit
@@ -66,43 +67,60 @@ class BatchedEnv(VectorEnv[Any, np.ndarray, np.ndarray]):
         return self._observe(), rew, terminated, truncated, {**info, **known}
 
     def _begin(self, ids: np.ndarray) -> None:
-        """Puts rows into a first state."""
+        """Draw the first states of some rows."""
         raise NotImplementedError
 
     def _move(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-        """Acts in every row, and gives rewards, what has terminated, and the info."""
+        """Act in every row; return rewards, terminations and infos."""
         raise NotImplementedError
 
     def _observe(self) -> Any:
-        """The observations of all rows, in arrays of their own."""
+        """Return the observations of all rows, in new arrays."""
         raise NotImplementedError
 
 
-class SingleEnv(gymnasium.Env[Any, np.int64]):
+class SingleEnv(gymnasium.Env[Any, Any]):
     """One environment: the only row of a batch.
 
-    Args:
-        batch: Of one row.
+    Takes the options of `vector`, the class of the batch, which a subclass names.
     """
 
-    def __init__(self, batch: BatchedEnv) -> None:
-        self._batch = batch
-        self.observation_space = batch.single_observation_space
-        self.action_space = batch.single_action_space
+    vector: ClassVar[type[BatchedEnv]]
+
+    def __init_subclass__(cls) -> None:
+        """Give the class the signature of its batch, for `help` and errors about arguments."""
+        parameters = inspect.signature(cls.vector).parameters.values()
+        options = [one for one in parameters if one.name != "num_envs"]
+        cls.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._batch = self.vector(1, *args, **kwargs)
+        self.observation_space = self._batch.single_observation_space
+        self.action_space = self._batch.single_action_space
+        self.render_mode = self._batch.render_mode
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begins a new episode."""
+        """Start a new episode."""
         super().reset(seed=seed, options=options)
         self._batch.np_random = self.np_random
         return _only(self._batch.reset()[0]), {}
 
-    def step(self, action: np.int64) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Takes one step."""
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Take one step."""
         obs, rew, terminated, truncated, info = self._batch.step(np.array([action]))
         told = {key: value.item() for key, value in info.items() if f"_{key}" in info}
         return _only(obs), float(rew[0]), bool(terminated[0]), bool(truncated[0]), told
+
+    def render(self) -> Any:
+        """Return a frame, if made with a render mode."""
+        frames = self._batch.render()
+        return None if frames is None else frames[0]
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._batch.close()
 
 
 def _only(obs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""`BitFlip`: bits to be made equal to a goal, with a reward that says nothing on the way."""
+"""`BitFlip`: bits to be made equal to a goal, with a sparse reward."""
 
 from __future__ import annotations
 
@@ -11,44 +11,25 @@ from guerdon.envs.batched import BatchedEnv, SingleEnv
 
 
 class GoalReward:
-    """Reward and end by the goal alone, so that they can be asked for any other goal as well.
+    """Reward and termination as functions of any goals [..., n_bits], as in Gymnasium-Robotics."""
 
-    Goals are arrays [..., n_bits]; the names are those of Gymnasium-Robotics.
-    """
-
-    def compute_reward(
-        self,
-        achieved_goal: np.ndarray,
-        desired_goal: np.ndarray,
-        info: Any,  # noqa: ARG002 - callers of such environments give it
-    ) -> np.ndarray:
-        """0 where the goal is reached, else -1."""
-        return _reached(achieved_goal, desired_goal) - 1.0
+    def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> np.ndarray:
+        """Return 0 where the goal is reached, else -1."""
+        return self.compute_terminated(achieved_goal, desired_goal, info) - 1.0
 
     def compute_terminated(
         self,
-        achieved_goal: np.ndarray,
-        desired_goal: np.ndarray,
-        info: Any,  # noqa: ARG002 - callers of such environments give it
+        achieved_goal: Any,
+        desired_goal: Any,
+        info: Any,  # noqa: ARG002 - part of the interface
     ) -> np.ndarray:
-        """Whether the goal is reached."""
-        return _reached(achieved_goal, desired_goal)
-
-
-def _reached(achieved_goal: np.ndarray, desired_goal: np.ndarray) -> np.ndarray:
-    reached: np.ndarray = (achieved_goal == desired_goal).all(-1)
-    return reached
+        """Return whether the goal is reached."""
+        reached: np.ndarray = (achieved_goal == desired_goal).all(-1)
+        return reached
 
 
 class BitFlipVector(GoalReward, BatchedEnv):
-    """Many `BitFlip`, stepped together.
-
-    Args:
-        num_envs: How many.
-        n_bits: See `BitFlip`.
-        length: See `BitFlip`.
-        max_episode_steps: Truncates episodes before `length`.
-    """
+    """Vector of `BitFlip`, with the same options."""
 
     def __init__(
         self,
@@ -58,7 +39,7 @@ class BitFlipVector(GoalReward, BatchedEnv):
         max_episode_steps: int | None = None,
     ) -> None:
         if n_bits < 1:
-            raise ValueError(f"n_bits is {n_bits}, but there has to be 1 or more")
+            raise ValueError(f"n_bits is {n_bits}, but has to be 1 or more")
         bits = spaces.Box(0.0, 1.0, (n_bits,), np.float32)
         names = ("observation", "achieved_goal", "desired_goal")
         limit = n_bits if length is None else length
@@ -72,7 +53,7 @@ class BitFlipVector(GoalReward, BatchedEnv):
     def _begin(self, ids: np.ndarray) -> None:
         self._bits[ids] = self._draw(len(ids))
         self._goal[ids] = self._draw(len(ids))
-        while len(ids := ids[_reached(self._bits[ids], self._goal[ids])]):
+        while len(ids := ids[self.compute_terminated(self._bits[ids], self._goal[ids], {})]):
             self._goal[ids] = self._draw(len(ids))
 
     def _draw(self, n: int) -> np.ndarray:
@@ -93,17 +74,17 @@ class BitFlipVector(GoalReward, BatchedEnv):
 
 
 class BitFlip(GoalReward, SingleEnv):
-    """Flips one of its bits at each step, until all are as the goal has them.
+    """Flip one bit at each step, until all equal the goal (https://arxiv.org/abs/1707.01495).
 
-    Pays -1 for a step that does not reach the goal, and 0 for the one that does and ends the
-    episode; ``info["is_success"]`` tells it too. Start and goal are drawn at random, and differ.
-    Observations have the keys of Gymnasium-Robotics. From https://arxiv.org/abs/1707.01495.
+    A step pays 0 if it reaches the goal, which ends the episode with ``info["is_success"]``, and -1
+    otherwise. Start and goal are drawn at random, and differ. Observations have the keys of
+    Gymnasium-Robotics.
 
     Args:
-        n_bits: How many, and how many actions.
-        length: Steps after which an episode is truncated; None is `n_bits`, in which any goal can
-            be reached. A limit from outside (``env.max_episode_steps``) can only be shorter.
+        n_bits: Number of bits, and of actions.
+        length: Steps after which an episode is truncated; None: `n_bits`, in which any goal can be
+            reached.
+        max_episode_steps: Time limit of episodes, if shorter than `length`.
     """
 
-    def __init__(self, n_bits: int = 15, length: int | None = None) -> None:
-        super().__init__(BitFlipVector(1, n_bits, length))
+    vector = BitFlipVector

@@ -1,4 +1,4 @@
-"""`CartPoleFixed`: CartPole in which a fall ends the pay, and not the episode."""
+"""`CartPoleFixed`: CartPole in which a fall ends the reward, not the episode."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LENGTH = 500
-"""Steps of every episode, by the registration of the id."""
+"""Length of episodes, with which the id is registered."""
 _ANYWHERE = spaces.Box(-np.inf, np.inf, (4,), np.float32)
 
 
 class CartPoleFixed(CartPoleEnv):
-    """Gymnasium's CartPole without early ends: how long an episode is tells nothing about it.
+    """Gymnasium's CartPole with episodes of one length, which says nothing about the return.
 
-    A step pays 1 if the pole has been up ever since the episode began (by the limits at which
-    CartPole-v1 ends), else 0. After a fall the physics goes on.
+    A step pays 1 if the pole has been up since the episode began (by the limits at which
+    CartPole-v1 terminates), else 0. After a fall the simulation continues.
 
     Args:
         render_mode: See `CartPoleEnv`.
@@ -36,30 +36,30 @@ class CartPoleFixed(CartPoleEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Puts the pole up."""
+        """Start a new episode."""
         self._fallen = False
         obs, info = super().reset(seed=seed, options=options)
         return obs, info
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Pushes the cart."""
+        """Take one step."""
         obs, _, down, _, info = super().step(action)  # type: ignore[no-untyped-call]
         self.steps_beyond_terminated = None  # else it warns of steps after the end
         self._fallen |= down
         return obs, float(not self._fallen), False, False, info
 
     def render(self) -> Any:
-        """A picture; a cart that has left it stands beside it."""
+        """Return a frame; a cart that has left it is drawn beside it."""
         with _near(self):
             return super().render()  # type: ignore[no-untyped-call]
 
 
 class CartPoleFixedVector(CartPoleVectorEnv):
-    """Many `CartPoleFixed`, stepped together.
+    """Vector of `CartPoleFixed`.
 
     Args:
-        num_envs: How many.
-        max_episode_steps: Steps of every episode.
+        num_envs: Number of environments.
+        max_episode_steps: Length of episodes.
         render_mode: See `CartPoleVectorEnv`.
     """
 
@@ -77,30 +77,30 @@ class CartPoleFixedVector(CartPoleVectorEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Puts all poles up."""
+        """Start a new episode in every environment."""
         self._fallen[:] = False
         return super().reset(seed=seed, options=options)
 
     def step(
         self, action: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Pushes all carts; those whose episode had ended are put up anew instead."""
+        """Take one step; environments whose episode had ended are reset instead."""
         anew = self.prev_done
         obs, _, down, truncated, info = super().step(action)
         self._fallen = (self._fallen & ~anew) | down
         rew = (~(self._fallen | anew)).astype(np.float32)
-        self.prev_done = truncated  # a fall is no end
+        self.prev_done = truncated  # a fall does not end the episode
         return obs, rew, np.zeros_like(down), truncated, info
 
     def render(self) -> Any:
-        """Pictures; a cart that has left its own stands beside it."""
+        """Return frames; a cart that has left its frame is drawn beside it."""
         with _near(self):
             return super().render()  # type: ignore[no-untyped-call]
 
 
 @contextmanager
 def _near(env: CartPoleEnv | CartPoleVectorEnv) -> Iterator[None]:
-    """Has carts no further away than pygame, with its coordinates of 16 bits, can draw."""
+    """Clip the positions of carts: pygame has coordinates of 16 bits."""
     state = env.state
     if state is not None:
         env.state = state.copy()

@@ -1,4 +1,4 @@
-"""`Counting`: an environment that numbers what it does, to test what collects from it."""
+"""`Counting`: an environment with numbered steps, to test collectors."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _FOREVER = 3600.0
 
 
 class Counting(gymnasium.Env[np.ndarray, np.int64]):
-    """Observes [number of the environment, episode, step], and is paid the number of its step.
+    """Observation: [number of the environment, episode, step]; reward: the number of the step.
 
     Args:
-        number: Of this environment; give each its own through the settings of `make_vec`.
-        lengths: Steps of its episodes, again from the first after the last.
-        truncates: Whether episodes end truncated, else terminated; again from the first.
-        fails_at: The step since it was made at which it fails; None is never.
-        failure: What happens then: an exception, no answer any more, or the end of its process.
-        in_place: Give the same array every time, overwritten, as some environments do.
+        number: Number of this environment; see `settings` of `make_vec`.
+        lengths: Lengths of episodes, cycled.
+        truncates: Whether episodes end truncated, else terminated; cycled.
+        fails_at: Step since it was made at which it fails; None: never.
+        failure: How it fails: raises an exception, hangs, or kills its process.
+        in_place: Return the same array every time, overwritten, as some environments do.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Counting(gymnasium.Env[np.ndarray, np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begins the next episode; with a seed, the first."""
+        """Start the next episode; with a seed, the first."""
         super().reset(seed=seed, options=options)
         self._counts[1] = self._counts[1] + 1 if seed is None else 0
         self._counts[2] = 0
@@ -64,9 +64,9 @@ class Counting(gymnasium.Env[np.ndarray, np.int64]):
 
     def step(
         self,
-        action: np.int64,  # noqa: ARG002 - what it does is not up to anyone
+        action: np.int64,  # noqa: ARG002 - has no effect
     ) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Counts one step."""
+        """Take one step."""
         self._total += 1
         if self._total == self._fails_at:
             self._fail()

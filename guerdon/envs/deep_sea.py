@@ -1,4 +1,4 @@
-"""`DeepSea`: one way in 2**size leads to the treasure, and every step on it costs."""
+"""`DeepSea`: hard exploration; one action sequence in 2**size is rewarded."""
 
 from __future__ import annotations
 
@@ -11,14 +11,7 @@ _COST = 0.01
 
 
 class DeepSeaVector(BatchedEnv):
-    """Many `DeepSea`, stepped together.
-
-    Args:
-        num_envs: How many.
-        size: See `DeepSea`.
-        mapping_seed: See `DeepSea`.
-        max_episode_steps: Truncates episodes; None is never, since they end by themselves.
-    """
+    """Vector of `DeepSea`, with the same options."""
 
     def __init__(
         self,
@@ -28,7 +21,7 @@ class DeepSeaVector(BatchedEnv):
         max_episode_steps: int | None = None,
     ) -> None:
         if size < 1:
-            raise ValueError(f"size is {size}, but a sea has 1 row or more")
+            raise ValueError(f"size is {size}, but has to be 1 or more")
         space = spaces.Box(0.0, 1.0, (size * size,), np.float32)
         super().__init__(num_envs, space, spaces.Discrete(2), max_episode_steps)
         self._size = size
@@ -56,18 +49,17 @@ class DeepSeaVector(BatchedEnv):
 
 
 class DeepSea(SingleEnv):
-    """A dive from the top left of a square grid: each step goes down a row, and left or right.
+    """The deep sea of bsuite (https://arxiv.org/abs/1908.03568), a square grid.
 
-    A step to the right costs 0.01 / `size`; from the bottom right cell it finds the treasure, which
-    pays 1 and is told in ``info["success"]``. The best return is 0.99, and one sequence of actions
-    has it. Which of the two actions is "right" differs from cell to cell. Observed is the cell,
-    one-hot and row by row, and all zeros at the end, after `size` steps. The deep sea of bsuite
-    (https://arxiv.org/abs/1908.03568).
+    Each step moves down a row, and left or right. A step to the right costs 0.01 / `size`; in the
+    bottom right cell it pays 1, with ``info["success"]``. The best return is 0.99, and only one
+    action sequence has it. Which of the two actions is "right" differs from cell to cell. The
+    observation is the cell, one-hot and row by row; all zeros at the end, after `size` steps.
 
     Args:
-        size: Rows, and columns.
-        mapping_seed: Draws which action is "right" in each cell; it stays so in all episodes.
+        size: Number of rows and of columns.
+        mapping_seed: Random seed of which action is "right" in each cell, in all episodes.
+        max_episode_steps: Time limit of episodes; None: no limit.
     """
 
-    def __init__(self, size: int = 20, mapping_seed: int = 0) -> None:
-        super().__init__(DeepSeaVector(1, size, mapping_seed))
+    vector = DeepSeaVector

@@ -10,10 +10,10 @@ from gymnasium import spaces
 
 
 class Identity(gymnasium.Env[np.ndarray, np.int64]):
-    """Pays 1 for the action that the observation shows, else 0. The best return is `length`.
+    """Pay 1 for the action that the observation shows, else 0. The best return is `length`.
 
     Args:
-        n_actions: How many there are; the observation is one of them, one-hot.
+        n_actions: Number of actions; the observation is one of them, one-hot.
         length: Steps after which an episode is truncated.
     """
 
@@ -33,20 +33,20 @@ class Identity(gymnasium.Env[np.ndarray, np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Shows the first action."""
+        """Start a new episode."""
         super().reset(seed=seed, options=options)
         self._step = 0
         return self._show(), {}
 
     def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Pays for the action, and shows the next."""
+        """Pay for the action, and draw the next."""
         reward = float(action == self._shown)
         self._step += 1
         return self._show(), reward, False, self._step >= self._length, {}
 
 
 class Target(gymnasium.Env[np.ndarray, np.ndarray]):
-    """Pays the negative squared distance between action and observation. The best return is 0.
+    """Pay the negative squared distance between action and observation. The best return is 0.
 
     Args:
         size: Dimensions of both.
@@ -68,13 +68,13 @@ class Target(gymnasium.Env[np.ndarray, np.ndarray]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Shows the first target."""
+        """Start a new episode."""
         super().reset(seed=seed, options=options)
         self._step = 0
         return self._show(), {}
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Pays for the action, and shows the next target."""
+        """Pay for the action, and draw the next target."""
         reward = -float(np.square(action - self._target).sum())
         self._step += 1
         return self._show(), reward, False, self._step >= self._length, {}

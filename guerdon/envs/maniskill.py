@@ -1,30 +1,41 @@
-"""ManiSkill's tasks: robots that are simulated and drawn by SAPIEN."""
+"""ManiSkill's tasks: robots that are simulated and rendered by SAPIEN."""
 
 from __future__ import annotations
 
+import ctypes
+import os
+import sys
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import spaces
 
 from guerdon.envs.batched import BatchedEnv, SingleEnv
-from guerdon.envs.cameras import SIZE, check_observed
+from guerdon.envs.cameras import SIZE
 from guerdon.envs.ids import UnusableEnvironmentError
-from guerdon.envs.vulkan import render_device
+from guerdon.envs.tabletop import ObsMode, check_obs
 from guerdon.extras import require
 
 if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec
 
-    from guerdon.envs.tabletop import Observed
-
 _MODES = {"state": "state", "image": "rgb", "both": "state+rgb"}
+_SWIFTSHADER = "vk_swiftshader_icd.json"
+_PLACES = (
+    "/usr/lib/chromium",  # Debian
+    "/usr/lib/chromium-browser",
+    "/usr/lib64/chromium-browser",
+    "/opt/google/chrome",
+)
+_CPU = 4  # VK_PHYSICAL_DEVICE_TYPE_CPU
+_DRIVERS = ("VK_ICD_FILENAMES", "VK_DRIVER_FILES")
 
 
 def maniskill_spec(spec: EnvSpec) -> EnvSpec:
-    """ManiSkill's registration of a task with `ManiSkill` in the place of its own environment."""
+    """Register `ManiSkill` in the place of ManiSkill's own environment."""
     return replace(
         spec,
         entry_point=f"{__name__}:ManiSkill",
@@ -35,26 +46,13 @@ def maniskill_spec(spec: EnvSpec) -> EnvSpec:
 
 
 class ManiSkillVector(BatchedEnv):
-    """Environments of one task, simulated together: one on the CPU, more only on a GPU.
-
-    Args:
-        num_envs: How many.
-        task: See `ManiSkill`.
-        obs: See `ManiSkill`.
-        camera_size: See `ManiSkill`.
-        terminate: See `ManiSkill`.
-        max_episode_steps: Truncates episodes; None is never.
-        control_mode: See `ManiSkill`.
-        reward_mode: See `ManiSkill`.
-        render_mode: See `ManiSkill`.
-        options: See `ManiSkill`.
-    """
+    """Vector of `ManiSkill`, with the same options; several environments require a GPU."""
 
     def __init__(
         self,
         num_envs: int = 1,
         task: str = "PushCube-v1",
-        obs: Observed = "state",
+        obs: ObsMode = "state",
         camera_size: int = SIZE,
         terminate: bool = False,
         max_episode_steps: int | None = None,
@@ -63,7 +61,7 @@ class ManiSkillVector(BatchedEnv):
         render_mode: str | None = None,
         **options: Any,
     ) -> None:
-        check_observed(obs, camera_size)
+        check_obs(obs, camera_size)
         if "obs_mode" in options:
             raise UnusableEnvironmentError("obs_mode is obs here: state, image or both")
         size = {"width": camera_size, "height": camera_size}
@@ -88,7 +86,7 @@ class ManiSkillVector(BatchedEnv):
 
     def _begin(self, ids: np.ndarray) -> None:
         self._once[ids] = False
-        # Without seeds, tasks would draw from torch's generator, which belongs to nobody.
+        # Without seeds, tasks would draw from torch's global generator.
         seeds = self.np_random.integers(2**31, size=self.num_envs).tolist()
         torch = require("torch", "maniskill")
         rows = torch.as_tensor(ids, device=self._env.device)
@@ -107,17 +105,17 @@ class ManiSkillVector(BatchedEnv):
         if self._obs == "state":
             return _array(self._seen)
         cameras = self._seen["sensor_data"].items()
-        pictures = {name: _array(seen["rgb"]) for name, seen in cameras if "rgb" in seen}
+        images = {name: _array(seen["rgb"]) for name, seen in cameras if "rgb" in seen}
         if self._obs == "both":
-            return {"state": _array(self._seen["state"]), **pictures}
-        return pictures if len(pictures) > 1 else next(iter(pictures.values()))
+            return {"state": _array(self._seen["state"]), **images}
+        return images if len(images) > 1 else next(iter(images.values()))
 
     def render(self) -> Any:
-        """Pictures for people, for those made with a render mode."""
+        """Return frames, if made with a render mode."""
         return None if self.render_mode is None else tuple(_array(self._env.render()))
 
     def close(self, **_: Any) -> None:
-        """Ends all environments."""
+        """Close all environments."""
         self._env.close()
 
 
@@ -128,54 +126,22 @@ class ManiSkill(SingleEnv):
     this episode did.
 
     Args:
-        task: Its id, for example ``PushCube-v1``.
-        obs: What is observed: ``state``, ``image``, or ``both`` in a dictionary with the keys
-            ``state`` and the names of all cameras, often only ``base_camera``. The state is all
-            that ManiSkill knows, the places of objects and goals among it.
-        camera_size: Height and width of the picture.
+        task: Id of the task, for example ``PushCube-v1``.
+        obs: Observation: ``state``, ``image``, or ``both`` in a dictionary with the keys ``state``
+            and the names of all cameras, often only ``base_camera``. The state is ManiSkill's
+            whole state, with the positions of objects and goals.
+        camera_size: Height and width of the image.
         terminate: Whether success or failure ends the episode.
-        control_mode: What an action means, for example ``pd_ee_delta_pose``; None is the robot's
-            usual one.
-        reward_mode: ``normalized_dense``, ``dense``, ``sparse`` or ``none``; None is the task's
-            usual one, which mostly is the first.
-        render_mode: ``rgb_array`` lets `render` give a picture for people.
+        max_episode_steps: Time limit of episodes; None: no limit.
+        control_mode: Kind of actions, for example ``pd_ee_delta_pose``; None: the robot's default.
+        reward_mode: ``normalized_dense``, ``dense``, ``sparse`` or ``none``; None: the task's
+            default, which mostly is the first.
+        render_mode: ``rgb_array`` makes `render` return an image for people.
         options: Further arguments of ManiSkill's environments, for example ``robot_uids``.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012 - Gymnasium's
-
-    def __init__(
-        self,
-        task: str,
-        obs: Observed = "state",
-        camera_size: int = SIZE,
-        terminate: bool = False,
-        control_mode: str | None = None,
-        reward_mode: str | None = None,
-        render_mode: str | None = None,
-        **options: Any,
-    ) -> None:
-        batch = ManiSkillVector(
-            task=task,
-            obs=obs,
-            camera_size=camera_size,
-            terminate=terminate,
-            control_mode=control_mode,
-            reward_mode=reward_mode,
-            render_mode=render_mode,
-            **options,
-        )
-        super().__init__(batch)
-        self.render_mode = render_mode
-
-    def render(self) -> Any:
-        """A picture for people, if made with a render mode."""
-        pictures = self._batch.render()
-        return None if pictures is None else pictures[0]
-
-    def close(self) -> None:
-        """Ends the environment."""
-        self._batch.close()
+    vector = ManiSkillVector
 
 
 class _DeviceName(str):
@@ -202,24 +168,21 @@ def _make(task: str, **arguments: Any) -> Any:
 
 @cache
 def _keep_shaders(device: str) -> Any:
-    """Something that lives as long as this process, so that SAPIEN does not forget its shaders.
+    """Return an object that keeps SAPIEN's shaders, for as long as this process lives.
 
-    On a CPU they take half a minute to compile, again after the last environment was closed.
+    On a CPU they take half a minute to compile, again after the last environment is closed.
     """
     sapien = require("sapien", "maniskill")
     return sapien.render.RenderSystem(sapien.Device(device))
 
 
 def _check_assets(task: str, needed: Any) -> None:
-    """ManiSkill would ask on the terminal whether to download what is missing."""
+    """Refuse a task without its files; ManiSkill would ask on the terminal to download them."""
     data = require("mani_skill.utils.assets", "maniskill")
     for name in needed:
-        groups = data.DATA_GROUPS
-        sources = (
-            data.expand_data_group_into_individual_data_source_ids(name)
-            if name in groups
-            else [name]
-        )
+        sources = [name]
+        if name in data.DATA_GROUPS:
+            sources = data.expand_data_group_into_individual_data_source_ids(name)
         if not all(map(data.is_data_source_downloaded, sources)):
             raise UnusableEnvironmentError(
                 f"{task!r} needs files that are not here: python -m "
@@ -228,7 +191,7 @@ def _check_assets(task: str, needed: Any) -> None:
 
 
 def _array(tensor: Any) -> np.ndarray:
-    """A tensor as an array in memory of its own."""
+    """Copy a tensor into an array."""
     array: np.ndarray = tensor.cpu().numpy().copy()
     return array
 
@@ -239,3 +202,79 @@ def _space(batch: Any) -> spaces.Space[Any]:
     if batch.dtype == np.uint8:
         return spaces.Box(0, 255, batch.shape[1:], np.uint8)
     return spaces.Box(-np.inf, np.inf, batch.shape[1:])
+
+
+# --- Vulkan
+
+
+def render_device() -> str:
+    """Return SAPIEN's name of a device that it can render with.
+
+    Where Vulkan has no device but the CPU and no environment variable names a driver, SwiftShader
+    is chosen, if it is installed: SAPIEN does not work with Mesa's driver of Debian 12.
+    """
+    sapien = require("sapien", "maniskill")  # first: it may name a driver of NVIDIA's
+    found = _kinds()
+    if all(kind == _CPU for kind in found) and not _named() and (driver := _swiftshader()):
+        os.environ[_DRIVERS[0]] = str(driver)
+        found = _kinds()
+    if found or sys.platform != "linux":  # SAPIEN remembers that it found nothing
+        for name in ("cuda", *(f"pci:{address}" for address in _addresses())):
+            try:
+                if sapien.Device(name).can_render():
+                    return name
+            except RuntimeError:
+                continue
+    raise UnusableEnvironmentError(
+        "there is no Vulkan device, which ManiSkill needs even for observations of states: "
+        "install a driver of your GPU that has Vulkan, or Debian's chromium-common for its "
+        "SwiftShader, which renders on the CPU (VK_ICD_FILENAMES names a driver elsewhere)"
+    )
+
+
+def _named() -> bool:
+    """Return whether the user chose drivers; SAPIEN sets the variable, too."""
+    named = [os.environ[name] for name in _DRIVERS if os.environ.get(name)]
+    return any("sapien/vulkan_library" not in each for each in named)
+
+
+def _swiftshader() -> Path | None:
+    """Return the driver file of SwiftShader, which comes with Chromium."""
+    files = (Path(place) / _SWIFTSHADER for place in _PLACES)
+    return next((file for file in files if file.is_file()), None)
+
+
+def _addresses() -> list[str]:
+    """Return PCI addresses of possible devices; that of software is zero."""
+    folders = sorted(Path("/sys/bus/pci/devices").glob("*"))
+    displays = [each.name for each in folders if (each / "class").read_text().startswith("0x03")]
+    return [*displays, "0000:00:00.0"]
+
+
+def _kinds() -> list[int]:
+    """Return the types of all devices of Vulkan, from its loader.
+
+    SAPIEN looks only once, so that a driver could not be chosen afterwards.
+    """
+    try:
+        vulkan = ctypes.CDLL(os.environ.get("SAPIEN_VULKAN_LIBRARY_PATH", "libvulkan.so.1"))
+    except OSError:
+        return []
+    wanted = (ctypes.c_uint64 * 8)(1)  # an empty VkInstanceCreateInfo
+    instance = ctypes.c_void_p()
+    if vulkan.vkCreateInstance(wanted, None, ctypes.byref(instance)) != 0:
+        return []
+    try:
+        count = ctypes.c_uint32()
+        vulkan.vkEnumeratePhysicalDevices(instance, ctypes.byref(count), None)
+        devices = (ctypes.c_void_p * count.value)()
+        vulkan.vkEnumeratePhysicalDevices(instance, ctypes.byref(count), devices)
+        return [_kind(vulkan, device) for device in devices[: count.value]]
+    finally:
+        vulkan.vkDestroyInstance(instance, None)
+
+
+def _kind(vulkan: ctypes.CDLL, device: int | None) -> int:
+    properties = (ctypes.c_uint32 * 512)()  # larger than a VkPhysicalDeviceProperties
+    vulkan.vkGetPhysicalDeviceProperties(ctypes.c_void_p(device), properties)
+    return properties[4]

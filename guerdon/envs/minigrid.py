@@ -1,4 +1,4 @@
-"""What an agent of MiniGrid sees, as numbers for a network."""
+"""Observations of MiniGrid as vectors and images."""
 
 from __future__ import annotations
 
@@ -7,23 +7,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium import spaces, wrappers
 
-from guerdon.envs.cameras import SIZE, Pictures
 from guerdon.envs.ids import UnusableEnvironmentError
 from guerdon.extras import require
 
 if TYPE_CHECKING:
-    from guerdon.envs.wrappers import AnyEnv
+    from guerdon.envs.factory import AnyEnv
 
 
 def minigrid_view(env: AnyEnv) -> AnyEnv:
-    """Observations become one vector: every cell in view and the direction, one-hot.
+    """Replace observations by a vector: every cell in view and the direction, one-hot.
 
-    A cell has a kind of object (11), a colour (6) and a state (4: that of a door, or where an agent
-    looks). The mission is left out: it is a text, and in most tasks always the same.
+    A cell has a kind of object (11), a colour (6) and a state (4: of a door, or the direction of an
+    agent). The mission is left out: it is a text, and in most tasks always the same.
 
     Args:
-        env: Of MiniGrid, with its symbolic observations: those of the agent, of the whole grid
-            (``minigrid.wrappers:FullyObsWrapper``), or of another size (``ViewSizeWrapper``).
+        env: Environment of MiniGrid with symbolic observations: the agent's view, the whole grid
+            (``minigrid.wrappers:FullyObsWrapper``), or another size (``ViewSizeWrapper``).
     """
     space = env.observation_space
     if not (isinstance(space, spaces.Dict) and {"image", "direction"} <= {*space}):
@@ -52,23 +51,23 @@ def minigrid_view(env: AnyEnv) -> AnyEnv:
 
 
 def minigrid_images(env: AnyEnv) -> AnyEnv:
-    """Observations become a ``state``, that of `minigrid_view`, and a picture, ``base_camera``.
+    """Replace observations by a ``state``, that of `minigrid_view`, and an image, ``base_camera``.
 
-    The picture is 64 x 64 and shows the whole grid from above, so that there is more to see than in
-    the state. Success (``info["success"]``) is an end that pays.
+    The image is 64 x 64 and shows the whole grid from above, which is more than the state does.
+    Success (``info["success"]``) is a termination with a positive reward.
 
     Args:
-        env: As for `minigrid_view`.
+        env: See `minigrid_view`.
     """
+    from guerdon.envs.cameras import SIZE, Pictures  # imports torch, which the view does not need
+
     view = minigrid_view(env)
     grid: Any = env.unwrapped
     pixels = -(-SIZE // max(grid.width, grid.height))  # of a cell: at least as many as are shown
 
-    def picture() -> np.ndarray:
+    def image() -> np.ndarray:
         return np.asarray(grid.get_frame(highlight=False, tile_size=pixels))
 
-    return Pictures(view, picture=picture, succeeded=_paid_at_the_end)
-
-
-def _paid_at_the_end(reward: float, terminated: bool, info: dict[str, Any]) -> bool:  # noqa: ARG001
-    return terminated and reward > 0
+    return Pictures(
+        view, picture=image, succeeded=lambda rew, terminated, _: terminated and rew > 0
+    )

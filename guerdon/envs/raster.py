@@ -1,4 +1,4 @@
-"""Pictures of a table from above, painted for many environments at once."""
+"""Images of a table from above, painted for many environments at once."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Literal
 import numpy as np
 
 SIZE = 64
-"""Rows and columns of a picture."""
+"""Height and width of an image."""
 EXTENT = 1.125
-"""How far the camera sees in each direction from the middle; a table of [-1, 1] has a margin."""
+"""Half the width of the view; a table of [-1, 1] has a margin."""
 _SCALE = SIZE / (2 * EXTENT)
 _PARTS = 4  # places in a pixel, each way, that a centre is rounded to
 _PIXEL = np.dtype("V3")  # a pixel as one item: written in one go
@@ -19,14 +19,14 @@ _PIXEL = np.dtype("V3")  # a pixel as one item: written in one go
 
 @dataclass(frozen=True)
 class Shape:
-    """What is painted around a centre."""
+    """A shape to paint around a centre."""
 
     form: Literal["disc", "square", "diamond"]
     radius: float
     """Half its width, in the units of the table; a pixel (0.035) or more."""
 
     def covers(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """Whether points, seen from the centre, belong to it."""
+        """Return whether points, relative to the centre, are in the shape."""
         x, y = abs(x), abs(y)
         distances = {"disc": np.hypot(x, y), "square": np.maximum(x, y), "diamond": x + y}
         covered: np.ndarray = distances[self.form] <= self.radius
@@ -34,10 +34,10 @@ class Shape:
 
 
 class Brush:
-    """Paints shapes into pictures. All pixels are found beforehand, for every place in a pixel.
+    """Paints shapes into images. Pixels are computed beforehand, for every place in a pixel.
 
     Args:
-        shapes: What it paints. One that would leave the picture is painted at its edge.
+        shapes: Shapes to paint. One that would leave the image is painted at its edge.
     """
 
     def __init__(self, *shapes: Shape) -> None:
@@ -51,20 +51,20 @@ class Brush:
 
     def paint(
         self,
-        pictures: np.ndarray,
+        images: np.ndarray,
         ids: np.ndarray,
         centres: np.ndarray,
         colours: np.ndarray,
         shapes: int | np.ndarray = 0,
     ) -> None:
-        """Paints one shape into each of some pictures.
+        """Paint one shape into each of some images.
 
         Args:
-            pictures: uint8 [n, `SIZE`, `SIZE`, 3]; painted in place, so C-contiguous.
-            ids: Which of them.
-            centres: Where on the table, [len(ids), 2]: to the right, and up.
+            images: uint8 [n, `SIZE`, `SIZE`, 3]; painted in place, so C-contiguous.
+            ids: Indices of the images.
+            centres: Positions on the table, [len(ids), 2]: to the right, and up.
             colours: uint8 [len(ids), 3].
-            shapes: The number of the shape, of all or of each.
+            shapes: Index of the shape, for all or for each.
         """
         column, row = pixel_of(centres).T
         column_at, row_at = (
@@ -76,12 +76,12 @@ class Brush:
         ]
         first = (ids * SIZE + row_at.astype(np.intp)) * SIZE + column_at.astype(np.intp)
         index = self._pixels[shapes, part[0] * _PARTS + part[1]] + first[:, None]
-        _items(pictures)[index] = _items(colours)[:, None]
+        _items(images)[index] = _items(colours)[:, None]
 
 
-def fill(pictures: np.ndarray, ids: np.ndarray, colours: np.ndarray) -> None:
-    """Gives some pictures one colour each; the arguments are those of `Brush.paint`."""
-    _items(pictures).reshape(len(pictures), -1)[ids] = _items(colours)[:, None]
+def fill(images: np.ndarray, ids: np.ndarray, colours: np.ndarray) -> None:
+    """Fill each of some images with a colour; the arguments are those of `Brush.paint`."""
+    _items(images).reshape(len(images), -1)[ids] = _items(colours)[:, None]
 
 
 def pixel_of(positions: np.ndarray) -> np.ndarray:
@@ -90,7 +90,7 @@ def pixel_of(positions: np.ndarray) -> np.ndarray:
 
 
 def _pixels(shape: Shape, window: int) -> list[np.ndarray]:
-    """The pixels of a shape from that of its centre on, for each place of it in that pixel."""
+    """Return offsets of the pixels of a shape, for each place of its centre in a pixel."""
     places = (np.arange(_PARTS) + 0.5) / _PARTS
     offsets = np.arange(-window, window + 1)
     found = []

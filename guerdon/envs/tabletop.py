@@ -1,4 +1,4 @@
-"""`Reach` and `Push`: tables seen from above, with states, pictures, and success in the info."""
+"""`Reach` and `Push`: a table seen from above, with states, images, and success in the info."""
 
 from __future__ import annotations
 
@@ -8,34 +8,35 @@ import numpy as np
 from gymnasium import spaces
 
 from guerdon.envs.batched import BatchedEnv, SingleEnv
+from guerdon.envs.ids import UnusableEnvironmentError
 from guerdon.envs.raster import SIZE, Brush, Shape, fill
 
-Observed = Literal["state", "image", "both"]
-Paid = Literal["success", "dense"]
+ObsMode = Literal["state", "image", "both"]
+RewardMode = Literal["success", "dense"]
 
 LENGTH = 50
-"""Steps of an episode, by the registration of the ids."""
+"""Time limit with which the ids are registered."""
 CAMERA = "base_camera"
-"""What the picture is called among the observations."""
+"""Key of the image in observations."""
 STEP = 0.1
-"""How far the effector moves in a step along each axis, at most."""
+"""Largest move of the effector in a step, along each axis."""
 EFFECTOR = 0.12
 """Radius of the effector."""
 CUBE = 0.1
 """Half the width of the cube."""
 CORNER = 0.6
-"""The loophole is where both coordinates of the effector are beyond this."""
+"""The loophole is where both coordinates of the effector are above this."""
 FAR = 0.2
 """With a loophole, goals have a coordinate below minus this, and starts none below 0."""
 
 _START = 0.6  # first positions are within this: none is in the corner
-_APART = 0.25  # the least way to the goal that an episode begins with
-_NO_GOAL = 0.45  # no goal has both coordinates beyond this: nothing in the corner is like success
-_CUBE_LIMIT = 0.75  # leaves room for the effector behind the cube
+_APART = 0.25  # least distance to the goal at the start of an episode
+_NO_GOAL = 0.45  # no goal has both coordinates above this: nothing in the corner is like success
+_CUBE_LIMIT = 0.75  # leaves space for the effector behind the cube
 _CONTACT = EFFECTOR + CUBE
 _FARTHEST = float(np.hypot(2, 2))
 
-# Least and largest red, green and blue. Only goals are much greener than red or blue, and only
+# Lowest and highest red, green and blue. Only goals are much greener than red or blue, and only
 # effectors are dark.
 _GREY = ((120,), (200,))
 _TINT = ((0, 0, 0), (30, 30, 30))  # added to the grey of a table
@@ -56,43 +57,27 @@ _PAINT_CUBE = Brush(Shape("square", CUBE)).paint
 
 
 class TabletopVector(BatchedEnv):
-    """Many tables with an effector and a goal; what is to be done there is for a subclass to say.
-
-    Args:
-        num_envs: How many.
-        obs: See `Reach`.
-        reward: See `Reach`.
-        distractors: See `Reach`.
-        terminate: See `Reach`.
-        max_episode_steps: Truncates episodes; None is never.
-        render_mode: See `Reach`.
-    """
+    """Tables with an effector and a goal; a subclass defines the task. Options: see `Reach`."""
 
     goal_radius = 0.15
-    """How near to the goal's centre success begins."""
+    """Success is within this distance of the goal's centre."""
     n_positions = 5
-    """Positions and differences of positions in a state."""
+    """Number of positions and differences of positions in a state."""
 
     def __init__(
         self,
         num_envs: int = 1,
-        obs: Observed = "both",
-        reward: Paid = "success",
+        obs: ObsMode = "both",
+        reward: RewardMode = "success",
         distractors: int = 2,
         terminate: bool = False,
-        max_episode_steps: int | None = LENGTH,
+        max_episode_steps: int | None = None,
         render_mode: str | None = None,
     ) -> None:
-        _check_one_of("obs", obs, get_args(Observed))
-        _check_one_of("reward", reward, get_args(Paid))
+        space = observation_space(obs, spaces.Box(-2, 2, (2 * self.n_positions,)), SIZE)
+        _check_one_of("reward", reward, get_args(RewardMode))
         if distractors < 0:
             raise ValueError(f"distractors is {distractors}, but has to be 0 or more")
-        parts: dict[str, spaces.Space[Any]] = {
-            "state": spaces.Box(-2, 2, (2 * self.n_positions,)),
-            CAMERA: spaces.Box(0, 255, (SIZE, SIZE, 3), np.uint8),
-        }
-        plain = {"state": parts["state"], "image": parts[CAMERA]}
-        space = plain.get(obs, spaces.Dict(list(parts.items())))
         super().__init__(num_envs, space, spaces.Box(-1, 1, (2,)), max_episode_steps)
         self.render_mode = render_mode
         self.effector, self.goal, self.cube = np.zeros((3, num_envs, 2), np.float32)
@@ -101,13 +86,13 @@ class TabletopVector(BatchedEnv):
         self._once = np.zeros(num_envs, bool)
         self._paint_goal = Brush(Shape("disc", self.goal_radius)).paint
         self._effector_colour, self._cube_colour = np.zeros((2, num_envs, 3), np.uint8)
-        # What stands still, painted once for an episode; nobody looks at it without pictures.
-        pictured = obs != "state" or render_mode is not None
-        self._still = np.zeros((num_envs, SIZE, SIZE, 3), np.uint8) if pictured else None
+        # What does not move, painted once per episode, if images are wanted.
+        painted = obs != "state" or render_mode is not None
+        self._still = np.zeros((num_envs, SIZE, SIZE, 3), np.uint8) if painted else None
 
     def render(self) -> Any:
-        """The pictures, for those made with a render mode."""
-        return None if self.render_mode is None else tuple(self._pictures())
+        """Return the images, if made with a render mode."""
+        return None if self.render_mode is None else tuple(self._images())
 
     def _begin(self, ids: np.ndarray) -> None:
         self._once[ids] = False
@@ -117,8 +102,8 @@ class TabletopVector(BatchedEnv):
     def _move(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
         moved = self.effector + STEP * np.clip(actions, -1, 1)
         self.effector = np.clip(moved, -1, 1).astype(np.float32)
-        self._touch()
-        distance = _distance(self._placed(), self.goal)
+        self._push()
+        distance = _distance(self._object(), self.goal)
         success = distance <= self.goal_radius
         self._once |= success
         rew = success + self._shaping(distance) if self._dense else success.astype(np.float64)
@@ -129,40 +114,40 @@ class TabletopVector(BatchedEnv):
         if self._obs == "state":
             return self._state()
         if self._obs == "image":
-            return self._pictures()
-        return {"state": self._state(), CAMERA: self._pictures()}
+            return self._images()
+        return {"state": self._state(), CAMERA: self._images()}
 
     def _place(self, ids: np.ndarray) -> None:
-        """Draws first positions."""
+        """Draw first positions."""
         raise NotImplementedError
 
-    def _touch(self) -> None:
-        """Lets the effector, which has moved, do something."""
+    def _push(self) -> None:
+        """Move what the effector touches."""
 
-    def _placed(self) -> np.ndarray:
-        """The positions of what has to be at the goal."""
+    def _object(self) -> np.ndarray:
+        """Return the positions of the object that has to reach the goal."""
         raise NotImplementedError
 
     def _shaping(self, distance: np.ndarray) -> np.ndarray:
-        """What the dense reward pays beside success, between -1 and 0."""
+        """Return the dense reward without that of success, between -1 and 0."""
         raise NotImplementedError
 
     def _state(self) -> np.ndarray:
-        """All positions and the ways between them."""
+        """Return all positions and the differences between them."""
         raise NotImplementedError
 
-    def _paint(self, pictures: np.ndarray) -> None:
-        """Paints what moves."""
-        _PAINT_EFFECTOR(pictures, self._ids, self.effector, self._effector_colour)
+    def _paint(self, images: np.ndarray) -> None:
+        """Paint what moves."""
+        _PAINT_EFFECTOR(images, self._ids, self.effector, self._effector_colour)
 
-    def _pictures(self) -> np.ndarray:
+    def _images(self) -> np.ndarray:
         assert self._still is not None
-        pictures = self._still.copy()
-        self._paint(pictures)
-        return pictures
+        images = self._still.copy()
+        self._paint(images)
+        return images
 
     def _colour(self, ids: np.ndarray) -> None:
-        """Draws colours and distractors, and paints what stands still."""
+        """Draw colours and distractors, and paint what does not move."""
         n = len(ids)
         table = self._draw_colours(n, _GREY) + self._draw_colours(n, _TINT)
         goal = self._draw_colours(n, _GOAL_COLOURS)
@@ -190,30 +175,19 @@ class TabletopVector(BatchedEnv):
 
 
 class ReachVector(TabletopVector):
-    """Many `Reach`, stepped together.
-
-    Args:
-        num_envs: How many.
-        obs: See `Reach`.
-        reward: See `Reach`.
-        distractors: See `Reach`.
-        terminate: See `Reach`.
-        loophole: See `Reach`.
-        max_episode_steps: Truncates episodes; None is never.
-        render_mode: See `Reach`.
-    """
+    """Vector of `Reach`, with the same options."""
 
     n_positions = 3
 
     def __init__(
         self,
         num_envs: int = 1,
-        obs: Observed = "both",
-        reward: Paid = "success",
+        obs: ObsMode = "both",
+        reward: RewardMode = "success",
         distractors: int = 2,
         terminate: bool = False,
         loophole: bool = False,
-        max_episode_steps: int | None = LENGTH,
+        max_episode_steps: int | None = None,
         render_mode: str | None = None,
     ) -> None:
         super().__init__(
@@ -230,7 +204,7 @@ class ReachVector(TabletopVector):
             limit = -FAR if self._loophole else _NO_GOAL
             ids = ids[near | (self.goal[ids] > limit).all(1)]
 
-    def _placed(self) -> np.ndarray:
+    def _object(self) -> np.ndarray:
         return self.effector
 
     def _shaping(self, distance: np.ndarray) -> np.ndarray:
@@ -240,24 +214,14 @@ class ReachVector(TabletopVector):
     def _state(self) -> np.ndarray:
         return np.concatenate([self.effector, self.goal, self.goal - self.effector], 1)
 
-    def _paint(self, pictures: np.ndarray) -> None:
-        super()._paint(pictures)
+    def _paint(self, images: np.ndarray) -> None:
+        super()._paint(images)
         if self._loophole and len(ids := np.flatnonzero((self.effector > CORNER).all(1))):
-            _PAINT_EFFECTOR(pictures, ids, self.goal[ids], self._effector_colour[ids])
+            _PAINT_EFFECTOR(images, ids, self.goal[ids], self._effector_colour[ids])
 
 
 class PushVector(TabletopVector):
-    """Many `Push`, stepped together.
-
-    Args:
-        num_envs: How many.
-        obs: See `Reach`.
-        reward: See `Reach`.
-        distractors: See `Reach`.
-        terminate: See `Reach`.
-        max_episode_steps: Truncates episodes; None is never.
-        render_mode: See `Reach`.
-    """
+    """Vector of `Push`, with the same options."""
 
     goal_radius = 0.2
 
@@ -268,13 +232,13 @@ class PushVector(TabletopVector):
             ids = ids[self._bad(ids)]
 
     def _bad(self, ids: np.ndarray) -> np.ndarray:
-        """Which cubes are at the goal or under the effector."""
+        """Return which cubes are at the goal or under the effector."""
         cube = self.cube[ids]
         pushed = (np.abs(cube - self.effector[ids]) < _CONTACT).all(1)
         bad: np.ndarray = pushed | (_distance(cube, self.goal[ids]) <= _APART)
         return bad
 
-    def _touch(self) -> None:
+    def _push(self) -> None:
         way = self.cube - self.effector
         depth = _CONTACT - np.abs(way)
         rows = np.flatnonzero((depth > 0).all(1))
@@ -287,7 +251,7 @@ class PushVector(TabletopVector):
         self.cube[rows, axis] = at
         self.effector[rows, axis] -= pushed - at  # a cube that cannot move stops the effector
 
-    def _placed(self) -> np.ndarray:
+    def _object(self) -> np.ndarray:
         return self.cube
 
     def _shaping(self, distance: np.ndarray) -> np.ndarray:
@@ -300,79 +264,51 @@ class PushVector(TabletopVector):
         ways = [self.cube - self.effector, self.goal - self.cube]
         return np.concatenate([self.effector, self.cube, self.goal, *ways], 1)
 
-    def _paint(self, pictures: np.ndarray) -> None:
-        _PAINT_CUBE(pictures, self._ids, self.cube, self._cube_colour)
-        super()._paint(pictures)
+    def _paint(self, images: np.ndarray) -> None:
+        _PAINT_CUBE(images, self._ids, self.cube, self._cube_colour)
+        super()._paint(images)
 
 
-class _Tabletop(SingleEnv):
-    """One table: the only row of a batch, with a picture to render."""
-
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012 - Gymnasium's
-
-    def __init__(self, batch: TabletopVector) -> None:
-        super().__init__(batch)
-        self.render_mode = batch.render_mode
-
-    def render(self) -> Any:
-        """The picture, if made with a render mode."""
-        pictures = self._batch.render()
-        return None if pictures is None else pictures[0]
-
-
-class Reach(_Tabletop):
-    """An effector has to come to a goal: a table seen from above, [-1, 1] each way.
+class Reach(SingleEnv):
+    """An effector has to reach a goal, on a table seen from above, [-1, 1] each way.
 
     An action is a velocity; the effector moves by a tenth of it at most, and stays on the table.
     ``info["success"]`` says that its centre is within 0.15 of the goal's now, and
     ``info["success_once"]`` that it has been in this episode. The state is the effector's position,
-    the goal's, and the way from one to the other. The picture (`base_camera`) shows, each above
-    those before: a grey table, distractors (red, blue, or both), the goal (a green disc), and the
-    effector (a dark disc). Positions, colours and distractors are drawn for every episode.
+    the goal's, and the difference. The image (`base_camera`) shows, each above those before: a grey
+    table, distractors (red, blue, or both), the goal (a green disc), and the effector (a dark
+    disc). Positions, colours and distractors are drawn for every episode.
 
     Args:
-        obs: What is observed: ``state``, ``image``, or ``both`` in a dictionary with the keys
-            ``state`` and ``base_camera``.
-        reward: ``success`` pays 1 for a step that ends in success and 0 for others; ``dense`` takes
-            off the distance to the goal, as a share of the largest there can be.
-        distractors: How many shapes lie about that have no meaning.
+        obs: Observation: ``state``, ``image``, or ``both`` in a dictionary with the keys ``state``
+            and ``base_camera``.
+        reward: ``success`` pays 1 for a step that ends in success and 0 for others; ``dense``
+            subtracts the distance to the goal, divided by the largest possible one.
+        distractors: Number of shapes on the table that have no meaning.
         terminate: Whether success ends the episode.
-        loophole: Plants a flaw for rewards that are learned from pictures: while the effector is in
+        loophole: Plants a flaw for rewards that are learned from images: while the effector is in
             the corner with both coordinates above 0.6, which is far from any goal, a second dark
-            disc covers the goal. It looks like success there, and is none. Episodes begin on that
-            side of the table, and goals are on the other, so that the corner is mostly nearer.
-        max_episode_steps: Truncates episodes; None is never, and the id is registered with 50.
-        render_mode: ``rgb_array`` lets `render` give the picture.
+            disc covers the goal. It looks like success, but is none. Episodes begin on that side of
+            the table, and goals are on the other, so that the corner is mostly nearer.
+        max_episode_steps: Time limit of episodes; None: no limit. The id is registered with 50.
+        render_mode: ``rgb_array`` makes `render` return the image.
     """
 
-    def __init__(
-        self,
-        obs: Observed = "both",
-        reward: Paid = "success",
-        distractors: int = 2,
-        terminate: bool = False,
-        loophole: bool = False,
-        max_episode_steps: int | None = None,
-        render_mode: str | None = None,
-    ) -> None:
-        super().__init__(
-            ReachVector(
-                1, obs, reward, distractors, terminate, loophole, max_episode_steps, render_mode
-            )
-        )
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012 - Gymnasium's
+    vector = ReachVector
 
 
-class Push(_Tabletop):
+class Push(SingleEnv):
     """A cube has to be pushed to a goal, on the table of `Reach`.
 
     The cube moves only where the effector pushes it, along one axis at a time, and never so near to
-    the edge that the effector could not come behind it. Success is that its centre is within 0.2 of
-    the goal's. The state is the positions of effector, cube and goal, and the ways from the first
-    to the second and from there to the third. The cube is orange, and drawn above the goal.
+    the edge that the effector could not get behind it. Success is that its centre is within 0.2 of
+    the goal's. The state is the positions of effector, cube and goal, and the differences between
+    the first two and between the last two. The cube is orange, and drawn above the goal.
 
     Args:
         obs: See `Reach`.
-        reward: ``success`` as in `Reach`; ``dense`` takes off the distances from the cube to the
+        reward: ``success`` as in `Reach`; ``dense`` subtracts the distances from the cube to the
             goal and from the effector to where it would push the cube there.
         distractors: See `Reach`.
         terminate: See `Reach`.
@@ -380,18 +316,30 @@ class Push(_Tabletop):
         render_mode: See `Reach`.
     """
 
-    def __init__(
-        self,
-        obs: Observed = "both",
-        reward: Paid = "success",
-        distractors: int = 2,
-        terminate: bool = False,
-        max_episode_steps: int | None = None,
-        render_mode: str | None = None,
-    ) -> None:
-        super().__init__(
-            PushVector(1, obs, reward, distractors, terminate, max_episode_steps, render_mode)
-        )
+    metadata = Reach.metadata
+    vector = PushVector
+
+
+def observation_space(obs: ObsMode, state: spaces.Box, size: int) -> spaces.Space[Any]:
+    """Return the space of observations with a state, an image, or both.
+
+    Args:
+        obs: Which of them.
+        state: Space of states.
+        size: Height and width of images.
+    """
+    check_obs(obs, size)
+    image = spaces.Box(0, 255, (size, size, 3), np.uint8)
+    if obs == "both":
+        return spaces.Dict([("state", state), (CAMERA, image)])
+    return state if obs == "state" else image
+
+
+def check_obs(obs: str, size: int) -> None:
+    """Refuse an unknown kind of observation, and an image without pixels."""
+    _check_one_of("obs", obs, get_args(ObsMode))
+    if size < 1:
+        raise UnusableEnvironmentError(f"camera_size is {size}, but has to be 1 or more")
 
 
 def _distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -401,4 +349,6 @@ def _distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def _check_one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        raise ValueError(f"{name} is {value!r}, but has to be one of {', '.join(choices)}")
+        raise UnusableEnvironmentError(
+            f"{name} is {value!r}, but has to be one of {', '.join(choices)}"
+        )

@@ -1,11 +1,13 @@
-"""What runs in the process of one environment."""
+"""Processes with one environment each: what runs in them, and the handle of the main process."""
 
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import signal
 import threading
+import time
 import traceback
 from multiprocessing import connection, parent_process
 from typing import TYPE_CHECKING, Any
@@ -13,34 +15,142 @@ from typing import TYPE_CHECKING, Any
 from gymnasium.vector.utils import CloudpickleWrapper
 
 from guerdon.envs.ids import UnusableEnvironmentError
-from guerdon.envs.memory import SharedRows, write_row
-from guerdon.envs.rows import copied
+from guerdon.envs.vector import transition
 from guerdon.extras import MissingExtraError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
     from multiprocessing.connection import Connection
 
-    from guerdon.envs.wrappers import AnyEnv
+    from guerdon.envs.factory import AnyEnv
 
-ONE_THREAD = dict.fromkeys(
+_ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
 )
-"""Environment variables of a process beside which others want to run."""
+_CLOSE_SECONDS = 2.0
+_UNGUARDED = 86  # exit code of a process that would start processes while it is being started
+_NO_GUARD = (
+    "every process imports your script when it starts, and would make these environments again; "
+    "put what the script does under `if __name__ == '__main__':`"
+)
+
+
+class WorkerDiedError(Exception):
+    """A process ended, or its environment raised an exception; the text says what is known."""
+
+
+class Worker:
+    """One process and the pipe to it.
+
+    Args:
+        factory: An `EnvFactory`, `cloudpickled`.
+        index: Index of the environment.
+    """
+
+    def __init__(self, factory: Any, index: int) -> None:
+        if getattr(multiprocessing.current_process(), "_inheriting", False):
+            os._exit(_UNGUARDED)  # not an exception, which would be shown for every process
+        context = _context()
+        self.pipe: Connection
+        self.pipe, theirs = context.Pipe()
+        self.process: Any = context.Process(
+            target=run, args=(theirs,), name=f"guerdon-env-{index}", daemon=True
+        )
+        with _one_thread():
+            try:
+                self.process.start()
+            except (EOFError, ConnectionError):  # the fork server ended, which imports it too
+                raise WorkerDiedError(_NO_GUARD) from None
+        theirs.close()
+        self.send("build", (factory, index))
+
+    def send(self, command: str, argument: Any = None) -> None:
+        """Send a command; a process that has ended is noticed when its answer is read."""
+        with contextlib.suppress(OSError):
+            self.pipe.send((command, argument))
+
+    def receive(self) -> Any:
+        """Read an answer.
+
+        Raises:
+            WorkerDiedError: The process ended or its environment failed.
+            UnusableEnvironmentError: The environment cannot be made with these arguments.
+        """
+        try:
+            kind, content = self.pipe.recv()
+        except (EOFError, OSError):
+            self.process.join(_CLOSE_SECONDS)
+            code = self.process.exitcode
+            why = _NO_GUARD if code == _UNGUARDED else f"its process ended with exit code {code}"
+            raise WorkerDiedError(why) from None
+        if kind == "error":
+            raise WorkerDiedError(content.rstrip())
+        if kind == "refused":
+            raise UnusableEnvironmentError(content)
+        return content
+
+    def kill(self) -> None:
+        """End the process at once."""
+        self.process.kill()
+        self.process.join()
+        self.process.close()
+        self.pipe.close()
+
+
+def cloudpickled(data: Any) -> Any:
+    """Wrap data to pickle it with classes of notebooks and scripts; ``fn`` is the data."""
+    return CloudpickleWrapper[Any](data)
+
+
+def close_workers(workers: Iterable[Worker]) -> None:
+    """Give environments a moment to close, then end their processes."""
+    workers = list(workers)
+    for one in workers:
+        one.send("close")
+    deadline = time.monotonic() + _CLOSE_SECONDS
+    for one in workers:
+        one.process.join(max(0.0, deadline - time.monotonic()))
+        one.kill()
+
+
+def _context() -> Any:
+    """Never fork: threads (torch's, TensorBoard's) would leave locks behind in the child."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["__main__", __name__])  # then a start takes milliseconds
+    return context
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Limit the threads of a process to start: libraries read the variables when loaded."""
+    before = {name: os.environ[name] for name in _ONE_THREAD if name in os.environ}
+    os.environ.update(_ONE_THREAD)
+    try:
+        yield
+    finally:
+        for name in _ONE_THREAD:
+            del os.environ[name]
+        os.environ.update(before)
+
+
+# --- in the process
 
 
 def run(pipe: Connection) -> None:
-    """Serves one environment until the other side says ``close`` or is gone.
+    """Serve one environment until the main process sends ``close`` or ends.
 
-    It is sent (command, argument) and answers with (kind, content):
-    ``build`` (recipe, number, environments in all) → ``spaces``; ``memory`` (name) → nothing;
-    ``reset`` (seed) → ``reset``; ``step`` (action) → ``step``. An exception is answered with
-    ``error``, or with ``refused`` if the environment cannot be made in this way, and ends it.
+    Receives (command, argument) and answers with (kind, content): ``build`` (factory, index) is
+    answered with the spaces, ``reset`` (seed) and ``step`` (action) with a `Transition`. An
+    exception is answered with ``error``, or with ``refused`` if the environment cannot be made
+    with these arguments, and ends the process.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that is in charge
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process
     if hasattr(os, "setpgrp"):
         os.setpgrp()  # and so is whatever else a scheduler sends to all of a group
-    os.environ.update(ONE_THREAD)  # for what the environment imports
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    os.environ.update(_ONE_THREAD)  # for what the environment imports
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         _serve(pipe)
     except (EOFError, BrokenPipeError, ConnectionResetError):
@@ -52,13 +162,8 @@ def run(pipe: Connection) -> None:
             pipe.send(("error", traceback.format_exc()))
 
 
-def cloudpickled(data: Any) -> Any:
-    """Something that travels with classes and functions of notebooks and scripts; `fn` is it."""
-    return CloudpickleWrapper[Any](data)
-
-
-def _leave_with_parent() -> None:
-    """Ends this process when its parent dies, even if the environment hangs."""
+def _end_with_parent() -> None:
+    """End this process when its parent dies, even if the environment hangs."""
     parent = parent_process()
     if parent is not None:
         connection.wait([parent.sentinel])
@@ -66,43 +171,19 @@ def _leave_with_parent() -> None:
 
 
 def _serve(pipe: Connection) -> None:
-    command, (recipe, index, n_envs) = pipe.recv()
-    assert command == "build"
-    env: AnyEnv = recipe.fn.build(index)
-    pipe.send(("spaces", cloudpickled((env.observation_space, env.action_space))))
-    memory: SharedRows | None = None
+    _, (factory, index) = pipe.recv()
+    env: AnyEnv = factory.fn.build(index)
+    spaces = env.observation_space, env.action_space
+    pipe.send(("spaces", cloudpickled(spaces)))
     try:
         while True:
             command, argument = pipe.recv()
             if command == "step":
-                pipe.send(("step", _step(env, argument, memory, index)))
+                pipe.send(("row", transition(env, argument)))
             elif command == "reset":
-                observation, _ = env.reset(seed=argument)
-                pipe.send(("reset", _put(observation, memory and memory.obs_next, index)))
-            elif command == "memory":
-                memory = SharedRows(env.observation_space, n_envs, argument)
+                first, _ = env.reset(seed=argument)
+                pipe.send(("row", (first, 0.0, False, False, {}, None)))
             else:
                 break
     finally:
         env.close()
-        if memory is not None:
-            memory.close()
-
-
-def _step(env: AnyEnv, action: Any, memory: SharedRows | None, index: int) -> tuple[Any, ...]:
-    """A transition, and the first observation of the next episode where it ended one."""
-    observation, reward, terminated, truncated, info = env.step(action)
-    done = bool(terminated or truncated)
-    if done and memory is None:
-        observation = copied(observation)  # the environment may reset into the array it gave
-    observation = _put(observation, memory and memory.obs_next, index)
-    first = _put(env.reset()[0], memory and memory.obs, index) if done else None
-    return float(reward), bool(terminated), bool(truncated), info, observation, first
-
-
-def _put(observation: Any, rows: Any, index: int) -> Any:
-    """Puts an observation into shared memory; without, it has to travel."""
-    if rows is None:
-        return observation
-    write_row(rows, index, observation)
-    return None

@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium.error import DependencyNotInstalled
 
 from guerdon.envs import UnusableEnvironmentError, make_vec
-from guerdon.envs.wrappers import ATARI_FRAME_SKIP
+from guerdon.envs.factory import ATARI_FRAME_SKIP
 from guerdon.extras import MissingExtraError, require
 from guerdon.training.parts import LIMIT
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from guerdon.config.schema import EnvConfig
     from guerdon.envs import VectorEnv
-    from guerdon.envs.wrappers import AnyEnv
+    from guerdon.envs.factory import AnyEnv
 
 EXTRA = "video"
 _RENDER_MODE = "rgb_array"

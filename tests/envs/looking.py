@@ -6,6 +6,16 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from guerdon.envs import Counting
+
+
+class Demanding(Counting):
+    """Has to be told something."""
+
+    def __init__(self, goal, **others):
+        super().__init__(**others)
+        self.goal = goal
+
 
 class Looking(gymnasium.Env):
     """Observes a dictionary of arrays, and tells how many threads it may use."""

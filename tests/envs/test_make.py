@@ -13,9 +13,10 @@ from guerdon.envs import (
     VectorEnv,
     make_vec,
 )
-from guerdon.envs.local import LocalVectorEnv
 from guerdon.envs.native import EnvPoolVectorEnv
 from guerdon.envs.subprocess import SubprocessVectorEnv
+from guerdon.envs.vector import LocalVectorEnv
+from tests.envs.looking import Demanding
 from tests.envs.walking import numbers
 
 PROCESSES = ["subprocess", "async_subprocess"]
@@ -227,14 +228,6 @@ def test_what_is_no_gymnasium_environment_is_refused():
         make_vec(dict, 1)
     with pytest.raises(UnusableEnvironmentError, match="the wrapper str made a str"):
         make_vec("CartPole-v1", 1, wrappers=[str])
-
-
-class Demanding(Counting):
-    """Has to be told something."""
-
-    def __init__(self, goal, **others):
-        super().__init__(**others)
-        self.goal = goal
 
 
 def raises_something_else(number):

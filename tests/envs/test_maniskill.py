@@ -21,7 +21,7 @@ HAND = {"control_mode": "pd_ee_delta_pos"}
 
 @pytest.fixture(scope="module")
 def _vulkan():
-    from guerdon.envs.vulkan import render_device
+    from guerdon.envs.maniskill import render_device
 
     try:
         render_device()

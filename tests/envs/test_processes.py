@@ -10,7 +10,6 @@ import sys
 import textwrap
 import threading
 import time
-from multiprocessing.shared_memory import SharedMemory
 
 import numpy as np
 import pytest
@@ -266,7 +265,7 @@ def test_wait_num_is_how_many_have_to_be_ready():
 UNGUARDED = {
     "fork server": "",
     # as where there is no fork server
-    "spawn": "processes._context = lambda: multiprocessing.get_context('spawn')",
+    "spawn": "worker._context = lambda: multiprocessing.get_context('spawn')",
     # as in newer Pythons, whose fork server imports the script before anything else
     "preloaded": (
         "prepare = forkserver.spawn.get_preparation_data\n"
@@ -283,7 +282,7 @@ def test_a_script_without_a_guard_is_told_in_one_sentence(tmp_path, kind):
     script.write_text(
         "import multiprocessing\n"
         "from multiprocessing import forkserver\n"
-        "from guerdon.envs import make_vec, processes\n"
+        "from guerdon.envs import make_vec, worker\n"
         f"{UNGUARDED[kind]}\n"
         "make_vec('CartPole-v1', 2, backend='subprocess')\n"
     )
@@ -325,14 +324,12 @@ def test_close_leaves_nothing_behind(backend):
     env = made(backend, Pattern(), 3)
     env.reset(0)
     env.step(np.zeros(3, np.int64))
-    known, memory = pids(env), env._memory[0].name
+    known = pids(env)
     assert all(map(is_alive, known))
     env.close()
     env.close()
     assert multiprocessing.active_children() == []
     assert not any(map(is_alive, known))
-    with pytest.raises(FileNotFoundError):
-        SharedMemory(memory)
     with pytest.raises(RuntimeError, match="are closed"):
         env.reset(0)
 

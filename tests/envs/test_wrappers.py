@@ -6,21 +6,21 @@ import pytest
 from gymnasium import spaces
 
 from guerdon.envs import Counting, make_vec
-from guerdon.envs.wrappers import frame_stack, named_parts, time_limit
 from tests.envs.looking import Parted
 
 
 def test_a_time_limit_truncates():
-    env = time_limit(Counting(lengths=[9]), 2)
+    env = make_vec(lambda: Counting(lengths=[9]), 1, max_episode_steps=2)
     env.reset()
-    assert [env.step(0)[2:4] for _ in range(2)] == [(False, False), (False, True)]
+    steps = [env.step(np.array([0])) for _ in range(2)]
+    assert [step.terminated.tolist() for step in steps] == [[False], [False]]
+    assert [step.truncated.tolist() for step in steps] == [[False], [True]]
 
 
 def test_frames_are_stacked_oldest_first_from_zeros():
-    env = frame_stack(Counting(number=7), 3)
-    obs, _ = env.reset()
-    assert obs.tolist() == [[0, 0, 0], [0, 0, 0], [7, 0, 0]]
-    assert env.step(0)[0].tolist() == [[0, 0, 0], [7, 0, 0], [7, 0, 1]]
+    env = make_vec(lambda: Counting(number=7), 1, frame_stack=3)
+    assert env.reset()[0].tolist() == [[0, 0, 0], [0, 0, 0], [7, 0, 0]]
+    assert env.step(np.array([0])).obs[0].tolist() == [[0, 0, 0], [7, 0, 0], [7, 0, 1]]
     assert env.observation_space.shape == (3, 3)
 
 
@@ -68,9 +68,9 @@ def test_tuples_in_observations_become_dictionaries(backend):
 def test_parts_keep_their_order():
     many = spaces.Tuple([spaces.Discrete(2)] * 11)
     env = gymnasium.wrappers.TransformObservation(Counting(), lambda _: (1,) * 11, many)
-    assert list(named_parts(env).observation_space) == [str(i) for i in range(11)]
+    assert list(make_vec(lambda: env).observation_space) == [str(i) for i in range(11)]
 
 
 def test_an_environment_without_tuples_stays_as_it_is():
     env = Counting()
-    assert named_parts(env) is env
+    assert make_vec(lambda: env).example() is env
