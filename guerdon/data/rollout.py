@@ -87,7 +87,7 @@ class Rollout:
             The indices of the rows.
         """
         envs = self._envs if env_ids is None else np.asarray(env_ids)
-        leaves, terminated, truncated, layout = self.schema.check(fields, envs.shape, envs)
+        leaves, terminated, truncated, layout = self.schema.check(fields, envs)
         if layout is not self.schema.layout:
             self._allocate(layout)
         cursors, continues = self.cursors[envs], self._continues[envs]
