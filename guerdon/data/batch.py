@@ -144,7 +144,11 @@ class Batch:
                 else:
                     rows[key] = leaves.rows(value, index)
         except (IndexError, TypeError, ValueError) as error:
-            raise _no_rows(self, index, error) from None
+            error_type = TypeError if isinstance(error, TypeError) else IndexError
+            if kind is Batch:  # whose error begins with the rest of the key
+                rest = str(error).removeprefix("key '")
+                raise error_type(f"key '{key}.{rest}") from None
+            raise error_type(f"key {key!r} is {describe(value)}: {error}") from None
         return from_leaves(rows)
 
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -413,17 +417,6 @@ def _same_node(left: Any, right: Any, key: str) -> None:
     nested = type(left) is Batch, type(right) is Batch
     if nested[0] is not nested[1] or (left is None and right is not None):
         raise TypeError(f"key {key!r} does not fit: {describe(left)} and {describe(right)}")
-
-
-def _no_rows(batch: Batch, index: Any, error: Exception) -> Exception:
-    """Says for which leaf an index failed."""
-    for key, leaf in _leaves(batch):
-        try:
-            leaves.rows(leaf, index)
-        except (IndexError, TypeError, ValueError) as reason:
-            kind = TypeError if isinstance(reason, TypeError) else IndexError
-            return kind(f"key {key!r} is {describe(leaf)}: {reason}")
-    return error
 
 
 def _set_rows(batch: Batch, index: Any, value: Any, prefix: str = "") -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from guerdon.data.files import atomic_file
-from guerdon.data.kernels import VALID
-from guerdon.data.transition_schema import Leaf, make_layout
+from guerdon.data.kernels import PENDING, VALID
+from guerdon.data.transition_schema import Layout, Leaf
 
 if TYPE_CHECKING:
     import torch
@@ -76,7 +76,7 @@ def load_training_state(buffer: ReplayBuffer, state: dict[str, Any]) -> None:
             buffer._finals[path[1:]] = column
         if path[1] != "annotations":
             leaves[path[1:]] = leaf
-    buffer.schema.layout = make_layout(leaves, meta["only_done"])
+    buffer.schema.layout = Layout(leaves, meta["only_done"])
     if buffer._disk:
         describe(buffer, buffer._disk, {**buffer._columns, **buffer._finals}, meta["only_done"])
     for name in BOOKKEEPING:
@@ -124,11 +124,13 @@ def reopen(buffer: ReplayBuffer, storage: DiskStorage) -> None:
         column = storage.array(column_name(path), (rows, *leaf.shape), leaf.dtype)
         (buffer._finals if final else buffer._columns)[path] = column
     stored = {path: leaf for path, leaf in leaves.items() if path[0] != "annotations"}
-    buffer.schema.layout = make_layout(stored, meta["only_done"])
+    buffer.schema.layout = Layout(stored, meta["only_done"])
     # Whoever was killed in the middle of a write left a newest row that is not valid.
     envs = buffer._envs[buffer._written > 0]
     heads = buffer._heads(envs)
     buffer._written[envs[buffer._flags[heads] & VALID == 0]] -= 1
+    if len(stored) < len(leaves):  # rows that were not annotated until then never will be
+        buffer._flags[buffer._flags & PENDING != 0] &= np.uint8(0xFF ^ VALID)
     buffer._final[(buffer._flags & VALID == 0) & (buffer._final > 2 * buffer.n_envs)] = 0
     buffer._refresh()
     buffer.cut()

@@ -15,6 +15,7 @@ TERMINATED = 2  # the episode terminated here
 TRUNCATED = 4  # the episode was truncated here
 LAST = 8  # no row of the same episode follows: it ended, or was cut
 FIRST = 16  # the episode began here
+PENDING = 32  # `annotate` has not been called for the row, but for others
 
 
 @njit(cache=True)
@@ -42,8 +43,8 @@ def reserve(
 
     Returns:
         The plan [3, n]: the rows to write, the rows of that table for the next observations, and
-        whether the transitions begin an episode. And whether all environments write to the same
-        slot, and consecutive rows of the table.
+        the flags of the rows. And whether all environments write to the same slot, and consecutive
+        rows of the table.
     """
     n_envs = written.size
     capacity = flags.size // n_envs
@@ -53,7 +54,13 @@ def reserve(
         env = envs[i]
         row = env * capacity + written[env] % capacity
         before = env * capacity + (written[env] - 1) % capacity
-        plan[2, i] = written[env] == 0 or (flags[before] & LAST) != 0
+        plan[2, i] = VALID
+        if written[env] == 0 or flags[before] & LAST:
+            plan[2, i] |= FIRST
+        if terminated[i]:
+            plan[2, i] |= TERMINATED | LAST
+        if truncated[i]:
+            plan[2, i] |= TRUNCATED | LAST
         count[0] -= flags[row] & VALID
         flags[row] = 0
         if final[row] > 2 * n_envs:
@@ -62,7 +69,7 @@ def reserve(
             final[row] = 0
         plan[0, i] = row
         plan[1, i] = (written[env] & 1) * n_envs + env
-        if (terminated[i] or truncated[i]) and free[0] > 0:  # always, if there is a table
+        if plan[2, i] & LAST and free[0] > 0:  # always, if there is a table
             plan[1, i] = free[free[0]]
             free[0] -= 1
         regular &= row == plan[0, 0] + i * capacity and plan[1, i] == plan[1, 0] + i
@@ -71,34 +78,24 @@ def reserve(
 
 @njit(cache=True)
 def publish(
-    envs: np.ndarray,
-    terminated: np.ndarray,
-    truncated: np.ndarray,
+    plan: np.ndarray,
     written: np.ndarray,
     flags: np.ndarray,
     final: np.ndarray,
     count: np.ndarray,
-    plan: np.ndarray,
     keep_next: bool,
 ) -> None:
     """Make rows valid whose columns are written. For the arguments see `reserve`."""
     capacity = flags.size // written.size
-    for i in range(envs.size):
-        env, row = envs[i], plan[0, i]
-        before = env * capacity + (written[env] - 1) % capacity
-        flag = VALID
-        if plan[2, i]:
-            flag |= FIRST
-        else:
-            final[before] = 0  # its next observation is this row's
-        if terminated[i]:
-            flag |= TERMINATED | LAST
-        if truncated[i]:
-            flag |= TRUNCATED | LAST
+    for i in range(plan.shape[1]):
+        row = plan[0, i]
+        env = row // capacity
+        if not plan[2, i] & FIRST:  # the next observation of the row before is this row's
+            final[env * capacity + (written[env] - 1) % capacity] = 0
         if keep_next:
             final[row] = plan[1, i] + 1
         written[env] += 1
-        flags[row] = flag
+        flags[row] = plan[2, i]
         count[0] += 1
 
 

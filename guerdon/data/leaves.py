@@ -54,34 +54,31 @@ def from_sequence(values: Sequence[Any], key: str) -> Array:
     if kinds <= _NUMBERS:
         return np.asarray(values)  # the common case
     if any(issubclass(kind, torch.Tensor) for kind in kinds):
-        if not all(isinstance(value, torch.Tensor) for value in values):
-            raise TypeError(_mix(values, lambda value: isinstance(value, torch.Tensor), key))
+        if not all(issubclass(kind, torch.Tensor) for kind in kinds):
+            raise TypeError(_mix(values, key))
         return join(torch.stack, values, key)
     if kinds in ({str}, {bytes}):  # NumPy's own strings would lose NUL characters at their ends
         return np.array(values, dtype=object)
     if any(hasattr(kind, "keys") for kind in kinds):
-        raise TypeError(_mix(values, lambda value: hasattr(value, "keys"), key))
+        raise TypeError(_mix(values, key))
     try:
         array = np.asarray(values)
     except ValueError:
-        odd = next((value for value in values if _shape(value) != _shape(values[0])), values[0])
         raise ValueError(
-            f"key {key!r} is a list of unequal shapes ({describe(values[0])} and {describe(odd)}): "
+            f"key {key!r} is a list of unequal shapes ({_sides(values)}): "
             "pad them, or store them under separate keys"
         ) from None
     return from_ndarray(array)
 
 
-def _mix(values: Sequence[Any], special: Callable[[Any], bool], key: str) -> str:
-    odd = next(value for value in values if special(value) is not special(values[0]))
-    return f"key {key!r} is a list that mixes {describe(values[0])} and {describe(odd)}"
+def _mix(values: Sequence[Any], key: str) -> str:
+    firsts = {type(value): describe(value) for value in reversed(values)}
+    return f"key {key!r} is a list that mixes {' and '.join(reversed(firsts.values()))}"
 
 
-def _shape(value: Any) -> Any:
-    try:
-        return np.shape(value)
-    except ValueError:
-        return None  # itself ragged
+def _sides(values: Sequence[Any]) -> str:
+    """Describe the first of the values that differ, for error messages."""
+    return " and ".join(list(dict.fromkeys(map(describe, values)))[:4])
 
 
 def join(function: Callable[..., Any], leaves: Sequence[Any], key: str, axis: int = 0) -> Array:
@@ -95,18 +92,7 @@ def join(function: Callable[..., Any], leaves: Sequence[Any], key: str, axis: in
     try:
         return function(leaves, axis)  # type: ignore[no-any-return]
     except (ValueError, RuntimeError, IndexError) as error:
-        odd = next((leaf for leaf in leaves if not _joins(function, (first, leaf), axis)), first)
-        raise ValueError(
-            f"key {key!r} does not fit along axis {axis}: {describe(first)} and {describe(odd)}"
-        ) from error
-
-
-def _joins(function: Callable[..., Any], pair: tuple[Any, Any], axis: int) -> bool:
-    try:
-        function(pair, axis)
-    except (ValueError, RuntimeError, IndexError):
-        return False
-    return True
+        raise ValueError(f"key {key!r} does not fit along axis {axis}: {_sides(leaves)}") from error
 
 
 def stack_values(values: Sequence[Any], key: str, axis: int, stack: bool) -> Array:

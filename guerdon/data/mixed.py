@@ -194,27 +194,14 @@ class MixedReplay:
             if isinstance(buffer, PrioritizedReplayBuffer):
                 buffer.set_beta(beta)
 
-    def training_state(self) -> dict[str, Any]:
-        """Return everything needed to resume: the state of each buffer, and the generator."""
-        meta: dict[str, Any] = {"generator": self._generator.bit_generator.state, "buffers": {}}
-        arrays: dict[tuple[str, ...], Any] = {}
-        for name, buffer in self.buffers.items():
-            state = buffer.training_state()
-            meta["buffers"][name] = state["meta"]
-            arrays |= {(name, *path): array for path, array in state["arrays"].items()}
-        return {"meta": meta, "arrays": arrays}
+    def episode_last(self, _index: Any) -> np.ndarray:
+        """Raise an error: indices of several buffers are not those of one ring."""
+        raise TypeError(
+            f"hindsight relabelling (her) needs one ReplayBuffer, not a {type(self).__name__}: "
+            "use it without sqil"
+        )
 
-    def load_training_state(self, state: dict[str, Any]) -> None:
-        """Take over what `training_state` gave, into buffers of the same names and options."""
-        saved = state["meta"]["buffers"]
-        self._check_names(saved, "the saved state")
-        for name in self.names:
-            if name not in saved:
-                raise KeyError(f"the saved state has no buffer {name!r}")
-        for name, meta in saved.items():
-            arrays = {k[1:]: v for k, v in state["arrays"].items() if k[0] == name}
-            self.buffers[name].load_training_state({"meta": meta, "arrays": arrays})
-        self._generator.bit_generator.state = state["meta"]["generator"]
+    episode_first = episode_last
 
     # --- shares
 

@@ -10,10 +10,10 @@ import numpy as np
 from guerdon.data import buffer_files, kernels
 from guerdon.data.batch import Batch, from_leaves, layout
 from guerdon.data.files import read_arrays, write_arrays
-from guerdon.data.kernels import FIRST, LAST, TERMINATED, TRUNCATED, VALID
+from guerdon.data.kernels import FIRST, LAST, PENDING, TERMINATED, TRUNCATED, VALID
 from guerdon.data.leaves import describe, to_numpy
 from guerdon.data.storage import DiskStorage, Storage, make_storage
-from guerdon.data.transition_schema import FIELDS, Layout, Leaf, Schema, fill_value, last_frames
+from guerdon.data.transition_schema import FIELDS, Layout, Leaf, Schema, fill_value
 from guerdon.data.tree import Path, flatten, unflatten
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class ReplayBuffer:
         self._disk = self._storage if isinstance(self._storage, DiskStorage) else None
         if self._disk:
             buffer_files.check_folder(self, self._disk)
-        self.schema = Schema(self._storage.convert, keep_next=not ignore_obs_next)
+        self.schema = Schema(self._storage.convert, not ignore_obs_next, save_only_last_obs)
         self._envs = np.arange(n_envs)
         self._columns: dict[Path, Any] = {}
         self._finals: dict[Path, Any] = {}
@@ -148,35 +148,31 @@ class ReplayBuffer:
             if not isinstance(batch, Batch | Mapping):
                 raise TypeError(f"add() takes a Batch or a dictionary, not {describe(batch)}")
             fields = {**dict(batch.items()), **fields}
-        single = env_ids is None and self.n_envs == 1
-        if self.save_only_last_obs:
-            fields = last_frames(fields, 0 if single else 1)
-        return self._add(fields, self._checked_envs(env_ids), single)
-
-    def _add(self, fields: Mapping[str, Any], envs: np.ndarray, single: bool) -> np.ndarray:
+        envs = self._checked_envs(env_ids)
         if not len(envs):
             raise ValueError("env_ids names no environment: there is nothing to add")
-        lead = () if single else envs.shape
-        leaves, terminated, truncated, layout = self.schema.check(fields, lead, envs)
+        single = env_ids is None and self.n_envs == 1
+        leaves, terminated, truncated, layout = self.schema.check(fields, envs, single)
         if layout is not self.schema.layout:
             self._make_columns(layout)
         self._make_room(envs)
-        ends = terminated, truncated
         book = self._written, self._flags, self._final, self._count
-        plan, regular = kernels.reserve(envs, *ends, *book, self._free)
+        plan, regular = kernels.reserve(envs, terminated, truncated, *book, self._free)
         rows: np.ndarray = plan[0]
         if regular:  # slices are faster
-            first, target = int(rows[0]), int(plan[1, 0])
-            at: Any = first if single else slice(first, None, self.capacity)
-            to: Any = target if single else slice(target, target + self.n_envs)
+            target = int(plan[1, 0])
+            at: Any = slice(int(rows[0]), None, self.capacity)
+            to: Any = slice(target, target + self.n_envs)
         else:
             at, to = self._storage.index(rows), self._storage.index(plan[1])
         for path, table in self._finals.items():
             table[to] = leaves[path]
         for path, column in self._columns.items():
             column[at] = leaves.get(path, 0)  # annotations come later
+        if len(self._columns) + len(self._finals) > len(layout.leaves):
+            plan[2] |= PENDING
         self._before_publishing(rows)
-        kernels.publish(envs, *ends, *book, plan, not self.ignore_obs_next)
+        kernels.publish(plan, *book, not self.ignore_obs_next)
         return rows
 
     def _before_publishing(self, rows: np.ndarray) -> None:
@@ -294,9 +290,12 @@ class ReplayBuffer:
             target = self._checked_envs([env % self.n_envs])
             batch = other.read(rows, [*names, "obs_next"], stack_num=1)
             annotations = batch.pop("annotations", None)
+            if self.save_only_last_obs:  # then `add` takes stacks
+                frames = Batch(obs=batch.obs, obs_next=batch.obs_next)
+                batch.update(frames.apply(lambda leaf: leaf[:, None]))
             continues = np.append(other._walk(rows, 1)[1, :-1] == rows[1:], False)
             for i in range(len(rows)):
-                at = self._add(dict(batch[i : i + 1].items()), target, single=False)
+                at = self.add(batch[i : i + 1], target)
                 if annotations is not None:
                     self.annotate(at, annotations[i : i + 1])
                 if not continues[i]:
@@ -319,11 +318,13 @@ class ReplayBuffer:
             if path not in self._columns:
                 leaf = Leaf(tuple(values.shape[rows.ndim :]), values.dtype)
                 columns = {**self._columns, path: self._new_column(path, leaf, self.size)}
+                self._flags[self._flags & VALID != 0] |= PENDING
                 if self._disk:
                     arrays, only_done = {**columns, **self._finals}, self.schema.layout.only_done
                     buffer_files.describe(self, self._disk, arrays, only_done)
                 self._columns = columns
             self._columns[path][at] = values[self._storage.convert(there)]
+        self._flags[rows[there]] &= np.uint8(0xFF ^ PENDING)
 
     # --- indices
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from guerdon.data.batch import Batch
 from guerdon.data.leaves import to_numpy
@@ -15,6 +14,8 @@ from guerdon.data.tree import Path, flatten, unflatten
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    import torch
 
 
 class Rollout:
@@ -46,17 +47,16 @@ class Rollout:
         self._envs = np.arange(n_envs)
         self._in_step = True  # whether all environments have filled the same number of rows
         self._continues = np.zeros(n_envs, bool)  # whether the next row continues an episode
+        # Arrays are [history + n_steps, n_envs, ...]: the rows of the iteration before come first.
         self._columns: dict[Path, Any] = {}
         self._flags = {
-            name: np.zeros((max(n_steps, 1), n_envs), bool)
+            name: np.zeros((history + max(n_steps, 1), n_envs), bool)
             for name in ("terminated", "truncated", "first", "mask")
         }
-        self._past: dict[Path, Any] = {}  # [history, n_envs, ...]
-        self._past_mask = np.zeros((history, n_envs), bool)
 
     def __len__(self) -> int:
         """The number of transitions."""
-        return int(np.count_nonzero(self._flags["mask"]))
+        return int(np.count_nonzero(self._flags["mask"][self.history :]))
 
     @property
     def written(self) -> np.ndarray:
@@ -66,7 +66,7 @@ class Rollout:
     @property
     def n_steps(self) -> int:
         """Rows of each environment that fit without growing."""
-        return len(self._flags["mask"])
+        return len(self._flags["mask"]) - self.history
 
     # --- writing
 
@@ -87,14 +87,15 @@ class Rollout:
             The indices of the rows.
         """
         envs = self._envs if env_ids is None else np.asarray(env_ids)
-        leaves, terminated, truncated, layout = self.schema.check(fields, envs.shape, envs)
+        leaves, terminated, truncated, layout = self.schema.check(fields, envs)
         if layout is not self.schema.layout:
             self._allocate(layout)
         cursors, continues = self.cursors[envs], self._continues[envs]
         self._in_step &= env_ids is None
         if (cursors[0] if self._in_step else cursors.max()) >= self.n_steps:
             self._grow()
-        place: Any = int(cursors[0]) if self._in_step else (cursors, envs)
+        time = self.history + cursors
+        place: Any = int(time[0]) if self._in_step else (time, envs)
         at: Any = place if self._in_step else tuple(map(self._storage.index, place))
         for path, column in self._columns.items():
             column[at] = leaves.get(path, 0)  # annotations come later
@@ -113,18 +114,20 @@ class Rollout:
         """Make columns for what is new in a layout, and expect that layout from now on."""
         for path, leaf in layout.leaves.items():
             if path not in self.schema.layout.leaves:
-                shape = (self.n_steps, self.n_envs, *leaf.shape)
-                self._columns[path] = self._storage.array(".".join(path), shape, leaf.dtype)
+                self._allocate_column(path, leaf.shape, leaf.dtype)
                 if path[0] == "info":
                     self._columns[path][...] = fill_value(leaf.dtype)
         self.schema.layout = layout
 
+    def _allocate_column(self, path: Path, shape: tuple[int, ...], dtype: Any) -> None:
+        shape = (self.history + self.n_steps, self.n_envs, *shape)
+        self._columns[path] = self._storage.array(".".join(path), shape, dtype)
+
     def _grow(self) -> None:
-        rows, grow = 2 * self.n_steps, self._storage.grow
+        rows, grow = self.history + 2 * self.n_steps, self._storage.grow
         self._columns = {path: grow("", column, rows) for path, column in self._columns.items()}
-        self._flags = {
-            name: np.concatenate([flag, np.zeros_like(flag)]) for name, flag in self._flags.items()
-        }
+        more = np.zeros((self.n_steps, self.n_envs), bool)
+        self._flags = {name: np.concatenate([flag, more]) for name, flag in self._flags.items()}
 
     def cut(self, env_ids: np.ndarray | None = None) -> None:
         """End running episodes here; the next rows of these environments begin new ones."""
@@ -133,7 +136,7 @@ class Rollout:
     def discard(self, index: np.ndarray) -> None:
         """Mark rows as no transitions."""
         for name in ("mask", "first"):
-            self._flags[name].reshape(-1)[index] = False
+            _by_row(self._flags[name][self.history :])[index] = False
 
     def annotate(self, rows: np.ndarray, annotations: Mapping[str, Any]) -> None:
         """Store columns beside transitions that are there already.
@@ -146,45 +149,37 @@ class Rollout:
         for path, value in flatten(annotations, ("annotations",)):
             values = self._storage.convert(value)
             if path not in self._columns:
-                shape = (self.n_steps, self.n_envs, *values.shape[rows.ndim :])
-                self._columns[path] = self._storage.array(".".join(path), shape, values.dtype)
-            _by_row(self._columns[path])[self._storage.index(rows)] = values
+                self._allocate_column(path, tuple(values.shape[rows.ndim :]), values.dtype)
+            _by_row(self._columns[path][self.history :])[self._storage.index(rows)] = values
 
     def reset(self) -> None:
         """Start the next iteration; `before` still reads the newest rows of running episodes."""
-        if self.history and self.cursors.any():
-            self._keep_past()
+        if self.history:
+            self._keep_newest()
         self.cursors[:] = 0
         self._in_step = True
         for flag in self._flags.values():
-            flag[:] = False
+            flag[self.history :] = False
 
-    def _keep_past(self) -> None:
-        columns, mask, start = self._with_past(self.field_names())
-        newest = self.history + self.cursors - 1
-        at = newest - np.arange(self.history - 1, -1, -1)[:, None]
-        there = mask[at, self._envs] & (at >= start[newest, self._envs])
-        self._past_mask = there & self._continues
-        index, envs = self._storage.index(at), self._storage.index(self._envs)
-        self._past = {path: column[index, envs] for path, column in columns.items()}
+    def _keep_newest(self) -> None:
+        """Move the newest rows to the front."""
+        at = self.cursors + np.arange(self.history)[:, None]
+        running = (at >= self._episode_starts()[at[-1], self._envs]) & self._continues
+        index = tuple(map(self._storage.index, (at, self._envs)))
+        for column in self._columns.values():
+            column[: self.history] = column[index]
+        for flag in self._flags.values():
+            flag[: self.history] = flag[at, self._envs]
+        self._flags["mask"][: self.history] &= running
+
+    def _episode_starts(self) -> np.ndarray:
+        """Return at which row of the arrays the episode of each row starts."""
+        begins = self._flags["first"].copy()
+        begins[0] = True
+        begins[1:] |= ~self._flags["mask"][:-1]
+        return np.maximum.accumulate(np.where(begins, np.arange(len(begins))[:, None], 0), axis=0)
 
     # --- reading
-
-    def _with_past(self, fields: Sequence[str]) -> tuple[dict[Path, Any], np.ndarray, np.ndarray]:
-        """Return leaves [history + T, n_envs, ...], the mask, and where rows' episodes start."""
-        length = int(self.cursors.max())
-        columns = {}
-        for path, column in self._leaves(fields).items():
-            past = self._past.get(path)
-            if past is None:  # there were no such rows
-                past = column[self._storage.index(np.zeros(self.history, int))]
-            columns[path] = _concatenate(past, column[:length])
-        mask = np.concatenate([self._past_mask, self._flags["mask"][:length]])
-        begins = np.ones(mask.shape, bool)
-        begins[1:] = ~mask[:-1]
-        begins[self.history :] |= self._flags["first"][:length]
-        start = np.where(begins, np.arange(len(mask))[:, None], 0)
-        return columns, mask, np.maximum.accumulate(start, axis=0)
 
     def before(self, rows: np.ndarray, mask: Any, history: int, fields: Sequence[str]) -> Batch:
         """Read the rows before some, within the episode: [..., history, ...], oldest first.
@@ -200,15 +195,14 @@ class Rollout:
         """
         if history > self.history:
             raise ValueError(f"history is {history}, but this rollout keeps {self.history} rows")
-        columns, known, start = self._with_past(fields)
         time, env = np.divmod(rows, self.n_envs)
-        time = time + self.history
-        at, envs = time[..., None] - np.arange(history, 0, -1), env[..., None]
-        there = (at >= start[time, env][..., None]) & known[at, envs]
+        time = (time + self.history)[..., None]
+        at, envs = time - np.arange(history, 0, -1), env[..., None]
+        there = (at >= self._episode_starts()[time, envs]) & self._flags["mask"][at, envs]
         if mask is not None:
             there &= to_numpy(mask)[..., None]
-        index, envs = self._storage.index(at), self._storage.index(envs)
-        batch = unflatten({path: column[index, envs] for path, column in columns.items()})
+        index = tuple(map(self._storage.index, (at, envs)))
+        batch = unflatten({path: column[index] for path, column in self._leaves(fields).items()})
         return batch.replace(mask=self._storage.convert(there))
 
     def rollout(
@@ -229,13 +223,14 @@ class Rollout:
         length = int(self.cursors.max())
         if not length:
             raise ValueError("the rollout is empty: collect before reading it")
-        new = slice(0 if since is None else int(since.min()), length)
+        start = 0 if since is None else int(since.min())
+        new = slice(self.history + start, self.history + length)
         names = self.field_names() if fields is None else fields
         batch = unflatten({path: leaf[new] for path, leaf in self._leaves(names).items()})
         for name in names:
             if name not in batch:
                 batch[name] = Batch()
-        rows = np.arange(new.start * self.n_envs, length * self.n_envs).reshape(-1, self.n_envs)
+        rows = np.arange(start * self.n_envs, length * self.n_envs).reshape(-1, self.n_envs)
         mask, first = self._flags["mask"][new].copy(), self._flags["first"][new].copy()
         if since is not None:
             mask &= rows // self.n_envs >= since
@@ -251,7 +246,7 @@ class Rollout:
         return list(dict.fromkeys([*FIELDS, *(path[0] for path in self._columns)]))
 
     def _leaves(self, fields: Sequence[str]) -> dict[Path, Any]:
-        """Return the columns of some fields."""
+        """Return the arrays [history + n_steps, n_envs, ...] of some fields."""
         found: dict[Path, Any] = {}
         for name in fields:
             if name in ENDS:
@@ -273,7 +268,7 @@ class Rollout:
 
     def newest_rows(self, env_id: int, number: int) -> np.ndarray:
         """Return the newest transitions of an environment in this iteration, up to so many."""
-        times = np.flatnonzero(self._flags["mask"][:, env_id])
+        times = np.flatnonzero(self._flags["mask"][self.history :, env_id])
         return times[max(len(times) - number, 0) :] * self.n_envs + env_id
 
     def __getitem__(self, index: Any) -> Batch:
@@ -293,9 +288,3 @@ class Rollout:
 
 def _by_row(column: Any) -> Any:
     return column.reshape(-1, *column.shape[2:])
-
-
-def _concatenate(first: Any, second: Any) -> Any:
-    if isinstance(first, np.ndarray):
-        return np.concatenate([first, second])
-    return torch.cat([first, second])

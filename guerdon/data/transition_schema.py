@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +10,7 @@ import torch
 
 from guerdon.data.batch import Batch
 from guerdon.data.leaves import Array, describe, to_numpy
-from guerdon.data.tree import Path, flatten, unflatten
+from guerdon.data.tree import Path, unflatten
 
 FIELDS = ("obs", "act", "rew", "terminated", "truncated", "done", "obs_next", "info", "policy")
 """The usual fields, in the order in which they are read."""
@@ -19,7 +19,9 @@ RESERVED = ("mask", "first", "cut", "weight", "source", "before", "annotations")
 """Names that reading adds to a batch."""
 ENDS = ("terminated", "truncated", "done")
 _BOOL = np.dtype(bool)
-_TRUE, _FALSE = np.array([True]), np.array([False])
+_NODES = (Batch, Mapping)
+_ARRAYS: Any = (np.ndarray, torch.Tensor, np.generic)
+_NUMBERS = frozenset({int, float, bool})
 
 
 class Leaf(NamedTuple):
@@ -27,11 +29,6 @@ class Leaf(NamedTuple):
 
     shape: tuple[int, ...]
     dtype: Any
-
-    @property
-    def scalar(self) -> Any:
-        """Type of NumPy scalars of this dtype."""
-        return getattr(self.dtype, "type", None)
 
 
 class Layout(NamedTuple):
@@ -41,20 +38,6 @@ class Layout(NamedTuple):
     """By path, without the ends."""
     only_done: bool
     """Whether ends were only ever given as ``done``."""
-    keys: set[str]
-    """Names of the fields."""
-    groups: dict[Path, set[str]]
-    """Keys of the nested fields."""
-
-
-def make_layout(leaves: dict[Path, Leaf], only_done: bool) -> Layout:
-    """Make the layout of these leaves."""
-    groups: dict[Path, set[str]] = {}
-    for path in leaves:
-        for depth in range(1, len(path)):
-            groups.setdefault(path[:depth], set()).add(path[depth])
-    keys = {path[0] for path in leaves} | {"terminated", "truncated"}
-    return Layout(leaves, only_done, keys, groups)
 
 
 class Schema:
@@ -63,178 +46,144 @@ class Schema:
     Args:
         convert: Turns a value into an array of the storage.
         keep_next: Whether ``obs_next`` is stored.
+        last_frame: Whether only the last frame of stacked observations is stored.
     """
 
-    def __init__(self, convert: Callable[[Any], Array], keep_next: bool = True) -> None:
-        self.layout = Layout({}, False, set(), {})
+    def __init__(
+        self, convert: Callable[[Any], Array], keep_next: bool = True, last_frame: bool = False
+    ) -> None:
+        self.layout = Layout({}, True)
         """The expected fields; set this to what `check` returned when there are columns for it."""
         self._convert = convert
         self._keep_next = keep_next
+        self._last_frame = last_frame
 
     def check(
-        self, fields: Mapping[str, Any], lead: tuple[int, ...], envs: np.ndarray
+        self, fields: Mapping[str, Any], envs: np.ndarray, single: bool = False
     ) -> tuple[dict[Path, Any], np.ndarray, np.ndarray, Layout]:
         """Check a transition of each environment; an error names the field that is wrong.
 
         Args:
-            fields: The transitions.
-            lead: The leading shape: ``(n,)``, or ``()`` for a single row.
-            envs: The environments, for error messages.
+            fields: The transitions; what is None counts as not given.
+            envs: The environments.
+            single: Whether the fields have no environment axis.
 
         Returns:
             The values by path, ``terminated``, ``truncated``, and the layout that has these fields:
             `layout` itself if nothing is new.
         """
+        rows, lead = len(envs), envs.shape
+        given: dict[Path, Any] = {}
+        _flatten(fields, single, (), given)
+        terminated, truncated, only_done = _ends(given, rows, single)
+        if self._last_frame or not self._keep_next:
+            given = self._stored(given)
         layout = self.layout
-        expected = layout.leaves
-        if not self._matches(fields):
-            fields, layout = self._extended(fields, lead)
-            expected = layout.leaves
-        leaves = {}
-        for path, leaf in expected.items():
-            value = fields[path[0]] if len(path) == 1 else _dig(fields, path)
-            if type(value) is np.ndarray:
-                good = value.dtype is leaf.dtype and value.shape == lead + leaf.shape
-            else:
-                good = not (lead or leaf.shape) and type(value) is leaf.scalar
-            leaves[path] = value if good else self._fit(path, leaf, value, lead)
-        terminated = _end(fields["terminated"], "terminated", lead)
-        truncated = _end(fields["truncated"], "truncated", lead)
-        _check_rewards(leaves["rew",], fields["rew"], envs)
-        return leaves, terminated, truncated, layout
+        if given.keys() != layout.leaves.keys() or (layout.only_done and not only_done):
+            layout = self._extended(given, rows, single, only_done)
+        rewards = given["rew",]
+        for path, (shape, dtype) in layout.leaves.items():
+            value = given[path]
+            # The first comparisons are cheap, and enough in nearly every step.
+            plain = type(value) is np.ndarray and value.dtype is dtype
+            if not (plain and value.shape == lead + shape):
+                given[path] = self._fit(path, layout.leaves[path], value, rows, single)
+        _check_rewards(given["rew",], rewards, envs)
+        return given, terminated, truncated, layout
 
-    def _matches(self, fields: Mapping[str, Any]) -> bool:
-        """Whether the keys are the expected ones, as in nearly every step."""
-        _, only_done, keys, groups = self.layout
-        if fields.keys() != keys or only_done:
-            return False
-        if fields["terminated"] is None or fields["truncated"] is None:
-            return False
-        return not groups or all(_keys(_dig(fields, path)) == ks for path, ks in groups.items())
+    def _stored(self, given: dict[Path, Any]) -> dict[Path, Any]:
+        """Return the leaves without what is not stored."""
+        stored = {}
+        for path, value in given.items():
+            if path[0] == "obs" or (path[0] == "obs_next" and self._keep_next):
+                array = value if isinstance(value, Array) else np.asarray(value)
+                stored[path] = array[:, -1] if self._last_frame else value
+            elif path[0] != "obs_next":
+                stored[path] = value
+        return stored
 
-    def _extended(
-        self, fields: Mapping[str, Any], lead: tuple[int, ...]
-    ) -> tuple[dict[str, Any], Layout]:
-        """Return the fields with all expected keys, and the layout with the keys that are new."""
-        known, only_done, *_ = self.layout
-        both = fields.get("terminated") is not None or fields.get("truncated") is not None
-        only_done = (only_done or not known) and not both
-        fields = self._normalized(fields)
+    def _extended(self, given: dict[Path, Any], rows: int, single: bool, only_done: bool) -> Layout:
+        """Return the layout with the leaves that are new, and fill the leaves that are missing.
+
+        After the first transition, only those of ``info`` may change.
+        """
+        known = self.layout.leaves
         if known:
-            fields, leaves = self._with_info(fields, lead)
+            _same_keys(given.keys(), known.keys())
         else:
-            leaves = self._first_leaves(fields, lead)
+            self._check_first(given)
+        leaves = dict(known)
+        for path, value in given.items():
+            if path not in leaves:
+                leaves[path] = self._new_leaf(path, value, rows, single)
+        if len(leaves) > len(known):
+            unflatten(dict.fromkeys(leaves))  # an error if a leaf would lie below another
+        for path in known.keys() - given.keys():
+            leaf = known[path]
+            full: Any = torch.full if isinstance(leaf.dtype, torch.dtype) else np.full
+            empty = full((rows, *leaf.shape), fill_value(leaf.dtype), dtype=leaf.dtype)
+            given[path] = self._convert(empty)
+        if not known and self._keep_next:  # the next observation is an observation
+            leaves |= {("obs_next", *p[1:]): leaf for p, leaf in leaves.items() if p[0] == "obs"}
+        only_done = only_done and self.layout.only_done
         if len(leaves) == len(known) and only_done == self.layout.only_done:
-            return fields, self.layout
-        return fields, make_layout(leaves, only_done)
+            return self.layout
+        return Layout(leaves, only_done)
 
-    def _normalized(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Add both kinds of ends, join lists of dictionaries, drop what is not stored."""
-        fields = {
-            key: _joined(value)
-            for key, value in fields.items()
-            if value is not None or key not in ("info", "policy")
-        }
-        if not self._keep_next:
-            fields.pop("obs_next", None)
-        for key in ("info", "policy"):
-            if key in fields and key not in self.layout.keys and not _keys(fields[key]):
-                fields.pop(key)
-        return _with_ends(fields)
-
-    def _first_leaves(self, fields: dict[str, Any], lead: tuple[int, ...]) -> dict[Path, Leaf]:
-        """Return the leaves of a first transition."""
-        reserved = [key for key in RESERVED if key in fields]
+    def _check_first(self, given: dict[Path, Any]) -> None:
+        """Check the names of a first transition."""
+        names = {path[0] for path in given}
+        reserved = [key for key in RESERVED if key in names]
         if reserved:
             raise ValueError(f"{reserved[0]!r} is a name that samples use: rename that field")
-        missing = [key for key in REQUIRED if key not in fields]
-        if self._keep_next and "obs_next" not in fields:
-            missing.append("obs_next")
+        required = (*REQUIRED, "obs_next") if self._keep_next else REQUIRED
+        missing = [key for key in required if key not in names]
         if missing:
             hint = (
-                " (or make the buffer with ignore_obs_next=True)" if "obs_next" in missing else ""
+                " (or make the buffer with ignore_obs_next=True)" if missing == ["obs_next"] else ""
             )
-            raise ValueError(f"add() needs {missing[0]!r}{hint}; it was given {_names(fields)}")
-        found = {
-            path: self._new_leaf(path, value, lead)
-            for path, value in flatten(fields)
-            if path[0] not in ENDS and not isinstance(value, Batch | Mapping)
-        }
-        if self._keep_next:  # the next observation is an observation
-            given = {path[1:] for path in found if path[0] == "obs_next"}
-            wanted = {path[1:]: leaf for path, leaf in found.items() if path[0] == "obs"}
-            _same_keys(
-                {".".join(path) for path in given}, {".".join(path) for path in wanted}, "obs_next."
-            )
-            found |= {("obs_next", *path): leaf for path, leaf in wanted.items()}
-        return found
+            raise ValueError(f"add() needs {missing[0]!r}{hint}; it was given {_names(given)}")
+        if self._keep_next:
+            after = {path for path in given if path[0] == "obs_next"}
+            _same_keys(after, {("obs_next", *path[1:]) for path in given if path[0] == "obs"})
 
-    def _new_leaf(self, path: Path, value: Any, lead: tuple[int, ...]) -> Leaf:
+    def _new_leaf(self, path: Path, value: Any, rows: int, single: bool) -> Leaf:
         array = self._array(path, value)
         shape = tuple(array.shape)
-        if shape[: len(lead)] != lead:
+        if shape[:1] != (rows,):
             raise ValueError(
                 f"{'.'.join(path)!r} has shape {shape}, but with a row an environment it starts "
-                f"with {lead[0]}"
+                f"with {rows}"
             )
         dtype = array.dtype
         if path == ("rew",):
             numpy = isinstance(dtype, np.dtype)
             if numpy and dtype.kind not in "biuf":
-                raise TypeError(f"'rew' is {dtype}, but rewards are numbers: {describe(value)}")
+                raise TypeError(
+                    f"'rew' is {dtype}, but rewards are numbers: {_describe(value, single)}"
+                )
             if not (dtype.char in "fd" if numpy else dtype.is_floating_point):
                 dtype = self._convert(0.0).dtype
-        return Leaf(shape[len(lead) :], dtype)
+        return Leaf(shape[1:], dtype)
 
-    def _with_info(
-        self, fields: dict[str, Any], lead: tuple[int, ...]
-    ) -> tuple[dict[str, Any], dict[Path, Leaf]]:
-        """Compare the keys; only those of ``info`` may change, and missing ones are filled."""
-        known, _, keys, groups = self.layout
-        _same_keys(set(fields) - {"info"}, keys - {"info"}, "")
-        for path, inner in groups.items():
-            if path[0] != "info":
-                _same_keys(_keys(_dig(fields, path)), inner, ".".join(path) + ".")
-        if "info" not in fields and "info" not in keys:
-            return fields, known
-        given = {
-            ("info", *path): value
-            for path, value in flatten(Batch(fields.get("info", {})))
-            if not isinstance(value, Batch)
-        }
-        expected = dict(known)
-        for path, value in given.items():
-            if path not in expected:
-                expected[path] = self._new_leaf(path, value, lead)
-        for path, leaf in known.items():
-            if path[0] == "info" and path not in given:
-                full: Any = torch.full if isinstance(leaf.dtype, torch.dtype) else np.full
-                empty = full(lead + leaf.shape, fill_value(leaf.dtype), dtype=leaf.dtype)
-                given[path] = self._convert(empty)
-        info = unflatten({path[1:]: value for path, value in given.items()})
-        return {**fields, "info": info}, expected
-
-    def _fit(self, path: Path, leaf: Leaf, value: Any, lead: tuple[int, ...]) -> Any:
-        """Return the value as an array or scalar of the right shape and dtype."""
-        if not lead and not leaf.shape and isinstance(leaf.dtype, np.dtype):
-            scalar = _scalar(value, leaf.dtype)
-            if scalar is not None:
-                return scalar
-        array, shape, name = self._array(path, value), lead + leaf.shape, ".".join(path)
+    def _fit(self, path: Path, leaf: Leaf, value: Any, rows: int, single: bool) -> Any:
+        """Return the value as an array of the right shape and dtype."""
+        array, shape, name = self._array(path, value), (rows, *leaf.shape), ".".join(path)
         if tuple(array.shape) != shape:
             raise ValueError(
-                f"{name!r} has shape {tuple(array.shape)}, but the buffer expects {shape}: "
-                f"got {describe(value)}"
+                f"{name!r} has shape {tuple(array.shape[single:])}, but the buffer expects "
+                f"{shape[single:]}: got {_describe(value, single)}"
             )
         if array.dtype == leaf.dtype:
             return array
         # Python numbers and lists have no dtype of their own; arrays do, and have to keep it.
-        loose = path == ("rew",) or not isinstance(value, Array) or value.ndim == 0
+        loose = path == ("rew",) or not isinstance(value, Array) or (single and not leaf.shape)
         fitting = _cast(array, leaf.dtype) if loose else None
         if fitting is None:
             raise TypeError(
                 f"{name!r} is {array.dtype}, but the buffer holds {leaf.dtype}, as the first add "
-                f"decided, and {describe(value)} does not fit: convert it, or make a new buffer"
+                f"decided, and {_describe(value, single)} does not fit: convert it, or make a new "
+                "buffer"
             )
         return fitting
 
@@ -245,19 +194,6 @@ class Schema:
             raise ValueError(f"{'.'.join(path)!r} is no array: {error}") from error
 
 
-def last_frames(fields: Mapping[str, Any], axis: int) -> dict[str, Any]:
-    """Return the fields with only the last frame of stacked observations."""
-    last = (slice(None),) * axis + (-1,)
-
-    def cut(value: Any) -> Any:
-        if isinstance(value, Mapping | Batch):
-            return {key: cut(leaf) for key, leaf in value.items()}
-        return (value if isinstance(value, Array) else np.asarray(value))[last]
-
-    names = [key for key in ("obs", "obs_next") if key in fields]
-    return {**fields, **{key: cut(fields[key]) for key in names}}
-
-
 def fill_value(dtype: Any) -> Any:
     """Return the value of rows that were added without this key of ``info``."""
     if isinstance(dtype, torch.dtype):
@@ -265,62 +201,79 @@ def fill_value(dtype: Any) -> Any:
     return {"O": None, "f": float("nan")}.get(dtype.kind, 0)
 
 
-def _dig(fields: Any, path: Path) -> Any:
-    for key in path:
-        fields = fields[key]
-    return fields
+def _flatten(fields: Any, single: bool, prefix: Path, found: dict[Path, Any]) -> None:
+    """Find all leaves; those of a single row get an environment axis."""
+    for key, value in fields.items():
+        path: Path = (key,)
+        if prefix:
+            path = prefix + path
+        if isinstance(value, _ARRAYS):
+            found[path] = value[None] if single else value
+        elif single and type(value) in _NUMBERS:
+            found[path] = np.array([value])
+        elif isinstance(value, _NODES):
+            _flatten(value, single, path, found)
+        elif isinstance(value, list | tuple) and value and isinstance(value[0], _NODES):
+            _flatten(Batch(value), single, path, found)  # as vector environments may give it
+        elif value is not None or prefix:
+            found[path] = [value] if single else value
 
 
-def _names(keys: Any) -> str:
-    return ", ".join(repr(key) for key in sorted(keys)) or "nothing"
+def _describe(value: Any, single: bool) -> str:
+    return describe(value[0] if single else value)
 
 
-def _keys(fields: Any) -> set[str]:
-    return set(fields.keys()) if isinstance(fields, Mapping | Batch) else set()
+def _names(paths: Iterable[Path]) -> str:
+    return ", ".join(repr(".".join(path)) for path in sorted(paths)) or "nothing"
 
 
-def _same_keys(given: set[str], keys: set[str], prefix: str) -> None:
-    missing, extra = sorted(keys - given), sorted(given - keys)
+def _same_keys(given: Set[Path], known: Set[Path]) -> None:
+    """Raise an error unless all paths outside of ``info`` are the same."""
+    missing, extra = (
+        sorted(path for path in paths if path[0] != "info")
+        for paths in (known - given, given - known)
+    )
     if missing:
         raise ValueError(
-            f"add() lacks {prefix + missing[0]!r}: the buffer holds {_names(keys)}, "
+            f"add() lacks {'.'.join(missing[0])!r}: the buffer holds {_names(known)}, "
             f"and was given {_names(given)}"
         )
     if extra:
         raise ValueError(
-            f"add() was given {prefix + extra[0]!r}, which the first add did not have: "
-            f"the buffer holds {_names(keys)}"
+            f"add() was given {'.'.join(extra[0])!r}, which the first add did not have: "
+            f"the buffer holds {_names(known)}"
         )
 
 
-def _with_ends(fields: dict[str, Any]) -> dict[str, Any]:
-    """Add ``terminated`` and ``truncated``, from whichever of the three ends were given."""
-    given = {key: _as_bool(fields[key]) for key in ENDS if fields.get(key) is not None}
-    if "done" in given and len({end.shape for end in given.values()}) > 1:
-        shapes = " and ".join(f"{key!r} {end.shape}" for key, end in given.items())
-        raise ValueError(f"the ends have different shapes: {shapes}")
-    if "terminated" not in given and "done" not in given:
-        raise ValueError(f"add() needs 'done' or 'terminated'; it was given {_names(fields)}")
-    done = given.get("done", np.False_)
-    terminated = given.get("terminated", done & ~given.get("truncated", np.False_))
-    truncated = given.get("truncated", done & ~terminated)
-    if "done" in given and ((terminated | truncated) != done).any():
+def _ends(given: dict[Path, Any], rows: int, single: bool) -> tuple[np.ndarray, np.ndarray, bool]:
+    """Take the ends out: ``terminated``, ``truncated``, and whether only ``done`` was given."""
+    terminated = _end(given, "terminated", rows, single)
+    truncated = _end(given, "truncated", rows, single)
+    done = _end(given, "done", rows, single)
+    if done is None and terminated is not None and truncated is not None:
+        return terminated, truncated, False  # as in nearly every step
+    if done is None and terminated is None:
+        raise ValueError(f"add() needs 'done' or 'terminated'; it was given {_names(given)}")
+    only_done = terminated is None and truncated is None
+    if terminated is None:
+        terminated = done if truncated is None else done & ~truncated
+    if truncated is None:
+        truncated = np.zeros(rows, bool) if done is None else done & ~terminated
+    if done is not None and ((terminated | truncated) != done).any():
         raise ValueError("'done' is not 'terminated' or 'truncated': leave it out")
-    ends = {"terminated": terminated, "truncated": truncated}
-    return {**{key: value for key, value in fields.items() if key != "done"}, **ends}
+    return terminated, truncated, only_done
 
 
-def _end(value: Any, name: str, lead: tuple[int, ...]) -> np.ndarray:
-    if not lead and type(value) in (bool, np.bool_):
-        return _TRUE if value else _FALSE
-    end = value if type(value) is np.ndarray and value.dtype is _BOOL else _as_bool(value)
-    if end.shape != lead:
-        raise ValueError(f"{name!r} has shape {end.shape}, but the buffer expects {lead}")
-    return end if lead else end.reshape(-1)
-
-
-def _as_bool(value: Any) -> np.ndarray:
-    return np.asarray(to_numpy(value)).astype(bool)
+def _end(given: dict[Path, Any], name: str, rows: int, single: bool) -> Any:
+    value = given.pop((name,), None)
+    if value is None:
+        return None
+    end = value if type(value) is np.ndarray else np.asarray(to_numpy(value))
+    if end.shape != (rows,):
+        raise ValueError(
+            f"{name!r} has shape {end.shape[single:]}, but the buffer expects {(rows,)[single:]}"
+        )
+    return end if end.dtype is _BOOL else end.astype(bool)
 
 
 def _check_rewards(rew: Any, given: Any, envs: np.ndarray) -> None:
@@ -328,31 +281,11 @@ def _check_rewards(rew: Any, given: Any, envs: np.ndarray) -> None:
         if isinstance(given, torch.Tensor) and given.is_cuda:
             return  # would wait for the device at every step; a run checks its losses instead
         rew = np.asarray(to_numpy(given))
-    if type(rew) is np.ndarray and rew.ndim == 1:
-        total = rew.dot(rew)  # NaN if any is, and the cheapest sum there is
-        if total == total:
-            return
-    bad = rew != rew  # NaN alone
-    if np.count_nonzero(bad) if type(bad) is np.ndarray else bad:
-        env = envs[np.flatnonzero(bad)[0] * len(envs) // np.size(bad)]
+    flat = rew if rew.ndim == 1 else rew.ravel()
+    total = flat.dot(flat)  # NaN if any is, and the cheapest sum there is
+    if total != total:
+        env = envs[np.flatnonzero(flat != flat)[0] * len(envs) // flat.size]
         raise ValueError(f"'rew' is NaN in environment {env}: nothing was added")
-
-
-def _joined(value: Any) -> Any:
-    """Stack a list of dictionaries, as vector environments may give it."""
-    rows = isinstance(value, list | tuple) and len(value) > 0
-    return Batch(value) if rows and all(isinstance(v, Mapping | Batch) for v in value) else value
-
-
-def _scalar(value: Any, dtype: np.dtype[Any]) -> Any:
-    """Return a Python number as a scalar of the dtype, or None where `_cast` has to decide."""
-    kind = type(value)
-    if (kind is int and dtype.kind in "iuf") or (kind is float and dtype.kind == "f"):
-        try:
-            return dtype.type(value)
-        except OverflowError:
-            pass
-    return None
 
 
 def _cast(array: Any, dtype: Any) -> Any:

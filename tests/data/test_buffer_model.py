@@ -417,6 +417,9 @@ class DiskMachine(BufferMachine):
                 self.since = None
                 if len(rows) >= self.slots:
                     rows[-self.slots].dropped = True  # what it had overwritten is gone
+            if self.noted:  # a row without annotation is dropped
+                for row in rows:
+                    row.dropped |= not row.note
 
 
 class TorchMachine(BufferMachine):

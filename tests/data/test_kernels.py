@@ -123,8 +123,8 @@ class Book:
     def add(self, envs, terminated, truncated):
         self.reserve(envs, terminated, truncated)
         book = self.written, self.flags, self.final, self.count
-        kernels.publish(self.envs, *self.ends, *book, self.plan, True)
-        return tuple(self.plan.tolist())
+        kernels.publish(self.plan, *book, True)
+        return *self.plan[:2].tolist(), (self.plan[2] & FIRST != 0).tolist()
 
 
 def test_a_ring_is_filled_and_overwritten():

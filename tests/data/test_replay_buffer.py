@@ -662,6 +662,19 @@ def test_an_episode_that_is_put_in_whole_joins_no_other():
     assert buffer[:].obs_next[:, 0].tolist() == [1, 2, 6, 7, 8]
 
 
+def test_rows_that_were_not_annotated_are_dropped_when_files_are_opened_again(tmp_path):
+    options = {"size": 6, "storage": f"disk:{tmp_path}"}
+    buffer = ReplayBuffer(**options)
+    for i in range(4):
+        rows = buffer.add(obs=i, act=i, rew=0.0, done=False, obs_next=i + 1)
+        if i in (1, 2):
+            buffer.annotate(rows, {"score": np.array([float(i)])})
+    assert buffer[:].act.tolist() == [0, 1, 2, 3]
+    again = ReplayBuffer(**options)  # as after the process was killed
+    assert again[:].act.tolist() == [1, 2]
+    assert again[:].annotations.score.tolist() == [1.0, 2.0]
+
+
 def test_annotations_are_kept_beside_transitions():
     buffer = ReplayBuffer(6, n_envs=2)
     for i in range(3):

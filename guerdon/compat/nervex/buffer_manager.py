@@ -194,26 +194,43 @@ class BufferManager(MixedReplay):
         return name, self[name], self._ledgers[name]
 
     def training_state(self) -> dict[str, Any]:
-        """See `MixedReplay`; with use, age and statistics."""
-        state = super().training_state()
-        state["meta"]["ledgers"] = {}
+        """Return everything needed to resume: buffers, generator, use, age and statistics."""
+        meta: dict[str, Any] = {
+            "generator": self._generator.bit_generator.state,
+            "buffers": {},
+            "ledgers": {},
+        }
+        arrays: dict[tuple[str, ...], Any] = {}
         for name, ledger in self._ledgers.items():
-            state["arrays"][name, "ledger", "use"] = ledger.use.copy()
-            state["arrays"][name, "ledger", "version"] = ledger.version.copy()
-            counts = {"counts": dict(ledger.counts), "last": dict(ledger.last)}
-            state["meta"]["ledgers"][name] = counts
-        return state
+            state = self.buffers[name].training_state()
+            meta["buffers"][name] = state["meta"]
+            arrays |= {(name, *path): array for path, array in state["arrays"].items()}
+            arrays[name, "ledger", "use"] = ledger.use.copy()
+            arrays[name, "ledger", "version"] = ledger.version.copy()
+            meta["ledgers"][name] = {"counts": dict(ledger.counts), "last": dict(ledger.last)}
+        return {"meta": meta, "arrays": arrays}
 
     def load_training_state(self, state: dict[str, Any]) -> None:
-        """See `MixedReplay`; rates start anew, since clocks differ."""
-        buffers = {path: a for path, a in state["arrays"].items() if path[1] != "ledger"}
-        super().load_training_state({"meta": state["meta"], "arrays": buffers})
+        """Resume from `training_state`; rates start anew, since clocks differ."""
+        saved = state["meta"]["buffers"]
+        self._check_names(saved, "the saved state")
+        missing = [name for name in self.names if name not in saved]
+        if missing:
+            raise KeyError(f"the saved state has no buffer {missing[0]!r}")
+        for name, buffer in self.buffers.items():
+            arrays = {
+                path[1:]: array
+                for path, array in state["arrays"].items()
+                if path[0] == name and path[1] != "ledger"
+            }
+            buffer.load_training_state({"meta": saved[name], "arrays": arrays})
         for name, ledger in self._ledgers.items():
             meta = state["meta"]["ledgers"][name]
             ledger.use = state["arrays"][name, "ledger", "use"].copy()
             ledger.version = state["arrays"][name, "ledger", "version"].copy()
             ledger.counts, ledger.last = dict(meta["counts"]), dict(meta["last"])
             ledger.forget_rate()
+        self._generator.bit_generator.state = state["meta"]["generator"]
 
 
 def _items_from_settings(
