@@ -78,6 +78,10 @@ CANDIDATES: dict[str, dict[str, tuple[str, ...]]] = {
         "updates2": ("learn.updates_per_collect=2",),
         "updates8": (_OFTEN,),
         "updates8_rate5e-4": (_OFTEN, "policy.learning_rate=5e-4"),
+        "updates8_batch128": (_OFTEN, "learn.batch_size=128"),
+        "updates8_batch128_rate5e-4": (
+            _OFTEN, "learn.batch_size=128", "policy.learning_rate=5e-4",
+        ),
         "updates4_batch128": ("learn.updates_per_collect=4", "learn.batch_size=128"),
         "updates4_soft": (
             "learn.updates_per_collect=4", "policy.tau=0.005", "learn.batch_size=128",
@@ -242,13 +246,13 @@ def main() -> None:
     if not options.report:
         if options.choose:
             tasks = [("guerdon", task, seed) for task in candidate_tasks() for seed in range(3)]
-            tasks = [task for task in tasks if task[1].policy in options.policies.split(",")]
         else:
             libraries = options.libraries.split(",")
             tasks = [
                 (name, task, seed) for name in libraries for task in TABLE for seed in range(5)
             ]
-        run_missing(tasks, options.jobs)
+        chosen = options.policies.split(",")
+        run_missing([task for task in tasks if task[1].policy in chosen], options.jobs)
     write_page()
 
 
