@@ -11,15 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from guerdon.reward.base import Metrics, Setting, register_reward_model
-from guerdon.reward.inputs import TransitionInput
-from guerdon.reward.novelty import (
-    CLIP,
-    Features,
-    NoveltyConfig,
-    NoveltyNetwork,
-    NoveltyReward,
-    layers,
-)
+from guerdon.reward.inputs import TransitionInput, layers
+from guerdon.reward.novelty import CLIP, NoveltyConfig, NoveltyNetwork, NoveltyReward, embed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,9 +47,9 @@ class InverseModel(nn.Module):
                 f"icm and ngu predict actions that are Discrete or Box, but these are {space}: use "
                 "rnd, which does not read actions"
             )
-        self.features = Features(setting, "obs", hidden, size)
+        self.features = embed(setting, "obs", hidden, size)
         self.action = TransitionInput(setting, ["act"], clip=CLIP)
-        self.head = layers(2 * size, hidden, self.action.size)
+        self.head = layers(2 * size, hidden, self.action.size, "relu")
         self.start = int(space.start) if isinstance(space, spaces.Discrete) else None
 
     def forward(self, obs: Any) -> Tensor:
@@ -94,7 +87,7 @@ class Dynamics(NoveltyNetwork):
         self.beta, self.eta = config.beta, config.eta
         size = config.feature_size
         self.inverse = InverseModel(setting, config.hidden, size)
-        self.predictor = layers(size + self.inverse.action.size, config.hidden, size)
+        self.predictor = layers(size + self.inverse.action.size, config.hidden, size, "relu")
 
     def forward(self, rows: Any) -> Tensor:
         """Half the squared errors [...] of the predicted features, times eta."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from guerdon.reward.inputs import tensors
 from guerdon.reward.neighbors import nearest
 from guerdon.reward.novelty import NoveltyConfig, NoveltyNetwork, NoveltyReward
 from guerdon.reward.rnd import Distillation
+from guerdon.reward.scaling import RunningMoments
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -86,37 +87,6 @@ class NGUNetwork(NoveltyNetwork):
         self.inverse.update(rows)
 
 
-@dataclass
-class RunningMoments:
-    """Mean and standard deviation of the newest numbers of a stream."""
-
-    count: int = 0
-    mean: float = 0.0
-    variance: float = 0.0
-
-    def collect(self, values: np.ndarray, window: int) -> None:
-        """Take numbers.
-
-        Args:
-            values: The numbers; those that are not finite are left out.
-            window: About how many numbers count; the weight of older ones decays.
-        """
-        values = values[np.isfinite(values)]
-        if not len(values):
-            return
-        self.count = min(self.count + len(values), max(window, len(values)))
-        share = len(values) / self.count
-        delta = float(values.mean(dtype=np.float64)) - self.mean
-        variance = float(values.var(dtype=np.float64))
-        self.variance = (1 - share) * (self.variance + share * delta**2) + share * variance
-        self.mean += share * delta
-
-    @property
-    def std(self) -> float:
-        """The standard deviation; never 0."""
-        return max(math.sqrt(self.variance), 1e-6 * abs(self.mean), 1e-12)
-
-
 @register_reward_model("ngu")
 class NGU(NoveltyReward, EpisodeRewardModel):
     """A bonus for steps that are new in their episode, times how new they are in all episodes.
@@ -169,7 +139,7 @@ class NGU(NoveltyReward, EpisodeRewardModel):
         known = self.distances
         if not known.count:
             known = RunningMoments()
-            known.collect(distances, WINDOW)
+            known.update(distances[np.isfinite(distances)], WINDOW)
         novelty = episodic_novelty(distances, known.mean, self.config)
         return {"novelty": novelty, "distances": distances}, memory
 
@@ -178,13 +148,16 @@ class NGU(NoveltyReward, EpisodeRewardModel):
     def bonus(self, error: Tensor, batch: Batch, scale: float = 1.0) -> Tensor:
         """See `NoveltyReward`: the novelty in the episode, times that in all episodes."""
         novelty: Tensor = tensors(batch.novelty, error.device)
-        lifelong = 1 + (error - self.errors.mean) / self.errors.std
+        moments = self.errors
+        std = max(math.sqrt(moments.variance), 1e-6 * abs(moments.mean), 1e-12)
+        lifelong = 1 + (error - moments.mean) / std
         return novelty * (lifelong.clamp(1.0, self.config.max_lifelong) * scale)
 
     def update_statistics(self, error: Tensor, batch: Batch) -> None:
         """See `NoveltyReward`."""
-        self.distances.collect(batch.distances, WINDOW * self.config.neighbors)
-        self.errors.collect(error.numpy(force=True), WINDOW)
+        distances = batch.distances[np.isfinite(batch.distances)]
+        self.distances.update(distances, WINDOW * self.config.neighbors)
+        self.errors.update(error.numpy(force=True), WINDOW)
 
     # --- state
 

@@ -11,9 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from guerdon.data.batch import Batch
-from guerdon.nn.encoders import MLP
-from guerdon.nn.init import linear
-from guerdon.reward.inputs import TransitionInput, tensors
+from guerdon.reward.inputs import TransitionNetwork, tensors
 from guerdon.reward.scaling import ReturnScaler
 from guerdon.reward.trained import TrainedConfig, TrainedReward
 
@@ -55,32 +53,10 @@ class NoveltyConfig(TrainedConfig):
         return 1.0
 
 
-def layers(n_in: int, hidden: Sequence[int], n_out: int) -> nn.Sequential:
-    """Hidden layers, and a linear one."""
-    body = MLP(n_in, hidden, "relu")
-    return nn.Sequential(body, linear(body.size, n_out, 1.0))
-
-
-class Features(nn.Module):
-    """Embeds a field of transitions.
-
-    Args:
-        setting: Has the spaces.
-        part: The field.
-        hidden: Sizes of the hidden layers.
-        size: Number of features.
-    """
-
-    def __init__(self, setting: Setting, part: str, hidden: Sequence[int], size: int) -> None:
-        super().__init__()
-        # A frozen, randomly initialised network cannot adapt to the scale of its input.
-        self.input = TransitionInput(setting, [part], clip=CLIP, images=True)
-        self.layers = layers(self.input.size, hidden, size)
-
-    def forward(self, rows: Any) -> Tensor:
-        """Features [..., size] of transitions."""
-        features: Tensor = self.layers(self.input(rows))
-        return features
+def embed(setting: Setting, part: str, hidden: Sequence[int], size: int) -> TransitionNetwork:
+    """Make a network that embeds a field of transitions."""
+    # A frozen, randomly initialised network cannot adapt to the scale of its input.
+    return TransitionNetwork(setting, [part], hidden, size, "relu", clip=CLIP, images=True)
 
 
 class NoveltyNetwork(nn.Module):

@@ -14,11 +14,9 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 from torch.distributions import MultivariateNormal
 
-from guerdon.nn.encoders import MLP
-from guerdon.nn.init import linear
 from guerdon.reward.base import Metrics, Setting, register_reward_model
-from guerdon.reward.inputs import TransitionInput, tensors
-from guerdon.reward.trained import ImitationConfig, ImitationReward
+from guerdon.reward.inputs import TransitionInput, layers, tensors
+from guerdon.reward.trained import ImitationConfig, PretrainedReward
 
 if TYPE_CHECKING:
     from guerdon.data.batch import Batch
@@ -118,8 +116,7 @@ class DiscreteActions(nn.Module):
     def __init__(self, space: spaces.Discrete, size: int, hidden: list[int]) -> None:
         super().__init__()
         self.start = int(space.start)
-        body = MLP(size, hidden)
-        self.layers = nn.Sequential(body, linear(body.size, int(space.n), 0.01))
+        self.layers = layers(size, hidden, int(space.n), gain=0.01)
 
     def forward(self, state: Tensor, act: Tensor) -> Tensor:
         """Log-probabilities [...]."""
@@ -167,7 +164,7 @@ class Densities(nn.Module):
 
 
 @register_reward_model("pdeil")
-class PDEIL(ImitationReward):
+class PDEIL(PretrainedReward):
     """Probability-density-estimation imitation learning.
 
     The reward is ``e(s) e(a|s) / (alpha e(s) + (1 - alpha) p(s))`` with the densities ``e`` of the
@@ -179,7 +176,6 @@ class PDEIL(ImitationReward):
     Config = PDEILConfig
     fields = ("obs", "act")
     collects = ("obs",)
-    can_pretrain = True
     requires = frozenset({"demonstrations", "vectors"})
     network: Densities
 
@@ -208,13 +204,9 @@ class PDEIL(ImitationReward):
         if isinstance(network.actions, ContinuousActions):
             network.actions.fit(state, expert["act"])
 
-    def pretrain(self) -> Metrics | None:
-        """Train the classifier of discrete actions, unless that was done before."""
-        if self.fitted:
-            return None
-        if self.demonstrations is None:
-            self.load_expert_data()
-        return self.fit(self.config.update_per_collect) if self.optimizer else None
+    def fit(self, steps: int) -> Metrics:
+        """Train the classifier of discrete actions, if there is one."""
+        return super().fit(steps) if self.optimizer else {}
 
     def train(self) -> Metrics | None:
         """Estimate the density of the policy's states, if there is enough new data."""

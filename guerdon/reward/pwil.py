@@ -70,11 +70,6 @@ class PWIL(EpisodeRewardModel):
         self.atoms = np.zeros((0, self._input.size))
         self._mean, self._std = np.zeros(self._input.size), np.ones(self._input.size)
 
-    @classmethod
-    def requirements(cls, config: Any) -> frozenset[str]:
-        """See `RewardModel`."""
-        return cls.requires - ({"horizon"} if config.horizon else set())
-
     @property
     def fitted(self) -> bool:
         """See `RewardModel`."""

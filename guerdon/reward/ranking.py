@@ -19,7 +19,7 @@ from guerdon import ops
 from guerdon.data.batch import Batch
 from guerdon.nn.critics import EnsembleMLP
 from guerdon.reward.inputs import TransitionInput, take_rows
-from guerdon.reward.trained import TrainedConfig, TrainedReward
+from guerdon.reward.trained import Inputs, TrainedConfig, TrainedReward
 
 if TYPE_CHECKING:
     from guerdon.reward.base import Metrics, Setting
@@ -38,7 +38,7 @@ class RankingConfig(TrainedConfig):
 
     batch_size: int = Field(default=64, ge=1)
     """Pairs of segments in a gradient step; 16 to 128."""
-    inputs: list[Literal["obs", "act", "obs_next"]] = Field(default=["obs", "act"], min_length=1)
+    inputs: Inputs = Field(default=["obs", "act"])
     """Inputs of the networks."""
     members: int = Field(default=3, ge=1)
     """Number of networks, whose mean is the reward; 3 to 7."""

@@ -13,11 +13,9 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from guerdon.nn.encoders import MLP
-from guerdon.nn.init import linear
 from guerdon.reward.base import Metrics, Setting, register_reward_model
-from guerdon.reward.inputs import TransitionInput
-from guerdon.reward.trained import ImitationConfig, ImitationReward, draw_rows
+from guerdon.reward.inputs import TransitionNetwork
+from guerdon.reward.trained import ImitationConfig, PretrainedReward, draw_rows
 
 if TYPE_CHECKING:
     from guerdon.data.batch import Batch
@@ -48,21 +46,6 @@ class REDConfig(ImitationConfig):
     """Has no effect: none of the policy's transitions are kept."""
 
 
-class Embedding(nn.Module):
-    """Embeds (obs, act)."""
-
-    def __init__(self, setting: Setting, config: REDConfig) -> None:
-        super().__init__()
-        self.input = TransitionInput(setting, ["obs", "act"])
-        body = MLP(self.input.size, config.hidden)
-        self.layers = nn.Sequential(body, linear(body.size, config.embedding_size, 1.0))
-
-    def forward(self, rows: Any) -> Tensor:
-        """Embeddings [..., size] of transitions."""
-        embedded: Tensor = self.layers(self.input(rows))
-        return embedded
-
-
 class ExpertDistillation(nn.Module):
     """A predictor of a frozen, randomly initialised target network.
 
@@ -73,8 +56,9 @@ class ExpertDistillation(nn.Module):
 
     def __init__(self, setting: Setting, config: REDConfig) -> None:
         super().__init__()
-        self.target = Embedding(setting, config).requires_grad_(False)
-        self.predictor = Embedding(setting, config)
+        args = setting, ["obs", "act"], config.hidden, config.embedding_size
+        self.target = TransitionNetwork(*args).requires_grad_(False)
+        self.predictor = TransitionNetwork(*args)
         self.register_buffer("sigma", torch.tensor(config.sigma or 1.0))
         self.sigma: Tensor
 
@@ -89,10 +73,8 @@ class ExpertDistillation(nn.Module):
 
 
 @register_reward_model("red")
-class RED(ImitationReward):
+class RED(PretrainedReward):
     """Random expert distillation.
-
-    It is trained once, by `pretrain` or else by the first `train`, on demonstrations alone.
 
     Attributes:
         held_out: Demonstrated transitions that it is not trained on: the fields, as tensors.
@@ -100,7 +82,6 @@ class RED(ImitationReward):
 
     Config = REDConfig
     fields = ("obs", "act")
-    can_pretrain = True
     network: ExpertDistillation
     held_out: dict[str, Any]
 
@@ -117,16 +98,9 @@ class RED(ImitationReward):
         self.expert = self.tensors(rows[draw_rows(fitted, size, self.generator)])
         self.held_out = self.tensors(rows[draw_rows(held_out, size, self.generator)])
 
-    def pretrain(self) -> Metrics | None:
-        """Fit the predictor, unless that was done before."""
-        if self.fitted:
-            return None
-        metrics = self.fit(self.config.update_per_collect)
-        return metrics | self._calibrate()
-
-    def train(self) -> Metrics | None:
-        """See `pretrain`."""
-        return self.pretrain()
+    def fit(self, steps: int) -> Metrics:
+        """Fit the predictor, and set sigma."""
+        return super().fit(steps) | self._calibrate()
 
     def step(self) -> Metrics:
         """Take one step of the predictor."""

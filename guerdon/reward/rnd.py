@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor
 
 from guerdon.reward.base import Metrics, Setting, register_reward_model
-from guerdon.reward.novelty import Features, NoveltyConfig, NoveltyNetwork, NoveltyReward
+from guerdon.reward.novelty import NoveltyConfig, NoveltyNetwork, NoveltyReward, embed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,8 +38,8 @@ class Distillation(NoveltyNetwork):
                 "rnd and ngu need a hidden layer, since a linear network is too easy to predict: "
                 "give 'hidden_size' one number or more"
             )
-        self.target = Features(setting, "obs_next", hidden, size).requires_grad_(False)
-        self.predictor = Features(setting, "obs_next", [*hidden, hidden[-1]], size)
+        self.target = embed(setting, "obs_next", hidden, size).requires_grad_(False)
+        self.predictor = embed(setting, "obs_next", [*hidden, hidden[-1]], size)
         self.predictor.input.normalizers = self.target.input.normalizers  # one set of statistics
 
     def forward(self, rows: Any) -> Tensor:

