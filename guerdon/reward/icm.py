@@ -68,11 +68,6 @@ class InverseModel(nn.Module):
         accuracy = (predicted.argmax(-1) == label).float().mean()
         return loss, {"inverse_loss": loss.detach(), "accuracy": accuracy}
 
-    def update(self, rows: dict[str, Any]) -> None:
-        """Update the statistics of inputs with transitions [N, ...]."""
-        self.features.input.update(rows)
-        self.action.update(rows)
-
 
 class Dynamics(NoveltyNetwork):
     """An inverse model, and a forward model of its features.
@@ -106,10 +101,6 @@ class Dynamics(NoveltyNetwork):
         inverse, metrics = self.inverse.loss(before, after, rows["act"])
         loss = (1 - self.beta) * inverse + self.beta * forward
         return loss, {"forward_loss": forward.detach(), **metrics}
-
-    def update(self, rows: dict[str, Any]) -> None:
-        """See `NoveltyNetwork`."""
-        self.inverse.update(rows)
 
 
 @register_reward_model("icm")

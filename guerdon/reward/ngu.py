@@ -82,10 +82,6 @@ class NGUNetwork(NoveltyNetwork):
         lifelong = self.lifelong(rows).mean()
         return inverse + lifelong, {"lifelong_loss": lifelong.detach(), **metrics}
 
-    def update(self, rows: dict[str, Any]) -> None:
-        """See `NoveltyNetwork`."""
-        self.inverse.update(rows)
-
 
 @register_reward_model("ngu")
 class NGU(NoveltyReward, EpisodeRewardModel):

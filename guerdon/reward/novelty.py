@@ -10,14 +10,14 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from guerdon.data.batch import Batch
-from guerdon.reward.inputs import TransitionNetwork, tensors
+from guerdon.reward.inputs import TransitionInput, TransitionNetwork, tensors
 from guerdon.reward.scaling import ReturnScaler
 from guerdon.reward.trained import TrainedConfig, TrainedReward
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from guerdon.data.batch import Batch
     from guerdon.reward.base import Metrics, Setting
 
 CLIP = 5.0
@@ -29,8 +29,7 @@ class NoveltyConfig(TrainedConfig):
 
     update_proportion: float = Field(default=1.0, gt=0, le=1)
     """Share of the new transitions to train on, in minibatches of `batch_size`; 0.25 to 1. The
-    smaller, the longer novelty lasts. (The paper of RND takes a quarter of them in each of four
-    passes, which is as much as all of them in one.)"""
+    smaller, the longer novelty lasts."""
     update_per_collect: int | None = Field(default=None, ge=1)  # type: ignore[assignment]
     """Gradient steps in a call of `train`, instead of what `update_proportion` gives."""
     max_updates: int = Field(default=16, ge=1)
@@ -39,8 +38,8 @@ class NoveltyConfig(TrainedConfig):
     train_every: int | None = Field(default=128, ge=1)
     """New transitions that `train` waits for."""
     warmup: int = Field(default=1000, ge=0)
-    """Transitions that only update the statistics of observations. Until there are so many, nothing
-    is trained and every bonus is 0; 1,000 to 10,000."""
+    """Transitions that only update the statistics of observations; the bonus is 0 until then. 1,000
+    to 10,000."""
     normalize_bonus: bool = True
     """Whether the bonus is divided by the standard deviation of its discounted return, so that
     weights mean the same in every environment."""
@@ -67,8 +66,10 @@ class NoveltyNetwork(nn.Module):
         raise NotImplementedError
 
     def update(self, rows: dict[str, Any]) -> None:
-        """Update the statistics of inputs with transitions [N, ...]."""
-        raise NotImplementedError
+        """Update the statistics of inputs with transitions [N, ...]; shared ones once."""
+        inputs = [module for module in self.modules() if isinstance(module, TransitionInput)]
+        for each in {each.normalizers: each for each in reversed(inputs)}.values():
+            each.update(rows)
 
 
 class NoveltyReward(TrainedReward):
@@ -116,16 +117,13 @@ class NoveltyReward(TrainedReward):
     @torch.no_grad()
     def collect_data(self, batch: Batch) -> None:
         """Keep the transitions of a rollout, and update all statistics."""
+        super().collect_data(batch)
         mask = np.asarray(batch.mask)
         real = batch[mask]
-        number = len(real.rew)
-        if not number:
+        if not len(real.rew):
             return
-        kept = Batch({name: real[name] for name in self.collects})
-        self.memory.add(kept)
-        self._new += number
-        self.collected += number
-        rows = tensors(kept, self.device)
+        self.collected += len(real.rew)
+        rows = {name: tensors(real[name], self.device) for name in self.collects}
         self.network.update(rows)
         if self.warm:
             error = self.network(rows)

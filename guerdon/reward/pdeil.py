@@ -27,9 +27,9 @@ class PDEILConfig(ImitationConfig):
     """Options of `pdeil`."""
 
     alpha: float = Field(default=0.5, gt=0, le=1)
-    """Weight of the density of demonstrated states against the policy's. Near 0, demonstrated
-    states that the policy seldom visits have the largest rewards; with 1, the policy's density has
-    no effect. Rewards are at most 1 / alpha."""
+    """Weight of the density of demonstrated states against the policy's; 1 ignores the policy's.
+    Near 0, demonstrated states that the policy seldom visits have the largest rewards, up to
+    1 / alpha."""
     regularization: float = Field(default=1e-2, gt=0)
     """Added to all variances, in units of those of the demonstrations: keeps densities finite where
     numbers hardly vary or are linearly dependent; 1e-3 to 0.1."""

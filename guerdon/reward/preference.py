@@ -58,8 +58,7 @@ class PreferenceConfig(RankingConfig):
     buffer_size: int = Field(default=20_000, ge=1)
     """Maximum number of the policy's newest transitions that queries are about."""
     clear_buffer_per_iters: int | None = Field(default=None, ge=1)
-    """Drop them whenever the number of policy updates is divisible by this and none waits to be
-    queried; by default never."""
+    """Drop them whenever the number of policy updates is divisible by this; by default never."""
     preferences_path: str | None = None
     """File of preferences to start with, for example of people; see `guerdon.data.preferences`."""
     record_path: str | None = None

@@ -53,10 +53,6 @@ class Distillation(NoveltyNetwork):
         """See `NoveltyNetwork`."""
         return self(rows).mean(), {}
 
-    def update(self, rows: dict[str, Any]) -> None:
-        """See `NoveltyNetwork`."""
-        self.target.input.update(rows)
-
 
 @register_reward_model("rnd")
 class RND(NoveltyReward):

@@ -17,6 +17,7 @@ from guerdon.nn.init import seeded
 from guerdon.nn.optimizer import Optimizer
 from guerdon.reward.base import Metrics, RewardConfig, RewardModel, Setting
 from guerdon.reward.inputs import TransitionInput, take_rows, tensors
+from guerdon.reward.requirements import REQUIREMENTS
 from guerdon.reward.transition_memory import Memory
 
 if TYPE_CHECKING:
@@ -217,9 +218,7 @@ def read_demonstrations(model: RewardModel, source: Any = None) -> tuple[Demonst
     """
     source = model.config.expert_data_path if source is None else source
     if source is None:
-        raise ValueError(
-            f"{model.name} learns from demonstrations: name them in 'expert_data_path'"
-        )
+        raise ValueError(f"{model.name} {REQUIREMENTS['demonstrations']}")
     found = source if isinstance(source, Demonstrations) else load_demonstrations(source)
     rows, setting = found.transitions(), model.setting
     spaces = {

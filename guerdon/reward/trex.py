@@ -34,16 +34,13 @@ class SnippetConfig(RankingConfig, ImitationConfig):
     update_per_collect: int = Field(default=1000, ge=1)
     """Maximum number of gradient steps of the one fit; 500 to 5,000."""
     num_snippets: int = Field(default=6000, ge=1)
-    """Pairs of snippets that are sampled from the demonstrations; 2,000 to 20,000. Each snippet
-    starts uniformly within its own demonstration. Where longer demonstrations are better, late
-    time steps therefore occur in better snippets alone, and inputs that tell the time (a clock, a
-    counter, distance covered) get a high reward late in an episode, whatever the policy does: leave
-    such inputs out, or cut the demonstrations to one length."""
+    """Pairs of snippets that are sampled; 2,000 to 20,000. If longer demonstrations are better,
+    inputs that tell the time (a clock, a counter, distance covered) get a high reward late in an
+    episode: leave them out, or cut the demonstrations to one length."""
     min_snippet_length: int = Field(default=20, ge=1)
     """Minimum length of a snippet; both of a pair have the same length."""
     max_snippet_length: int = Field(default=50, ge=1)
-    """Maximum length of a snippet; 40 to 100. It is never longer than the shorter of the two
-    demonstrations."""
+    """Maximum length of a snippet, up to the length of the shorter demonstration; 40 to 100."""
     progress_prior: bool = False
     """Whether the snippet of the better demonstration starts no earlier than that of the worse one,
     as in the paper, which favours states late in an episode."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from guerdon.config import GuerdonConfig, compose, to_yaml
+from guerdon.reward.success_classifier import ClassifierReward
 from guerdon.training.audit import Audit
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint, save_checkpoint
 from guerdon.training.display import Mode, Status, make_display
@@ -132,14 +133,14 @@ def _begin_reward(config: GuerdonConfig, parts: Parts, resume: str | Path | None
     begun = resume is not None and checkpoint_steps(RunFolder(resume).checkpoints)
     if config.reward.checkpoint_path is not None and not begun:
         load_reward(parts.reward, config.reward)
-        _prepare_training(config, parts)
+        _load_successes(config, parts)
 
 
-def _prepare_training(config: GuerdonConfig, parts: Parts) -> None:
-    """Lets reward models see that all is there that they will be trained with."""
-    if config.reward.cotrain:
-        for model in parts.reward.models:
-            model.prepare_training()
+def _load_successes(config: GuerdonConfig, parts: Parts) -> None:
+    """Reads what success classifiers will be refitted with, before the run starts."""
+    for model in parts.reward.models:
+        if config.reward.cotrain and isinstance(model, ClassifierReward):
+            model.load_successes()
 
 
 def _run(
@@ -149,7 +150,7 @@ def _run(
     if resumed and checkpoint_steps(folder.checkpoints):  # it may have been killed before the first
         state, step = load_checkpoint(folder.checkpoints)
         _restore(parts, state, folder)
-        _prepare_training(config, parts)
+        _load_successes(config, parts)
     if resumed:
         folder.go_on(to_yaml(config))
     shown = make_display(

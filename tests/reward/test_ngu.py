@@ -215,10 +215,9 @@ def test_as_a_term_it_scores_stored_annotations():
     config = {"type": "ngu", "hidden_size": [16], "warmup": 1, "train_every": 1}
     reward = make_reward(config, Setting(VECTOR, TWO))
     batch = rollout()
-    columns, _ = reward.annotate(batch, reward.new_memory(4))
-    reward.collect_data(batch, columns)
+    stored, _ = reward.annotate(batch, reward.new_memory(4))
+    reward.collect_data(stored)
     reward.train()
-    stored = batch.replace(annotations=Batch(reward.stored(columns)))
     assert list(stored.annotations.ngu.keys()) == ["novelty"]
     rew = reward.resolve(stored.to_torch()).rew
     drawn = np.random.default_rng(0).permutation(80)[:10]
