@@ -138,7 +138,7 @@ class Adversarial(ImitationReward):
             "policy_accuracy": (logit[len(expert) :][:number] <= 0).float().mean(),
         }
 
-    def offset(self, drawn: tuple[dict[str, Any], ...]) -> Any:  # noqa: ARG002 - for AIRL
+    def offset(self, drawn: tuple[Batch, ...]) -> Any:  # noqa: ARG002 - for AIRL
         """Added to the logits of demonstrated and the policy's rows while training."""
         return 0.0
 
@@ -225,7 +225,7 @@ class AIRL(Adversarial):
         """The logit itself."""
         return ops.airl_reward(logit)
 
-    def offset(self, drawn: tuple[dict[str, Any], ...]) -> Any:
+    def offset(self, drawn: tuple[Batch, ...]) -> Any:
         """Minus the log-probability of the actions."""
         if not self.config.log_prob:
             return 0.0

@@ -17,6 +17,8 @@ from guerdon.reward.novelty import CLIP, NoveltyConfig, NoveltyNetwork, NoveltyR
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from guerdon.data.batch import Batch
+
 
 class ICMConfig(NoveltyConfig):
     """Options of `icm`."""
@@ -94,7 +96,7 @@ class Dynamics(NoveltyNetwork):
         predicted = self.predictor(torch.cat([before, self.inverse.action(rows)], -1))
         return 0.5 * (predicted - after).square().sum(-1), before, after
 
-    def loss(self, rows: dict[str, Any]) -> tuple[Tensor, Metrics]:
+    def loss(self, rows: Batch) -> tuple[Tensor, Metrics]:
         """See `NoveltyNetwork`."""
         error, before, after = self._predict(rows)
         forward = error.mean()

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from guerdon.data.batch import Batch
-from guerdon.data.leaves import to_device
 from guerdon.nn.config import ModelConfig
 from guerdon.nn.encoders import MLP, make_joint
 from guerdon.nn.init import linear
@@ -18,20 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from guerdon.reward.base import Setting
-
-
-def tensors(value: Any, device: torch.device) -> Any:
-    """Arrays as tensors on a device, in single precision; parts of a batch as a dictionary."""
-    if isinstance(value, Batch | dict):
-        return {key: tensors(part, device) for key, part in value.items()}
-    return to_device(value, device)
-
-
-def take_rows(value: Any, index: Any) -> Any:
-    """Rows of tensors, or of a dictionary of them, by any index."""
-    if isinstance(value, dict):
-        return {key: take_rows(part, index) for key, part in value.items()}
-    return value[index]
 
 
 class TransitionInput(nn.Module):

@@ -11,9 +11,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from guerdon.data.batch import Batch
+from guerdon.data.leaves import to_device
 from guerdon.reward.base import EpisodeRewardModel, Metrics, Setting, register_reward_model
 from guerdon.reward.icm import InverseModel
-from guerdon.reward.inputs import tensors
 from guerdon.reward.neighbors import nearest
 from guerdon.reward.novelty import NoveltyConfig, NoveltyNetwork, NoveltyReward
 from guerdon.reward.rnd import Distillation
@@ -21,8 +22,6 @@ from guerdon.reward.scaling import RunningMoments
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from guerdon.data.batch import Batch
 
 WINDOW = 10_000
 """Transitions of the running moments: errors and features change as the networks are trained."""
@@ -75,7 +74,7 @@ class NGUNetwork(NoveltyNetwork):
         error: Tensor = self.lifelong(rows)
         return error
 
-    def loss(self, rows: dict[str, Any]) -> tuple[Tensor, Metrics]:
+    def loss(self, rows: Batch) -> tuple[Tensor, Metrics]:
         """See `NoveltyNetwork`."""
         before, after = self.inverse(rows["obs"]), self.inverse(rows["obs_next"])
         inverse, metrics = self.inverse.loss(before, after, rows["act"])
@@ -126,7 +125,9 @@ class NGU(NoveltyReward, EpisodeRewardModel):
         another.
         """
         before, after = (
-            self.network.inverse(tensors(batch[name], self.device)).numpy(force=True)
+            self.network.inverse(Batch(obs=batch[name]).to_device(self.device).obs).numpy(
+                force=True
+            )
             for name in ("obs", "obs_next")
         )
         # Arrays of another layout would be compiled for anew.
@@ -143,7 +144,7 @@ class NGU(NoveltyReward, EpisodeRewardModel):
 
     def bonus(self, error: Tensor, batch: Batch, scale: float = 1.0) -> Tensor:
         """See `NoveltyReward`: the novelty in the episode, times that in all episodes."""
-        novelty: Tensor = tensors(batch.novelty, error.device)
+        novelty: Tensor = to_device(batch.novelty, error.device)
         moments = self.errors
         std = max(math.sqrt(moments.variance), 1e-6 * abs(moments.mean), 1e-12)
         lifelong = 1 + (error - moments.mean) / std

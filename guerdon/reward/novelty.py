@@ -10,14 +10,14 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from guerdon.reward.inputs import TransitionInput, TransitionNetwork, tensors
+from guerdon.data.batch import Batch
+from guerdon.reward.inputs import TransitionInput, TransitionNetwork
 from guerdon.reward.scaling import ReturnScaler
 from guerdon.reward.trained import TrainedConfig, TrainedReward
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from guerdon.data.batch import Batch
     from guerdon.reward.base import Metrics, Setting
 
 CLIP = 5.0
@@ -61,11 +61,11 @@ def embed(setting: Setting, part: str, hidden: Sequence[int], size: int) -> Tran
 class NoveltyNetwork(nn.Module):
     """Networks with a prediction error; calling them returns it [...] for transitions."""
 
-    def loss(self, rows: dict[str, Any]) -> tuple[Tensor, Metrics]:
+    def loss(self, rows: Batch) -> tuple[Tensor, Metrics]:
         """The training loss of transitions [N, ...], and metrics."""
         raise NotImplementedError
 
-    def update(self, rows: dict[str, Any]) -> None:
+    def update(self, rows: Batch) -> None:
         """Update the statistics of inputs with transitions [N, ...]; shared ones once."""
         inputs = [module for module in self.modules() if isinstance(module, TransitionInput)]
         for each in {each.normalizers: each for each in reversed(inputs)}.values():
@@ -123,7 +123,7 @@ class NoveltyReward(TrainedReward):
         if not len(real.rew):
             return
         self.collected += len(real.rew)
-        rows = {name: tensors(real[name], self.device) for name in self.collects}
+        rows = Batch({name: real[name] for name in self.collects}).to_device(self.device)
         self.network.update(rows)
         if self.warm:
             error = self.network(rows)

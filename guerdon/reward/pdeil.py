@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.distributions import MultivariateNormal
 
 from guerdon.reward.base import Metrics, Setting, register_reward_model
-from guerdon.reward.inputs import TransitionInput, layers, tensors
+from guerdon.reward.inputs import TransitionInput, layers
 from guerdon.reward.trained import ImitationConfig, PretrainedReward
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ class PDEIL(PretrainedReward):
         if self._new >= self.train_every:
             self._new = 0
             with torch.no_grad():
-                state = self.network.state(tensors(self.memory.rows().obs, self.device))
+                state = self.network.state(self.memory.rows().to_device(self.device).obs)
                 self.network.policy.fit(state)
                 log_ratio = self.network.policy(state) - self.network.expert(state)
             metrics |= {"divergence": log_ratio.mean()}

@@ -83,7 +83,7 @@ class RED(PretrainedReward):
     Config = REDConfig
     fields = ("obs", "act")
     network: ExpertDistillation
-    held_out: dict[str, Any]
+    held_out: Batch
 
     def build(self) -> ExpertDistillation:
         """Make both networks."""
@@ -115,9 +115,8 @@ class RED(PretrainedReward):
         error = network.error(self.held_out).median()
         if self.config.sigma is None:
             network.sigma.copy_(1.0 / error.clamp(min=1e-12))
-        contrast = (
-            network(self.held_out).mean() - network(_noise(self.held_out, self.generator)).mean()
-        )
+        noise = self.held_out.apply(lambda leaf: _noise(leaf, self.generator))
+        contrast = network(self.held_out).mean() - network(noise).mean()
         if contrast < CONTRAST:
             warnings.warn(
                 f"red hardly tells demonstrations from noise: rewards differ by {contrast:.3f}; "
@@ -139,10 +138,8 @@ def _split(lengths: np.ndarray, generator: np.random.Generator) -> tuple[np.ndar
     return np.flatnonzero(~out), np.flatnonzero(out)
 
 
-def _noise(value: Any, generator: np.random.Generator) -> Any:
+def _noise(value: Tensor, generator: np.random.Generator) -> Tensor:
     """Normal noise with three times the standard deviation of numbers; all else shuffled."""
-    if isinstance(value, dict):
-        return {key: _noise(part, generator) for key, part in value.items()}
     if value.is_floating_point():
         normal = torch.from_numpy(generator.standard_normal(value.shape, "float32"))
         return value.mean(0) + 3.0 * value.std(0, correction=0) * normal.to(value.device)

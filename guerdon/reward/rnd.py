@@ -14,6 +14,8 @@ from guerdon.reward.novelty import NoveltyConfig, NoveltyNetwork, NoveltyReward,
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from guerdon.data.batch import Batch
+
 
 class RNDConfig(NoveltyConfig):
     """Options of `rnd`."""
@@ -49,7 +51,7 @@ class Distillation(NoveltyNetwork):
         error: Tensor = (self.predictor(rows) - target).square().mean(-1)
         return error
 
-    def loss(self, rows: dict[str, Any]) -> tuple[Tensor, Metrics]:
+    def loss(self, rows: Batch) -> tuple[Tensor, Metrics]:
         """See `NoveltyNetwork`."""
         return self(rows).mean(), {}
 

@@ -16,7 +16,7 @@ from guerdon.data.spaces import as_rows, check_rows
 from guerdon.nn.init import seeded
 from guerdon.nn.optimizer import Optimizer
 from guerdon.reward.base import Metrics, RewardConfig, RewardModel, Setting
-from guerdon.reward.inputs import TransitionInput, take_rows, tensors
+from guerdon.reward.inputs import TransitionInput
 from guerdon.reward.requirements import REQUIREMENTS
 from guerdon.reward.transition_memory import Memory
 
@@ -161,14 +161,13 @@ class TrainedReward(RewardModel):
         """Whether it trains on new data alone, where the config does not say."""
         return self.setting.on_policy
 
-    def sample(self, number: int) -> dict[str, Any]:
+    def sample(self, number: int) -> Batch:
         """Tensors of kept transitions, drawn at random."""
-        drawn: dict[str, Any] = tensors(self.memory.sample(number, self.generator), self.device)
-        return drawn
+        return self.memory.sample(number, self.generator).to_device(self.device)
 
-    def tensors(self, batch: Batch) -> dict[str, Any]:
+    def tensors(self, batch: Batch) -> Batch:
         """The fields of transitions as tensors."""
-        return {name: tensors(batch[name], self.device) for name in self.fields}
+        return Batch({name: batch[name] for name in self.fields}).to_device(self.device)
 
     # --- state
 
@@ -255,7 +254,7 @@ class ImitationReward(TrainedReward):
     Config = ImitationConfig
     requires = frozenset({"demonstrations"})
     demonstrations: Demonstrations | None = None
-    expert: dict[str, Any]
+    expert: Batch
 
     def load_expert_data(self, demonstrations: Any = None) -> None:
         """Take demonstrations.
@@ -285,7 +284,7 @@ class ImitationReward(TrainedReward):
         self.fields = self.collects = tuple(dict.fromkeys((*others, *self.config.inputs)))
 
     @torch.no_grad()
-    def log_prob(self, rows: dict[str, Any]) -> torch.Tensor:
+    def log_prob(self, rows: Batch) -> torch.Tensor:
         """Log-probabilities of actions under the current policy."""
         log_prob, obs, act = self.setting.log_prob, rows["obs"], rows["act"]
         if log_prob is None:
@@ -295,13 +294,13 @@ class ImitationReward(TrainedReward):
                 "false)"
             )
         chunks = [slice(start, start + _CHUNK) for start in range(0, len(act), _CHUNK)]
-        return torch.cat([log_prob(take_rows(obs, at), act[at]).float() for at in chunks])
+        return torch.cat([log_prob(obs[at], act[at]).float() for at in chunks])
 
-    def sample_expert(self, number: int) -> dict[str, Any]:
+    def sample_expert(self, number: int) -> Batch:
         """Tensors of demonstrated transitions, drawn at random."""
         n_rows = len(self.expert["act"])
         index = torch.from_numpy(self.generator.integers(n_rows, size=number)).to(self.device)
-        drawn: dict[str, Any] = take_rows(self.expert, index)
+        drawn: Batch = self.expert[index]
         return drawn
 
 

@@ -4,7 +4,6 @@ import torch
 
 from guerdon.data import Batch
 from guerdon.reward import Setting, make_reward
-from guerdon.reward.inputs import tensors
 from guerdon.reward.ngu import NGUConfig, episodic_novelty
 from guerdon.reward.scaling import RunningMoments
 from tests.policy.hand import answer
@@ -47,7 +46,7 @@ def test_a_mean_distance_of_0():
 def factors(model, batch):
     """The lifelong factors of transitions: their bonus with an episodic novelty of 1."""
     with torch.no_grad():
-        error = model.network(tensors(batch, model.device))
+        error = model.network(batch.to_device(model.device))
         return model.bonus(error, Batch(novelty=torch.ones(error.shape))).numpy()
 
 
