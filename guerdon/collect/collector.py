@@ -106,8 +106,8 @@ class Collector:
         self.reward = reward
         self.store_info = store_info
         self.watch = watch
-        self.annotations: dict[str, Any] = {}
-        """Columns of the newest transitions, by term of the reward."""
+        self.annotated: tuple[Batch, np.ndarray] | None = None
+        """What the last `collect` stored as the reward has annotated it; see `fresh`."""
         self._generator = np.random.default_rng(seed)
         self._everyone = np.arange(env.n_envs)
         self._returns = np.zeros(env.n_envs)
@@ -183,14 +183,13 @@ class Collector:
                     f"than the {new.max()} that were collected at once, so that the reward cannot "
                     "follow episodes: make 'collect.buffer_size' larger"
                 )
-        batch, rows = self.fresh(self.reward.collects)
-        self.annotations, self._memory = self.reward.annotate(batch, self._memory)
-        mask = batch.mask.copy()
-        stored = Batch(self.reward.stored(self.annotations))[mask]
-        self.buffer.annotate(rows[mask], stored.to_dict())
-        after = self.reward.after_success(self.annotations)
-        if after is not None and (after & mask).any():
-            self.buffer.discard(rows[after & mask])
+        fresh, rows = self.fresh(self.reward.collects)
+        batch, self._memory = self.reward.annotate(fresh, self._memory)
+        self.buffer.annotate(rows[fresh.mask], batch.annotations[fresh.mask].to_dict())
+        after_success = fresh.mask & ~batch.mask
+        if after_success.any():
+            self.buffer.discard(rows[after_success])
+        self.annotated = batch, rows
 
     def fresh(self, fields: tuple[str, ...]) -> tuple[Batch, np.ndarray]:
         """What the last `collect` stored: NumPy arrays [T, n_envs, ...] in time order.

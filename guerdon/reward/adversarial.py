@@ -15,11 +15,9 @@ from torch.nn import functional
 from torch.nn.utils.parametrizations import spectral_norm
 
 from guerdon import ops
-from guerdon.nn.encoders import MLP
-from guerdon.nn.init import linear
 from guerdon.reward.base import Metrics, Setting, register_reward_model
-from guerdon.reward.inputs import TransitionInput
-from guerdon.reward.trained import ImitationConfig, ImitationReward
+from guerdon.reward.inputs import TransitionNetwork
+from guerdon.reward.trained import ImitationConfig, ImitationReward, Inputs
 
 if TYPE_CHECKING:
     from guerdon.data.batch import Batch
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
 class AdversarialConfig(ImitationConfig):
     """Options of `gail`, `airl` and `fairl`."""
 
-    inputs: list[Literal["obs", "act", "obs_next"]] = Field(default=["obs", "act"], min_length=1)
+    inputs: Inputs = Field(default=["obs", "act"])
     """Inputs of the discriminator; without ``act`` it imitates states alone."""
     gradient_penalty: float = Field(default=1.0, ge=0)
     """Weight of the penalty for gradients whose norm differs from 1 between demonstrations and the
@@ -44,7 +42,7 @@ class AdversarialConfig(ImitationConfig):
     an episode says how good it was, so that neither living nor ending is a reward by itself."""
 
 
-class Discriminator(nn.Module):
+class Discriminator(TransitionNetwork):
     """Logit of a transition being demonstrated.
 
     Args:
@@ -53,11 +51,8 @@ class Discriminator(nn.Module):
     """
 
     def __init__(self, setting: Setting, config: AdversarialConfig) -> None:
-        super().__init__()
-        self.input = TransitionInput(setting, config.inputs)
-        size = self.input.size + config.absorbing  # whether the state is the absorbing one
-        body = MLP(size, config.hidden)
-        self.layers = nn.Sequential(body, linear(body.size, 1, 1.0))
+        # The extra feature says whether the state is the absorbing one.
+        super().__init__(setting, config.inputs, config.hidden, extra=int(config.absorbing))
         if config.spectral_norm:
             for layer in self.layers.modules():
                 if isinstance(layer, nn.Linear):
@@ -66,7 +61,7 @@ class Discriminator(nn.Module):
 
     def forward(self, rows: Any) -> Tensor:
         """Logits [...] of transitions."""
-        return self.logit(self.features(rows))
+        return self.output(self.features(rows))
 
     def features(self, rows: Any) -> Tensor:
         """Input of the layers [..., size] for transitions."""
@@ -80,11 +75,6 @@ class Discriminator(nn.Module):
         features[-1] = 1.0
         return features
 
-    def logit(self, features: Tensor) -> Tensor:
-        """Logits [...] of what `features` returned."""
-        logit: Tensor = self.layers(features)
-        return logit.squeeze(-1)
-
 
 class Adversarial(ImitationReward):
     """A discriminator whose logits become rewards."""
@@ -95,8 +85,7 @@ class Adversarial(ImitationReward):
     def __init__(self, config: Any, setting: Setting | None = None) -> None:
         super().__init__(config, setting)
         ends = ("terminated",) if self.config.absorbing else ()
-        self.fields = tuple(dict.fromkeys(("obs", "act", *self.config.inputs, *ends)))
-        self.collects = self.fields
+        self.read_inputs("obs", "act", *ends)
         gamma = self.setting.gamma
         if self.config.absorbing and gamma == 1:
             raise ValueError(
@@ -119,7 +108,7 @@ class Adversarial(ImitationReward):
         rows = self.tensors(batch)
         rew = self.reward(self.network(rows))
         if self.config.absorbing:
-            forever = self.reward(self.network.logit(self.network.absorbed()))
+            forever = self.reward(self.network.output(self.network.absorbed()))
             rew = rew + rows["terminated"] * forever * self._after
         return rew
 
@@ -133,7 +122,7 @@ class Adversarial(ImitationReward):
             absorbed = network.absorbed()[None]
             expert, policy = torch.cat([expert, absorbed]), torch.cat([policy, absorbed])
             weight = self._weights()
-        logit = network.logit(torch.cat([expert, policy])) + self.offset(drawn)
+        logit = network.output(torch.cat([expert, policy])) + self.offset(drawn)
         label = torch.zeros_like(logit)
         label[: len(expert)] = 1.0
         loss = functional.binary_cross_entropy_with_logits(logit, label, weight)
@@ -149,7 +138,7 @@ class Adversarial(ImitationReward):
             "policy_accuracy": (logit[len(expert) :][:number] <= 0).float().mean(),
         }
 
-    def offset(self, drawn: tuple[dict[str, Any], ...]) -> Any:  # noqa: ARG002 - for AIRL
+    def offset(self, drawn: tuple[Batch, ...]) -> Any:  # noqa: ARG002 - for AIRL
         """Added to the logits of demonstrated and the policy's rows while training."""
         return 0.0
 
@@ -173,9 +162,8 @@ class Adversarial(ImitationReward):
         number = min(len(expert), len(policy))
         share = torch.from_numpy(self.generator.random((number, 1), "float32")).to(expert.device)
         between = torch.lerp(policy[:number], expert[:number], share).detach().requires_grad_()
-        (slope,) = torch.autograd.grad(
-            self.network.logit(between).sum(), between, create_graph=True
-        )
+        logit = self.network.output(between)
+        (slope,) = torch.autograd.grad(logit.sum(), between, create_graph=True)
         penalty: Tensor = (slope.norm(dim=-1) - 1).square().mean()
         return penalty
 
@@ -237,20 +225,13 @@ class AIRL(Adversarial):
         """The logit itself."""
         return ops.airl_reward(logit)
 
-    def offset(self, drawn: tuple[dict[str, Any], ...]) -> Any:
+    def offset(self, drawn: tuple[Batch, ...]) -> Any:
         """Minus the log-probability of the actions."""
         if not self.config.log_prob:
             return 0.0
-        log_prob = self.setting.log_prob
-        if log_prob is None:
-            raise ValueError(
-                "airl needs the log-probability of the policy's actions: make it with a Setting "
-                "that has 'log_prob', or set the option 'log_prob' to false"
-            )
         offsets = []
         for rows in drawn:
-            with torch.no_grad():
-                offsets.append(-log_prob(rows["obs"], rows["act"]))
+            offsets.append(-self.log_prob(rows))
             if self.config.absorbing:  # there are no actions
                 offsets.append(offsets[-1].new_zeros(1))
         return torch.cat(offsets)

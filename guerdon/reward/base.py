@@ -201,9 +201,6 @@ class RewardModel:
             Metrics; None if there was nothing to do.
         """
 
-    def prepare_training(self) -> None:
-        """Load what `train` will need, before a run starts."""
-
     def clear_data(self, iter: int) -> None:  # noqa: A002 - the documented name
         """Drop collected data, if it is time to.
 
@@ -218,12 +215,16 @@ class RewardModel:
     # --- state
 
     def training_state(self) -> dict[str, Any]:
-        """Everything that is needed to resume; by default its networks and optimizers."""
-        return {name: copy.deepcopy(part.state_dict()) for name, part in self._parts().items()}
+        """Everything that is needed to resume; by default networks, optimizers and generators."""
+        states = {
+            name: part.bit_generator.state if _is_generator(part) else part.state_dict()
+            for name, part in self._parts().items()
+        }
+        return copy.deepcopy(states)
 
     def _parts(self) -> dict[str, Any]:
-        """Attributes with a state that PyTorch can save."""
-        kinds = (nn.Module, torch.optim.Optimizer, Optimizer)
+        """Attributes that are networks, optimizers or generators of NumPy."""
+        kinds = (nn.Module, torch.optim.Optimizer, Optimizer, np.random.Generator)
         return {name: part for name, part in vars(self).items() if isinstance(part, kinds)}
 
     def portable_state(self) -> dict[str, Any]:
@@ -238,7 +239,10 @@ class RewardModel:
                 f"{self.name} has the state {list(parts)}, but was given {list(state)}"
             )
         for name, part in parts.items():
-            part.load_state_dict(state[name])
+            if _is_generator(part):
+                part.bit_generator.state = state[name]
+            else:
+                part.load_state_dict(state[name])
 
 
 class EpisodeRewardModel(RewardModel):
@@ -355,6 +359,10 @@ def as_rewards(value: Any, like: torch.Tensor) -> torch.Tensor:
         return torch.full_like(like, float(value), dtype=torch.float32)
     rewards = torch.as_tensor(value, dtype=torch.float32, device=like.device)
     return rewards.expand(like.shape)
+
+
+def _is_generator(part: Any) -> bool:
+    return isinstance(part, np.random.Generator)
 
 
 def _space_of(rows: Any, name: str) -> Any:

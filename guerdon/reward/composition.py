@@ -89,8 +89,8 @@ class Reward:
         self.collects = self._collected_fields()
         """Fields of fresh transitions that it collects; none: it needs no fresh data."""
         models = (model for model in self.models if isinstance(model, SuccessModel))
-        self.success = next(models, None)
-        """The model that predicts success, if there is one."""
+        self.success = max(models, key=lambda model: model.ends_episodes, default=None)
+        """The model that predicts success, if there is one; rather one that ends episodes."""
         self._resolved: tuple[torch.Tensor, Any] | None = None  # the newest rewards, and their mask
 
     def _find_success(self) -> str | None:
@@ -169,29 +169,24 @@ class Reward:
         """The state of episodes that have not begun, for `annotate` and `ends`."""
         return {name: model.new_memory(n_envs) for name, model in self._annotators.items()}
 
-    def annotate(
-        self, batch: Batch, memory: dict[str, Any]
-    ) -> tuple[dict[str, dict[str, np.ndarray]], dict[str, Any]]:
+    def annotate(self, batch: Batch, memory: dict[str, Any]) -> tuple[Batch, dict[str, Any]]:
         """Annotate a fresh rollout; see `EpisodeRewardModel.annotate`.
 
         Returns:
-            Columns by term and name, and the memory after them.
+            The rollout with ``columns.<term>`` for `collect_data`, of which ``annotations.<term>``
+            are to be stored, and without rows after a success in ``mask``; and the memory after it.
         """
-        columns, after = {}, {}
+        if not self._annotators:
+            return batch, {}
+        stored, columns, after = {}, {}, {}
         for name, model in self._annotators.items():
-            columns[name], after[name] = model.annotate(batch, memory[name])
-        return columns, after
-
-    def stored(self, columns: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, Any]:
-        """The columns that are stored beside transitions."""
-        return {
-            name: {key: columns[name][key] for key in model.annotations}
-            for name, model in self._annotators.items()
-        }
-
-    def after_success(self, columns: Mapping[str, Mapping[str, np.ndarray]]) -> np.ndarray | None:
-        """Which rows come after a success that ended their episode; nothing learns from them."""
-        return columns[self._success]["after_success"] if self._success else None
+            found, after[name] = model.annotate(batch, memory[name])
+            stored[name] = {key: found[key] for key in model.annotations}
+            columns[name] = found
+        mask = batch.mask
+        if self._success:
+            mask = mask & ~columns[self._success]["after_success"]
+        return batch.replace(mask=mask, annotations=Batch(stored), columns=Batch(columns)), after
 
     def ends(
         self, obs_next: Any, done: np.ndarray, real: np.ndarray, memory: dict[str, Any]
@@ -302,29 +297,22 @@ class Reward:
     # --- learning
 
     def collect_data(
-        self,
-        batch: Batch,
-        columns: Mapping[str, Mapping[str, np.ndarray]] | None = None,
-        indices: np.ndarray | None = None,
-        source: Any = None,
+        self, batch: Batch, indices: np.ndarray | None = None, source: Any = None
     ) -> None:
         """Take fresh transitions; see `RewardModel.collect_data`.
 
         Args:
-            batch: With the fields of `collects`; rows after a success have ``mask`` False.
-            columns: What `annotate` returned for them.
+            batch: The fields of `collects`, as `annotate` returned them.
             indices: Their indices.
             source: The buffer or rollout that they come from.
         """
-        columns = columns or {}
         for name, (model, _) in self.terms.items() if self.cotrain else ():
-            own = batch.replace(**columns[name]) if name in columns else batch
-            if name == self._success:  # it alone collects what came after a success, too
-                own = own.replace(mask=own.mask | own.after_success)
-            model.collect_data(own)
+            if name in self._annotators:
+                model.collect_data(batch.replace(**dict(batch.columns[name].items())))
+            else:
+                model.collect_data(batch)
         if self.scaler:
             read = self._with_rows_before(batch, indices, source)
-            read = read.replace(annotations=Batch(self.stored(columns)))
             terms = self._scores(read.to_device(self.models[0].device))
             self.scaler.collect(self._sum(terms).numpy(force=True), batch.mask, batch.first)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable  # where pydantic finds it
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import Field
 
+from guerdon.config.imports import find_object
 from guerdon.reward.base import RewardConfig, RewardModel, register_reward_model
 
 if TYPE_CHECKING:
@@ -63,10 +63,8 @@ class FunctionReward(RewardModel):
     def __init__(self, config: Any, setting: Any = None) -> None:
         super().__init__(config, setting)
         target = self.config.target
-        self._function = load_function(target) if isinstance(target, str) else target
-        self._target = (
-            target if isinstance(target, str) else getattr(target, "__qualname__", repr(target))
-        )
+        self._function = load_function(target, "reward.target")
+        self._target = getattr(target, "__qualname__", str(target))
         _check_takes_one(self._function, self._target)
         self.fields, self.history = self.config.fields, self.config.history
 
@@ -101,15 +99,9 @@ def _check_takes_one(function: Callable[..., Any], name: str) -> None:
         ) from None
 
 
-def load_function(target: str) -> Callable[..., Any]:
-    """Import the function that ``package.module:name`` names."""
-    module, colon, name = target.partition(":")
-    if not colon:
-        raise ValueError(f"a function is named as 'package.module:name', but got {target!r}")
-    try:
-        found: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"there is no function {target!r}: {error}") from error
+def load_function(target: str | Callable[..., Any], option: str) -> Callable[..., Any]:
+    """Return a function, which ``package.module:name`` may name as the value of an option."""
+    found: Callable[..., Any] = find_object(target, option) if isinstance(target, str) else target
     if not callable(found):
-        raise ValueError(f"{target!r} is no function, but {found!r}")
+        raise ValueError(f"{option!r} has {target!r}, which is no function, but {found!r}")
     return found

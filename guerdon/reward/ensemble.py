@@ -163,11 +163,6 @@ class EnsembleReward(RewardModel):
             metrics["spread"] = std.mean()
         return metrics
 
-    def prepare_training(self) -> None:
-        """See `RewardModel`."""
-        for member in self.members:
-            member.prepare_training()
-
     def clear_data(self, iter: int) -> None:  # noqa: A002 - the documented name
         """See `RewardModel`."""
         for member in self.members:

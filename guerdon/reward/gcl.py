@@ -7,28 +7,24 @@ many orders of magnitude; here single transitions are weighted by the probabilit
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
-from guerdon.nn.encoders import MLP
-from guerdon.nn.init import linear
 from guerdon.reward.base import Metrics, Setting, register_reward_model
-from guerdon.reward.inputs import TransitionInput, take_rows
-from guerdon.reward.trained import ImitationConfig, ImitationReward
+from guerdon.reward.inputs import TransitionNetwork
+from guerdon.reward.trained import ImitationConfig, ImitationReward, Inputs
 
 if TYPE_CHECKING:
     from guerdon.data.batch import Batch
-
-_CHUNK = 1024  # rows of one call of the policy
 
 
 class GCLConfig(ImitationConfig):
     """Options of `gcl`."""
 
-    inputs: list[Literal["obs", "act", "obs_next"]] = Field(default=["obs", "act"], min_length=1)
+    inputs: Inputs = Field(default=["obs", "act"])
     """Inputs of the cost network."""
     weight_decay: float = Field(default=1.0, ge=0)
     """Decoupled weight decay, as in AdamW; 0.1 to 3. Without it, costs grow without bound away from
@@ -68,14 +64,11 @@ def mixed_log_prob(cost: Tensor, log_partition: Tensor, log_prob: Tensor) -> Ten
     return torch.logaddexp(log_prob, -cost - log_partition) - math.log(2.0)
 
 
-class Cost(nn.Module):
+class Cost(TransitionNetwork):
     """Cost of a transition, with running statistics that normalise rewards."""
 
     def __init__(self, setting: Setting, config: GCLConfig) -> None:
-        super().__init__()
-        self.input = TransitionInput(setting, config.inputs)
-        body = MLP(self.input.size, config.hidden)
-        self.layers = nn.Sequential(body, linear(body.size, 1, 1.0))
+        super().__init__(setting, config.inputs, config.hidden)
         self.limit = config.limit
         self.register_buffer("mean", torch.zeros(()))
         self.register_buffer("variance", torch.ones(()))
@@ -85,11 +78,6 @@ class Cost(nn.Module):
         self.variance: Tensor
         self.count: Tensor
         self.log_partition: Tensor
-
-    def forward(self, *rows: Any) -> Tensor:
-        """Costs [...] of transitions; those of several batches one after the other."""
-        cost: Tensor = self.layers(torch.cat([self.input(part) for part in rows]))
-        return cost.squeeze(-1)
 
     def reward(self, cost: Tensor) -> Tensor:
         """Rewards [...] of costs: of mean 0 and variance 1 on the policy's recent transitions."""
@@ -120,8 +108,7 @@ class GCL(ImitationReward):
 
     def __init__(self, config: Any, setting: Setting | None = None) -> None:
         super().__init__(config, setting)
-        self.fields = tuple(dict.fromkeys(("obs", "act", *self.config.inputs)))
-        self.collects = self.fields
+        self.read_inputs("obs", "act")
 
     def build(self) -> Cost:
         """Make the cost network."""
@@ -134,15 +121,15 @@ class GCL(ImitationReward):
 
     def kept(self, rows: Batch) -> Batch:
         """See `TrainedReward`: with the log-probabilities of the policy that acted."""
-        return rows.replace(log_prob=self._log_prob(self.tensors(rows)).numpy(force=True))
+        return rows.replace(log_prob=self.log_prob(self.tensors(rows)).numpy(force=True))
 
     def step(self) -> Metrics:
         """Take one step of maximum likelihood."""
         config, network = self.config, self.network
         expert, policy = self.sample_expert(config.batch_size), self.sample(config.batch_size)
-        cost = network(expert, policy)
-        expert_cost, policy_cost = cost.split(config.batch_size)
-        log_prob = torch.cat([self._log_prob(expert), policy["log_prob"]])
+        cost = network.output(torch.cat([network.input(expert), network.input(policy)]))
+        expert_cost, policy_cost = cost.chunk(2)
+        log_prob = torch.cat([self.log_prob(expert), policy["log_prob"]])
         drawn = mixed_log_prob(cost.detach(), network.log_partition, log_prob)
         loss, log_partition = guided_cost_loss(expert_cost, cost, drawn)
         self.descend(loss)
@@ -153,15 +140,3 @@ class GCL(ImitationReward):
             "expert_cost": expert_cost.detach().mean(),
             "policy_cost": policy_cost.detach().mean(),
         }
-
-    @torch.no_grad()
-    def _log_prob(self, rows: dict[str, Any]) -> Tensor:
-        """Log-probabilities of actions under the current policy."""
-        log_prob, obs, act = self.setting.log_prob, rows["obs"], rows["act"]
-        if log_prob is None:
-            raise ValueError(
-                f"{self.name} needs the log-probability of the policy's actions: make it with a "
-                "Setting that has 'log_prob'"
-            )
-        chunks = [slice(start, start + _CHUNK) for start in range(0, len(act), _CHUNK)]
-        return torch.cat([log_prob(take_rows(obs, at), act[at]).float() for at in chunks])

@@ -21,8 +21,6 @@ from guerdon.reward.base import (
 from guerdon.reward.controls import load_function
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from guerdon.data import Batch, ReplayBuffer
 
 GoalFunction = Callable[[np.ndarray, np.ndarray, Any], Any]
@@ -64,16 +62,14 @@ class HER(RewardModel, ReplayTransform):
         self.generator = np.random.default_rng(self.setting.seed)
         env = self.setting.example() if self.setting.example is not None else None
         self._terminated = _method(env, "compute_terminated")
-        given = self.config.reward_function
-        reward = load_function(given) if isinstance(given, str) else given
-        reward = reward or _method(env, "compute_reward")
+        reward = self.config.reward_function or _method(env, "compute_reward")
         if reward is None:
             raise ValueError(
                 "her needs the reward of other goals, but the environment has no "
                 "compute_reward(achieved_goal, desired_goal, info): name a function in "
                 "'reward_function'"
             )
-        self._reward: GoalFunction = reward
+        self._reward: GoalFunction = load_function(reward, "reward.reward_function")
 
     def score(self, batch: Batch) -> Any:
         """Return the reward of the transitions' goals."""
@@ -119,14 +115,6 @@ class HER(RewardModel, ReplayTransform):
         steps = self.generator.random(len(rows)) * ((last - first) % capacity + 1)
         slots = (first + steps.astype(np.int64)) % capacity
         return np.asarray(first - first % capacity + slots)
-
-    def training_state(self) -> dict[str, Any]:
-        """See `RewardModel`."""
-        return {"generator": self.generator.bit_generator.state}
-
-    def load_training_state(self, state: Mapping[str, Any]) -> None:
-        """See `RewardModel`."""
-        self.generator.bit_generator.state = state["generator"]
 
 
 def _method(env: Any, name: str) -> GoalFunction | None:

@@ -11,18 +11,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from guerdon.reward.base import Metrics, Setting, register_reward_model
-from guerdon.reward.inputs import TransitionInput
-from guerdon.reward.novelty import (
-    CLIP,
-    Features,
-    NoveltyConfig,
-    NoveltyNetwork,
-    NoveltyReward,
-    layers,
-)
+from guerdon.reward.inputs import TransitionInput, layers
+from guerdon.reward.novelty import CLIP, NoveltyConfig, NoveltyNetwork, NoveltyReward, embed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from guerdon.data.batch import Batch
 
 
 class ICMConfig(NoveltyConfig):
@@ -54,9 +49,9 @@ class InverseModel(nn.Module):
                 f"icm and ngu predict actions that are Discrete or Box, but these are {space}: use "
                 "rnd, which does not read actions"
             )
-        self.features = Features(setting, "obs", hidden, size)
+        self.features = embed(setting, "obs", hidden, size)
         self.action = TransitionInput(setting, ["act"], clip=CLIP)
-        self.head = layers(2 * size, hidden, self.action.size)
+        self.head = layers(2 * size, hidden, self.action.size, "relu")
         self.start = int(space.start) if isinstance(space, spaces.Discrete) else None
 
     def forward(self, obs: Any) -> Tensor:
@@ -75,11 +70,6 @@ class InverseModel(nn.Module):
         accuracy = (predicted.argmax(-1) == label).float().mean()
         return loss, {"inverse_loss": loss.detach(), "accuracy": accuracy}
 
-    def update(self, rows: dict[str, Any]) -> None:
-        """Update the statistics of inputs with transitions [N, ...]."""
-        self.features.input.update(rows)
-        self.action.update(rows)
-
 
 class Dynamics(NoveltyNetwork):
     """An inverse model, and a forward model of its features.
@@ -94,7 +84,7 @@ class Dynamics(NoveltyNetwork):
         self.beta, self.eta = config.beta, config.eta
         size = config.feature_size
         self.inverse = InverseModel(setting, config.hidden, size)
-        self.predictor = layers(size + self.inverse.action.size, config.hidden, size)
+        self.predictor = layers(size + self.inverse.action.size, config.hidden, size, "relu")
 
     def forward(self, rows: Any) -> Tensor:
         """Half the squared errors [...] of the predicted features, times eta."""
@@ -106,17 +96,13 @@ class Dynamics(NoveltyNetwork):
         predicted = self.predictor(torch.cat([before, self.inverse.action(rows)], -1))
         return 0.5 * (predicted - after).square().sum(-1), before, after
 
-    def loss(self, rows: dict[str, Any]) -> tuple[Tensor, Metrics]:
+    def loss(self, rows: Batch) -> tuple[Tensor, Metrics]:
         """See `NoveltyNetwork`."""
         error, before, after = self._predict(rows)
         forward = error.mean()
         inverse, metrics = self.inverse.loss(before, after, rows["act"])
         loss = (1 - self.beta) * inverse + self.beta * forward
         return loss, {"forward_loss": forward.detach(), **metrics}
-
-    def update(self, rows: dict[str, Any]) -> None:
-        """See `NoveltyNetwork`."""
-        self.inverse.update(rows)
 
 
 @register_reward_model("icm")

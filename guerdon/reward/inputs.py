@@ -7,30 +7,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from guerdon.data.batch import Batch
-from guerdon.data.leaves import to_device
 from guerdon.nn.config import ModelConfig
-from guerdon.nn.encoders import make_joint
+from guerdon.nn.encoders import MLP, make_joint
+from guerdon.nn.init import linear
 from guerdon.nn.normalizer import ObservationNormalizer, make_normalizer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from guerdon.reward.base import Setting
-
-
-def tensors(value: Any, device: torch.device) -> Any:
-    """Arrays as tensors on a device, in single precision; parts of a batch as a dictionary."""
-    if isinstance(value, Batch | dict):
-        return {key: tensors(part, device) for key, part in value.items()}
-    return to_device(value, device)
-
-
-def take_rows(value: Any, index: Any) -> Any:
-    """Rows of tensors, or of a dictionary of them, by any index."""
-    if isinstance(value, dict):
-        return {key: take_rows(part, index) for key, part in value.items()}
-    return value[index]
 
 
 class TransitionInput(nn.Module):
@@ -97,6 +82,52 @@ class TransitionInput(nn.Module):
         for module in self.normalizers.modules():
             if isinstance(module, ObservationNormalizer):
                 module.spare_constants()
+
+
+class TransitionNetwork(nn.Module):
+    """An MLP over encoded transitions.
+
+    Args:
+        setting: Has the spaces.
+        parts: Fields to join: ``obs``, ``act``, ``obs_next``.
+        hidden: Sizes of the hidden layers.
+        size: Size of the output; None is one number, without a dimension of its own.
+        activation: Name of the activation.
+        extra: Further features of the input, which a subclass appends.
+        **options: Further arguments of `TransitionInput`.
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        parts: Sequence[str],
+        hidden: Sequence[int],
+        size: int | None = None,
+        activation: str = "tanh",
+        extra: int = 0,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        self.input = TransitionInput(setting, parts, **options)
+        self.layers = layers(self.input.size + extra, hidden, size or 1, activation)
+        self.scalar = size is None
+
+    def forward(self, rows: Any) -> Tensor:
+        """Outputs [..., size] or [...] of transitions."""
+        return self.output(self.input(rows))
+
+    def output(self, features: Tensor) -> Tensor:
+        """Outputs of encoded transitions [..., n_features]."""
+        output: Tensor = self.layers(features)
+        return output.squeeze(-1) if self.scalar else output
+
+
+def layers(
+    n_in: int, hidden: Sequence[int], n_out: int, activation: str = "tanh", gain: float = 1.0
+) -> nn.Sequential:
+    """Hidden layers, and a linear one whose weights have this gain."""
+    body = MLP(n_in, hidden, activation)
+    return nn.Sequential(body, linear(body.size, n_out, gain))
 
 
 def _kind(part: str) -> str:

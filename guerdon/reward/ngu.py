@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,17 +11,17 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from guerdon.data.batch import Batch
+from guerdon.data.leaves import to_device
 from guerdon.reward.base import EpisodeRewardModel, Metrics, Setting, register_reward_model
 from guerdon.reward.icm import InverseModel
-from guerdon.reward.inputs import tensors
 from guerdon.reward.neighbors import nearest
 from guerdon.reward.novelty import NoveltyConfig, NoveltyNetwork, NoveltyReward
 from guerdon.reward.rnd import Distillation
+from guerdon.reward.scaling import RunningMoments
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from guerdon.data.batch import Batch
 
 WINDOW = 10_000
 """Transitions of the running moments: errors and features change as the networks are trained."""
@@ -74,47 +74,12 @@ class NGUNetwork(NoveltyNetwork):
         error: Tensor = self.lifelong(rows)
         return error
 
-    def loss(self, rows: dict[str, Any]) -> tuple[Tensor, Metrics]:
+    def loss(self, rows: Batch) -> tuple[Tensor, Metrics]:
         """See `NoveltyNetwork`."""
         before, after = self.inverse(rows["obs"]), self.inverse(rows["obs_next"])
         inverse, metrics = self.inverse.loss(before, after, rows["act"])
         lifelong = self.lifelong(rows).mean()
         return inverse + lifelong, {"lifelong_loss": lifelong.detach(), **metrics}
-
-    def update(self, rows: dict[str, Any]) -> None:
-        """See `NoveltyNetwork`."""
-        self.inverse.update(rows)
-
-
-@dataclass
-class RunningMoments:
-    """Mean and standard deviation of the newest numbers of a stream."""
-
-    count: int = 0
-    mean: float = 0.0
-    variance: float = 0.0
-
-    def collect(self, values: np.ndarray, window: int) -> None:
-        """Take numbers.
-
-        Args:
-            values: The numbers; those that are not finite are left out.
-            window: About how many numbers count; the weight of older ones decays.
-        """
-        values = values[np.isfinite(values)]
-        if not len(values):
-            return
-        self.count = min(self.count + len(values), max(window, len(values)))
-        share = len(values) / self.count
-        delta = float(values.mean(dtype=np.float64)) - self.mean
-        variance = float(values.var(dtype=np.float64))
-        self.variance = (1 - share) * (self.variance + share * delta**2) + share * variance
-        self.mean += share * delta
-
-    @property
-    def std(self) -> float:
-        """The standard deviation; never 0."""
-        return max(math.sqrt(self.variance), 1e-6 * abs(self.mean), 1e-12)
 
 
 @register_reward_model("ngu")
@@ -160,7 +125,9 @@ class NGU(NoveltyReward, EpisodeRewardModel):
         another.
         """
         before, after = (
-            self.network.inverse(tensors(batch[name], self.device)).numpy(force=True)
+            self.network.inverse(Batch(obs=batch[name]).to_device(self.device).obs).numpy(
+                force=True
+            )
             for name in ("obs", "obs_next")
         )
         # Arrays of another layout would be compiled for anew.
@@ -169,7 +136,7 @@ class NGU(NoveltyReward, EpisodeRewardModel):
         known = self.distances
         if not known.count:
             known = RunningMoments()
-            known.collect(distances, WINDOW)
+            known.update(distances[np.isfinite(distances)], WINDOW)
         novelty = episodic_novelty(distances, known.mean, self.config)
         return {"novelty": novelty, "distances": distances}, memory
 
@@ -177,14 +144,17 @@ class NGU(NoveltyReward, EpisodeRewardModel):
 
     def bonus(self, error: Tensor, batch: Batch, scale: float = 1.0) -> Tensor:
         """See `NoveltyReward`: the novelty in the episode, times that in all episodes."""
-        novelty: Tensor = tensors(batch.novelty, error.device)
-        lifelong = 1 + (error - self.errors.mean) / self.errors.std
+        novelty: Tensor = to_device(batch.novelty, error.device)
+        moments = self.errors
+        std = max(math.sqrt(moments.variance), 1e-6 * abs(moments.mean), 1e-12)
+        lifelong = 1 + (error - moments.mean) / std
         return novelty * (lifelong.clamp(1.0, self.config.max_lifelong) * scale)
 
     def update_statistics(self, error: Tensor, batch: Batch) -> None:
         """See `NoveltyReward`."""
-        self.distances.collect(batch.distances, WINDOW * self.config.neighbors)
-        self.errors.collect(error.numpy(force=True), WINDOW)
+        distances = batch.distances[np.isfinite(batch.distances)]
+        self.distances.update(distances, WINDOW * self.config.neighbors)
+        self.errors.update(error.numpy(force=True), WINDOW)
 
     # --- state
 

@@ -11,9 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from guerdon.data.batch import Batch
-from guerdon.nn.encoders import MLP
-from guerdon.nn.init import linear
-from guerdon.reward.inputs import TransitionInput, tensors
+from guerdon.reward.inputs import TransitionInput, TransitionNetwork
 from guerdon.reward.scaling import ReturnScaler
 from guerdon.reward.trained import TrainedConfig, TrainedReward
 
@@ -31,8 +29,7 @@ class NoveltyConfig(TrainedConfig):
 
     update_proportion: float = Field(default=1.0, gt=0, le=1)
     """Share of the new transitions to train on, in minibatches of `batch_size`; 0.25 to 1. The
-    smaller, the longer novelty lasts. (The paper of RND takes a quarter of them in each of four
-    passes, which is as much as all of them in one.)"""
+    smaller, the longer novelty lasts."""
     update_per_collect: int | None = Field(default=None, ge=1)  # type: ignore[assignment]
     """Gradient steps in a call of `train`, instead of what `update_proportion` gives."""
     max_updates: int = Field(default=16, ge=1)
@@ -41,8 +38,8 @@ class NoveltyConfig(TrainedConfig):
     train_every: int | None = Field(default=128, ge=1)
     """New transitions that `train` waits for."""
     warmup: int = Field(default=1000, ge=0)
-    """Transitions that only update the statistics of observations. Until there are so many, nothing
-    is trained and every bonus is 0; 1,000 to 10,000."""
+    """Transitions that only update the statistics of observations; the bonus is 0 until then. 1,000
+    to 10,000."""
     normalize_bonus: bool = True
     """Whether the bonus is divided by the standard deviation of its discounted return, so that
     weights mean the same in every environment."""
@@ -55,44 +52,24 @@ class NoveltyConfig(TrainedConfig):
         return 1.0
 
 
-def layers(n_in: int, hidden: Sequence[int], n_out: int) -> nn.Sequential:
-    """Hidden layers, and a linear one."""
-    body = MLP(n_in, hidden, "relu")
-    return nn.Sequential(body, linear(body.size, n_out, 1.0))
-
-
-class Features(nn.Module):
-    """Embeds a field of transitions.
-
-    Args:
-        setting: Has the spaces.
-        part: The field.
-        hidden: Sizes of the hidden layers.
-        size: Number of features.
-    """
-
-    def __init__(self, setting: Setting, part: str, hidden: Sequence[int], size: int) -> None:
-        super().__init__()
-        # A frozen, randomly initialised network cannot adapt to the scale of its input.
-        self.input = TransitionInput(setting, [part], clip=CLIP, images=True)
-        self.layers = layers(self.input.size, hidden, size)
-
-    def forward(self, rows: Any) -> Tensor:
-        """Features [..., size] of transitions."""
-        features: Tensor = self.layers(self.input(rows))
-        return features
+def embed(setting: Setting, part: str, hidden: Sequence[int], size: int) -> TransitionNetwork:
+    """Make a network that embeds a field of transitions."""
+    # A frozen, randomly initialised network cannot adapt to the scale of its input.
+    return TransitionNetwork(setting, [part], hidden, size, "relu", clip=CLIP, images=True)
 
 
 class NoveltyNetwork(nn.Module):
     """Networks with a prediction error; calling them returns it [...] for transitions."""
 
-    def loss(self, rows: dict[str, Any]) -> tuple[Tensor, Metrics]:
+    def loss(self, rows: Batch) -> tuple[Tensor, Metrics]:
         """The training loss of transitions [N, ...], and metrics."""
         raise NotImplementedError
 
-    def update(self, rows: dict[str, Any]) -> None:
-        """Update the statistics of inputs with transitions [N, ...]."""
-        raise NotImplementedError
+    def update(self, rows: Batch) -> None:
+        """Update the statistics of inputs with transitions [N, ...]; shared ones once."""
+        inputs = [module for module in self.modules() if isinstance(module, TransitionInput)]
+        for each in {each.normalizers: each for each in reversed(inputs)}.values():
+            each.update(rows)
 
 
 class NoveltyReward(TrainedReward):
@@ -140,16 +117,13 @@ class NoveltyReward(TrainedReward):
     @torch.no_grad()
     def collect_data(self, batch: Batch) -> None:
         """Keep the transitions of a rollout, and update all statistics."""
+        super().collect_data(batch)
         mask = np.asarray(batch.mask)
         real = batch[mask]
-        number = len(real.rew)
-        if not number:
+        if not len(real.rew):
             return
-        kept = Batch({name: real[name] for name in self.collects})
-        self.memory.add(kept)
-        self._new += number
-        self.collected += number
-        rows = tensors(kept, self.device)
+        self.collected += len(real.rew)
+        rows = Batch({name: real[name] for name in self.collects}).to_device(self.device)
         self.network.update(rows)
         if self.warm:
             error = self.network(rows)

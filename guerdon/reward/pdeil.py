@@ -14,11 +14,9 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 from torch.distributions import MultivariateNormal
 
-from guerdon.nn.encoders import MLP
-from guerdon.nn.init import linear
 from guerdon.reward.base import Metrics, Setting, register_reward_model
-from guerdon.reward.inputs import TransitionInput, tensors
-from guerdon.reward.trained import ImitationConfig, ImitationReward
+from guerdon.reward.inputs import TransitionInput, layers
+from guerdon.reward.trained import ImitationConfig, PretrainedReward
 
 if TYPE_CHECKING:
     from guerdon.data.batch import Batch
@@ -29,9 +27,9 @@ class PDEILConfig(ImitationConfig):
     """Options of `pdeil`."""
 
     alpha: float = Field(default=0.5, gt=0, le=1)
-    """Weight of the density of demonstrated states against the policy's. Near 0, demonstrated
-    states that the policy seldom visits have the largest rewards; with 1, the policy's density has
-    no effect. Rewards are at most 1 / alpha."""
+    """Weight of the density of demonstrated states against the policy's; 1 ignores the policy's.
+    Near 0, demonstrated states that the policy seldom visits have the largest rewards, up to
+    1 / alpha."""
     regularization: float = Field(default=1e-2, gt=0)
     """Added to all variances, in units of those of the demonstrations: keeps densities finite where
     numbers hardly vary or are linearly dependent; 1e-3 to 0.1."""
@@ -118,8 +116,7 @@ class DiscreteActions(nn.Module):
     def __init__(self, space: spaces.Discrete, size: int, hidden: list[int]) -> None:
         super().__init__()
         self.start = int(space.start)
-        body = MLP(size, hidden)
-        self.layers = nn.Sequential(body, linear(body.size, int(space.n), 0.01))
+        self.layers = layers(size, hidden, int(space.n), gain=0.01)
 
     def forward(self, state: Tensor, act: Tensor) -> Tensor:
         """Log-probabilities [...]."""
@@ -167,7 +164,7 @@ class Densities(nn.Module):
 
 
 @register_reward_model("pdeil")
-class PDEIL(ImitationReward):
+class PDEIL(PretrainedReward):
     """Probability-density-estimation imitation learning.
 
     The reward is ``e(s) e(a|s) / (alpha e(s) + (1 - alpha) p(s))`` with the densities ``e`` of the
@@ -179,7 +176,6 @@ class PDEIL(ImitationReward):
     Config = PDEILConfig
     fields = ("obs", "act")
     collects = ("obs",)
-    can_pretrain = True
     requires = frozenset({"demonstrations", "vectors"})
     network: Densities
 
@@ -208,13 +204,9 @@ class PDEIL(ImitationReward):
         if isinstance(network.actions, ContinuousActions):
             network.actions.fit(state, expert["act"])
 
-    def pretrain(self) -> Metrics | None:
-        """Train the classifier of discrete actions, unless that was done before."""
-        if self.fitted:
-            return None
-        if self.demonstrations is None:
-            self.load_expert_data()
-        return self.fit(self.config.update_per_collect) if self.optimizer else None
+    def fit(self, steps: int) -> Metrics:
+        """Train the classifier of discrete actions, if there is one."""
+        return super().fit(steps) if self.optimizer else {}
 
     def train(self) -> Metrics | None:
         """Estimate the density of the policy's states, if there is enough new data."""
@@ -222,7 +214,7 @@ class PDEIL(ImitationReward):
         if self._new >= self.train_every:
             self._new = 0
             with torch.no_grad():
-                state = self.network.state(tensors(self.memory.rows().obs, self.device))
+                state = self.network.state(self.memory.rows().to_device(self.device).obs)
                 self.network.policy.fit(state)
                 log_ratio = self.network.policy(state) - self.network.expert(state)
             metrics |= {"divergence": log_ratio.mean()}

@@ -17,7 +17,6 @@ from guerdon.data.batch import Batch
 from guerdon.data.preferences import SKIP, Preference, load_preferences, save_preferences
 from guerdon.data.spaces import as_rows, check_rows
 from guerdon.reward.base import Metrics, Setting, register_reward_model
-from guerdon.reward.inputs import tensors
 from guerdon.reward.ranking import Pairs, RankingConfig, RankingReward
 from guerdon.reward.segments import Cutter, SegmentPairs, hold_out, number_to_hold_out
 from guerdon.reward.teachers import Teacher, TeacherConfig
@@ -58,8 +57,7 @@ class PreferenceConfig(RankingConfig):
     buffer_size: int = Field(default=20_000, ge=1)
     """Maximum number of the policy's newest transitions that queries are about."""
     clear_buffer_per_iters: int | None = Field(default=None, ge=1)
-    """Drop them whenever the number of policy updates is divisible by this and none waits to be
-    queried; by default never."""
+    """Drop them whenever the number of policy updates is divisible by this; by default never."""
     preferences_path: str | None = None
     """File of preferences to start with, for example of people; see `guerdon.data.preferences`."""
     record_path: str | None = None
@@ -126,7 +124,7 @@ class PreferenceReward(RankingReward):
     def _add(self, pairs: SegmentPairs, label: np.ndarray, held_out: np.ndarray) -> None:
         joined = Batch.cat([segment for pair in pairs for segment in pair])
         in_space = {name: as_rows(self._space(name), part) for name, part in joined.items()}
-        rows: dict[str, Any] = tensors(in_space, self.device)
+        rows = Batch(in_space).to_device(self.device)
         self.network.update(rows)
         length = np.array([len(first) for first, _ in pairs])
         first = 2 * (np.cumsum(length) - length)
@@ -245,7 +243,7 @@ class PreferenceReward(RankingReward):
     def training_state(self) -> dict[str, Any]:
         """See `RewardModel`."""
         return super().training_state() | {
-            "pairs": dict(vars(self.pairs)),
+            "pairs": {**vars(self.pairs), "rows": self.pairs.rows.to_dict()},
             "cutter": self._cutter.training_state(),
             "counts": [self.asked, self.round, self._skipped, self._unlearned],
         }
@@ -258,7 +256,7 @@ class PreferenceReward(RankingReward):
     def load_training_state(self, state: Mapping[str, Any]) -> None:
         """See `RewardModel`."""
         super().load_training_state(state)
-        rows: dict[str, Any] = tensors(state["pairs"]["rows"], self.device)
+        rows = Batch(state["pairs"]["rows"]).to_device(self.device)
         self.pairs = Pairs(**{**state["pairs"], "rows": rows})
         self._cutter.load_training_state(state["cutter"])
         self.asked, self.round, self._skipped, self._unlearned = state["counts"]

@@ -10,15 +10,15 @@ import torch
 from numba import njit
 from pydantic import Field
 
+from guerdon.data.batch import Batch
 from guerdon.reward.base import EpisodeRewardModel, Setting, register_reward_model
-from guerdon.reward.inputs import TransitionInput, tensors
+from guerdon.reward.inputs import TransitionInput
 from guerdon.reward.requirements import REQUIREMENTS
 from guerdon.reward.trained import ExpertConfig, draw_rows, read_demonstrations
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from guerdon.data.batch import Batch
     from guerdon.data.demonstrations import Demonstrations
 
 CHUNK = 2**20
@@ -69,11 +69,6 @@ class PWIL(EpisodeRewardModel):
         self._input = TransitionInput(self.setting, self.collects, clip=math.inf)
         self.atoms = np.zeros((0, self._input.size))
         self._mean, self._std = np.zeros(self._input.size), np.ones(self._input.size)
-
-    @classmethod
-    def requirements(cls, config: Any) -> frozenset[str]:
-        """See `RewardModel`."""
-        return cls.requires - ({"horizon"} if config.horizon else set())
 
     @property
     def fitted(self) -> bool:
@@ -134,8 +129,8 @@ class PWIL(EpisodeRewardModel):
 
     def _vectors(self, batch: Batch) -> np.ndarray:
         """(obs, act) [..., size], categories one-hot."""
-        parts = {name: tensors(batch[name], torch.device("cpu")) for name in self.collects}
-        vectors: np.ndarray = self._input(parts).double().numpy()
+        rows = Batch({name: batch[name] for name in self.collects}).to_device(torch.device("cpu"))
+        vectors: np.ndarray = self._input(rows).double().numpy()
         return vectors
 
     def _scaled(self, vectors: np.ndarray) -> np.ndarray:

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from guerdon import ops
 from guerdon.data.batch import Batch
 from guerdon.nn.critics import EnsembleMLP
-from guerdon.reward.inputs import TransitionInput, take_rows
-from guerdon.reward.trained import TrainedConfig, TrainedReward
+from guerdon.reward.inputs import TransitionInput
+from guerdon.reward.trained import Inputs, TrainedConfig, TrainedReward
 
 if TYPE_CHECKING:
     from guerdon.reward.base import Metrics, Setting
@@ -38,7 +38,7 @@ class RankingConfig(TrainedConfig):
 
     batch_size: int = Field(default=64, ge=1)
     """Pairs of segments in a gradient step; 16 to 128."""
-    inputs: list[Literal["obs", "act", "obs_next"]] = Field(default=["obs", "act"], min_length=1)
+    inputs: Inputs = Field(default=["obs", "act"])
     """Inputs of the networks."""
     members: int = Field(default=3, ge=1)
     """Number of networks, whose mean is the reward; 3 to 7."""
@@ -74,7 +74,7 @@ class Pairs:
         held_out: Which pairs are for evaluation alone [P].
     """
 
-    rows: dict[str, Any]
+    rows: Batch
     first: np.ndarray
     second: np.ndarray
     length: np.ndarray
@@ -92,13 +92,13 @@ class Pairs:
         at = torch.from_numpy(starts[..., None] + np.minimum(time, length - 1)).to(device)
         mask = torch.from_numpy(time < length).to(device)
         label = torch.from_numpy(self.label[index].astype(np.float32)).to(device)
-        return take_rows(self.rows, at), mask, label
+        return self.rows[at], mask, label
 
     def join(self, other: Pairs) -> Pairs:
         """These pairs and others."""
-        n_rows = len(Batch(self.rows))
+        n_rows = len(self.rows)
         return Pairs(
-            Batch.cat([self.rows, other.rows]).to_dict(),
+            Batch.cat([self.rows, other.rows]),
             np.append(self.first, other.first + n_rows),
             np.append(self.second, other.second + n_rows),
             np.append(self.length, other.length),
@@ -108,7 +108,7 @@ class Pairs:
 
 
 _NONE = np.zeros(0, np.int64)
-NO_PAIRS = Pairs({}, _NONE, _NONE, _NONE, np.zeros(0), np.zeros(0, bool))
+NO_PAIRS = Pairs(Batch(), _NONE, _NONE, _NONE, np.zeros(0), np.zeros(0, bool))
 
 
 class RankingNetwork(nn.Module):
@@ -162,13 +162,12 @@ class RankingNetwork(nn.Module):
         return loss.mean(-1).sum()
 
     @torch.no_grad()
-    def rescale(self, rows: dict[str, Any]) -> None:
+    def rescale(self, rows: Batch) -> None:
         """Set mean 0 and standard deviation 1 over rows [N, ...]; networks get equal weight."""
         if self.config.output == "tanh":
             return
-        starts = range(0, len(Batch(rows)), _CHUNK)
-        chunks = (take_rows(rows, slice(start, start + _CHUNK)) for start in starts)
-        raw = torch.cat([self.raw(chunk) for chunk in chunks], 1)
+        starts = range(0, len(rows), _CHUNK)
+        raw = torch.cat([self.raw(rows[start : start + _CHUNK]) for start in starts], 1)
         std, offset = torch.std_mean(raw, 1, correction=0)
         scale = 1 / std.clamp(min=_MIN_STD)
         joint = ((raw.T - offset) * scale).mean(1)
@@ -257,6 +256,6 @@ class RankingReward(TrainedReward):
 
 
 def _symlog(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _symlog(part) for key, part in value.items()}
+    if isinstance(value, Batch):
+        return value.apply(_symlog)
     return value.sign() * value.abs().log1p() if value.is_floating_point() else value

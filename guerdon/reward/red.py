@@ -13,11 +13,9 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from guerdon.nn.encoders import MLP
-from guerdon.nn.init import linear
 from guerdon.reward.base import Metrics, Setting, register_reward_model
-from guerdon.reward.inputs import TransitionInput
-from guerdon.reward.trained import ImitationConfig, ImitationReward, draw_rows
+from guerdon.reward.inputs import TransitionNetwork
+from guerdon.reward.trained import ImitationConfig, PretrainedReward, draw_rows
 
 if TYPE_CHECKING:
     from guerdon.data.batch import Batch
@@ -48,21 +46,6 @@ class REDConfig(ImitationConfig):
     """Has no effect: none of the policy's transitions are kept."""
 
 
-class Embedding(nn.Module):
-    """Embeds (obs, act)."""
-
-    def __init__(self, setting: Setting, config: REDConfig) -> None:
-        super().__init__()
-        self.input = TransitionInput(setting, ["obs", "act"])
-        body = MLP(self.input.size, config.hidden)
-        self.layers = nn.Sequential(body, linear(body.size, config.embedding_size, 1.0))
-
-    def forward(self, rows: Any) -> Tensor:
-        """Embeddings [..., size] of transitions."""
-        embedded: Tensor = self.layers(self.input(rows))
-        return embedded
-
-
 class ExpertDistillation(nn.Module):
     """A predictor of a frozen, randomly initialised target network.
 
@@ -73,8 +56,9 @@ class ExpertDistillation(nn.Module):
 
     def __init__(self, setting: Setting, config: REDConfig) -> None:
         super().__init__()
-        self.target = Embedding(setting, config).requires_grad_(False)
-        self.predictor = Embedding(setting, config)
+        args = setting, ["obs", "act"], config.hidden, config.embedding_size
+        self.target = TransitionNetwork(*args).requires_grad_(False)
+        self.predictor = TransitionNetwork(*args)
         self.register_buffer("sigma", torch.tensor(config.sigma or 1.0))
         self.sigma: Tensor
 
@@ -89,10 +73,8 @@ class ExpertDistillation(nn.Module):
 
 
 @register_reward_model("red")
-class RED(ImitationReward):
+class RED(PretrainedReward):
     """Random expert distillation.
-
-    It is trained once, by `pretrain` or else by the first `train`, on demonstrations alone.
 
     Attributes:
         held_out: Demonstrated transitions that it is not trained on: the fields, as tensors.
@@ -100,9 +82,8 @@ class RED(ImitationReward):
 
     Config = REDConfig
     fields = ("obs", "act")
-    can_pretrain = True
     network: ExpertDistillation
-    held_out: dict[str, Any]
+    held_out: Batch
 
     def build(self) -> ExpertDistillation:
         """Make both networks."""
@@ -117,16 +98,9 @@ class RED(ImitationReward):
         self.expert = self.tensors(rows[draw_rows(fitted, size, self.generator)])
         self.held_out = self.tensors(rows[draw_rows(held_out, size, self.generator)])
 
-    def pretrain(self) -> Metrics | None:
-        """Fit the predictor, unless that was done before."""
-        if self.fitted:
-            return None
-        metrics = self.fit(self.config.update_per_collect)
-        return metrics | self._calibrate()
-
-    def train(self) -> Metrics | None:
-        """See `pretrain`."""
-        return self.pretrain()
+    def fit(self, steps: int) -> Metrics:
+        """Fit the predictor, and set sigma."""
+        return super().fit(steps) | self._calibrate()
 
     def step(self) -> Metrics:
         """Take one step of the predictor."""
@@ -141,9 +115,8 @@ class RED(ImitationReward):
         error = network.error(self.held_out).median()
         if self.config.sigma is None:
             network.sigma.copy_(1.0 / error.clamp(min=1e-12))
-        contrast = (
-            network(self.held_out).mean() - network(_noise(self.held_out, self.generator)).mean()
-        )
+        noise = self.held_out.apply(lambda leaf: _noise(leaf, self.generator))
+        contrast = network(self.held_out).mean() - network(noise).mean()
         if contrast < CONTRAST:
             warnings.warn(
                 f"red hardly tells demonstrations from noise: rewards differ by {contrast:.3f}; "
@@ -165,10 +138,8 @@ def _split(lengths: np.ndarray, generator: np.random.Generator) -> tuple[np.ndar
     return np.flatnonzero(~out), np.flatnonzero(out)
 
 
-def _noise(value: Any, generator: np.random.Generator) -> Any:
+def _noise(value: Tensor, generator: np.random.Generator) -> Tensor:
     """Normal noise with three times the standard deviation of numbers; all else shuffled."""
-    if isinstance(value, dict):
-        return {key: _noise(part, generator) for key, part in value.items()}
     if value.is_floating_point():
         normal = torch.from_numpy(generator.standard_normal(value.shape, "float32"))
         return value.mean(0) + 3.0 * value.std(0, correction=0) * normal.to(value.device)

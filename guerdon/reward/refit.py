@@ -50,9 +50,8 @@ class RefitConfig(BaseModel):
     learning_rate: float = Field(default=3e-4, gt=0)
     """Learning rate of AdamW; 1e-4 to 1e-3."""
     min_likeness: float = Field(default=0.05, gt=0, lt=0.5)
-    """Minimum probability of being a collected success and not one of the policy's; frames below
-    it are rejected. 0.01 to 0.1. At 0.05 the policy may show a kind of success 19 times as often as
-    it was collected."""
+    """Minimum probability of being a collected success; frames below it are rejected. 0.01 to 0.1.
+    At 0.05 the policy may show a kind of success 19 times as often as it was collected."""
     forget: float = Field(default=0.1, ge=0, le=1)
     """Step of the discriminator's weights back to the fitted ones before each refit; 0.05 to 0.3.
     Differences that are learned slowly then never reject a frame."""

@@ -9,10 +9,12 @@ from pydantic import Field
 from torch import Tensor
 
 from guerdon.reward.base import Metrics, Setting, register_reward_model
-from guerdon.reward.novelty import Features, NoveltyConfig, NoveltyNetwork, NoveltyReward
+from guerdon.reward.novelty import NoveltyConfig, NoveltyNetwork, NoveltyReward, embed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from guerdon.data.batch import Batch
 
 
 class RNDConfig(NoveltyConfig):
@@ -38,8 +40,8 @@ class Distillation(NoveltyNetwork):
                 "rnd and ngu need a hidden layer, since a linear network is too easy to predict: "
                 "give 'hidden_size' one number or more"
             )
-        self.target = Features(setting, "obs_next", hidden, size).requires_grad_(False)
-        self.predictor = Features(setting, "obs_next", [*hidden, hidden[-1]], size)
+        self.target = embed(setting, "obs_next", hidden, size).requires_grad_(False)
+        self.predictor = embed(setting, "obs_next", [*hidden, hidden[-1]], size)
         self.predictor.input.normalizers = self.target.input.normalizers  # one set of statistics
 
     def forward(self, rows: Any) -> Tensor:
@@ -49,13 +51,9 @@ class Distillation(NoveltyNetwork):
         error: Tensor = (self.predictor(rows) - target).square().mean(-1)
         return error
 
-    def loss(self, rows: dict[str, Any]) -> tuple[Tensor, Metrics]:
+    def loss(self, rows: Batch) -> tuple[Tensor, Metrics]:
         """See `NoveltyNetwork`."""
         return self(rows).mean(), {}
-
-    def update(self, rows: dict[str, Any]) -> None:
-        """See `NoveltyNetwork`."""
-        self.target.input.update(rows)
 
 
 @register_reward_model("rnd")

@@ -1,10 +1,47 @@
-"""Scales rewards by the standard deviation of their discounted return."""
+"""Running statistics, and rewards scaled by the standard deviation of their discounted return."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+
+
+@dataclass
+class RunningMoments:
+    """Mean and variance of a stream of numbers, merged batch by batch (Chan et al.)."""
+
+    count: float = 0.0
+    mean: float = 0.0
+    square: float = 0.0
+    """Sum of squared deviations from the mean."""
+
+    def update(self, values: np.ndarray, window: float = math.inf) -> None:
+        """Take numbers.
+
+        Args:
+            values: The numbers.
+            window: About how many numbers count; the weight of older ones decays.
+        """
+        values = values.astype(np.float64)
+        number = len(values)
+        if not number:
+            return
+        older = min(self.count, max(window - number, 0))
+        total = older + number
+        delta = float(values.mean()) - self.mean
+        if older < self.count:
+            self.square *= older / self.count
+        self.mean += delta * number / total
+        self.square += float(values.var()) * number + delta**2 * older * number / total
+        self.count = total
+
+    @property
+    def variance(self) -> float:
+        """The variance; 0 without numbers."""
+        return self.square / self.count if self.count else 0.0
 
 
 class ReturnScaler:
@@ -19,7 +56,7 @@ class ReturnScaler:
     def __init__(self, gamma: float) -> None:
         self.gamma = gamma
         self._returns = np.zeros(0)
-        self._count, self._mean, self._square = 0.0, 0.0, 0.0
+        self._moments = RunningMoments()
 
     def collect(self, rew: np.ndarray, mask: np.ndarray, first: np.ndarray | None = None) -> None:
         """Take a rollout [T, B].
@@ -34,36 +71,21 @@ class ReturnScaler:
         for t, now in enumerate(rew.astype(np.float64)):
             before = self._returns if first is None else np.where(first[t], 0.0, self._returns)
             self._returns = np.where(mask[t], self.gamma * before + now, self._returns)
-            self._merge(self._returns[mask[t]])
-
-    def _merge(self, values: np.ndarray) -> None:
-        """Chan's update of count, mean and sum of squares."""
-        if not len(values):
-            return
-        mean, total = values.mean(), self._count + len(values)
-        delta = mean - self._mean
-        self._mean += delta * len(values) / total
-        self._square += values.var() * len(values) + delta**2 * self._count * len(values) / total
-        self._count = total
+            self._moments.update(self._returns[mask[t]])
 
     @property
     def scale(self) -> float:
         """The factor of rewards."""
-        if self._count < 2:
+        if self._moments.count < 2:
             return 1.0
-        return float(1.0 / np.sqrt(self._square / self._count + 1e-8))
+        return 1.0 / math.sqrt(self._moments.variance + 1e-8)
 
     def training_state(self) -> dict[str, Any]:
         """Everything that is needed to resume."""
-        return {
-            "returns": self._returns.copy(),
-            "count": self._count,
-            "mean": float(self._mean),
-            "square": float(self._square),
-        }
+        return {"returns": self._returns.copy(), **asdict(self._moments)}
 
     def load_training_state(self, state: dict[str, Any]) -> None:
         """Restore `training_state`."""
-        self._returns = np.asarray(state["returns"]).copy()
-        self._count, self._mean = state["count"], state["mean"]
-        self._square = state["square"]
+        moments = dict(state)
+        self._returns = np.array(moments.pop("returns"))
+        self._moments = RunningMoments(**moments)

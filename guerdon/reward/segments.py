@@ -125,7 +125,6 @@ def hold_out(pairs: SegmentPairs, number: int, generator: np.random.Generator) -
 
 
 def _digest(segment: Batch) -> bytes:
-    digest = hashlib.sha256()
-    for _, leaf in flatten(segment):
-        digest.update(to_numpy(leaf).tobytes())
-    return digest.digest()
+    return hashlib.sha256(
+        b"".join(to_numpy(leaf).tobytes() for _, leaf in flatten(segment))
+    ).digest()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,9 +13,6 @@ from guerdon.data.demonstrations import KEYS
 from guerdon.data.leaves import to_numpy
 from guerdon.reward.base import ReplaySource, RewardModel, Setting, register_reward_model
 from guerdon.reward.trained import ExpertConfig, read_demonstrations
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class SQILConfig(ExpertConfig):
@@ -80,14 +77,6 @@ class SQIL(RewardModel, ReplaySource):
     def score(self, batch: Batch) -> Any:
         """Return 1 for demonstrations; without ``source``, all transitions are the policy's own."""
         return batch.source == 1 if "source" in batch else 0.0
-
-    def training_state(self) -> dict[str, Any]:
-        """See `RewardModel`; demonstrations are read again."""
-        return {"generator": self.generator.bit_generator.state}
-
-    def load_training_state(self, state: Mapping[str, Any]) -> None:
-        """See `RewardModel`."""
-        self.generator.bit_generator.state = state["generator"]
 
 
 def _as(values: Any, like: Any) -> Any:

@@ -51,9 +51,8 @@ class ClassifierRewardConfig(RefitConfig, RewardConfig):
     terminate: Literal["read", "online", "never"] = Field(
         default_factory=lambda given: "never" if given.get("reward_mode") == "per_step" else "read"
     )
-    """Effect of the first (held) success: it ends the episode for the learner (``read``), it also
-    resets the environment (``online``), or none (``never``). By default ``never`` if every frame is
-    paid, else ``read``."""
+    """Effect of the first (held) success: it ends the episode for the learner (``read``), also
+    resets the environment (``online``), or has none (``never``, the default for ``per_step``)."""
     pessimism: float = Field(default=0.0, ge=0)
     """Factor of the members' standard deviation that is subtracted from their mean; 0 to 2."""
     min_precision: float = Field(default=0.8, ge=0, le=1)
@@ -288,8 +287,8 @@ class ClassifierReward(SuccessModel):
         """Refit, if there is enough new data."""
         return self._refit.train() if self._refit is not None else None
 
-    def prepare_training(self) -> None:
-        """Load the successes that the classifier was fitted with."""
+    def load_successes(self) -> None:
+        """Read the successes that the classifier was fitted with, for `train`."""
         self._start_refit().load_successes()
 
     # --- state

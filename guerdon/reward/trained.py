@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -16,13 +16,18 @@ from guerdon.data.spaces import as_rows, check_rows
 from guerdon.nn.init import seeded
 from guerdon.nn.optimizer import Optimizer
 from guerdon.reward.base import Metrics, RewardConfig, RewardModel, Setting
-from guerdon.reward.inputs import TransitionInput, take_rows, tensors
+from guerdon.reward.inputs import TransitionInput
+from guerdon.reward.requirements import REQUIREMENTS
 from guerdon.reward.transition_memory import Memory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 OFF_POLICY_TRAIN_EVERY = 256
+_CHUNK = 1024  # rows of one call of the policy
+
+Inputs = Annotated[list[Literal["obs", "act", "obs_next"]], Field(min_length=1)]
+"""Fields that a network reads."""
 
 
 class TrainedConfig(RewardConfig):
@@ -155,14 +160,13 @@ class TrainedReward(RewardModel):
         """Whether it trains on new data alone, where the config does not say."""
         return self.setting.on_policy
 
-    def sample(self, number: int) -> dict[str, Any]:
+    def sample(self, number: int) -> Batch:
         """Tensors of kept transitions, drawn at random."""
-        drawn: dict[str, Any] = tensors(self.memory.sample(number, self.generator), self.device)
-        return drawn
+        return self.memory.sample(number, self.generator).to_device(self.device)
 
-    def tensors(self, batch: Batch) -> dict[str, Any]:
+    def tensors(self, batch: Batch) -> Batch:
         """The fields of transitions as tensors."""
-        return {name: tensors(batch[name], self.device) for name in self.fields}
+        return Batch({name: batch[name] for name in self.fields}).to_device(self.device)
 
     # --- state
 
@@ -212,9 +216,7 @@ def read_demonstrations(model: RewardModel, source: Any = None) -> tuple[Demonst
     """
     source = model.config.expert_data_path if source is None else source
     if source is None:
-        raise ValueError(
-            f"{model.name} learns from demonstrations: name them in 'expert_data_path'"
-        )
+        raise ValueError(f"{model.name} {REQUIREMENTS['demonstrations']}")
     found = source if isinstance(source, Demonstrations) else load_demonstrations(source)
     rows, setting = found.transitions(), model.setting
     spaces = {
@@ -251,7 +253,7 @@ class ImitationReward(TrainedReward):
     Config = ImitationConfig
     requires = frozenset({"demonstrations"})
     demonstrations: Demonstrations | None = None
-    expert: dict[str, Any]
+    expert: Batch
 
     def load_expert_data(self, demonstrations: Any = None) -> None:
         """Take demonstrations.
@@ -276,12 +278,47 @@ class ImitationReward(TrainedReward):
             self.load_expert_data()
         return super().fit(steps)
 
-    def sample_expert(self, number: int) -> dict[str, Any]:
+    def read_inputs(self, *others: str) -> None:
+        """Read and collect the fields of the option ``inputs``, and others."""
+        self.fields = self.collects = tuple(dict.fromkeys((*others, *self.config.inputs)))
+
+    @torch.no_grad()
+    def log_prob(self, rows: Batch) -> torch.Tensor:
+        """Log-probabilities of actions under the current policy."""
+        log_prob, obs, act = self.setting.log_prob, rows["obs"], rows["act"]
+        if log_prob is None:
+            raise ValueError(
+                f"{self.name} needs the log-probability of the policy's actions: make it with a "
+                "Setting that has 'log_prob' (airl can do without, if its option 'log_prob' is "
+                "false)"
+            )
+        chunks = [slice(start, start + _CHUNK) for start in range(0, len(act), _CHUNK)]
+        return torch.cat([log_prob(obs[at], act[at]).float() for at in chunks])
+
+    def sample_expert(self, number: int) -> Batch:
         """Tensors of demonstrated transitions, drawn at random."""
         n_rows = len(self.expert["act"])
         index = torch.from_numpy(self.generator.integers(n_rows, size=number)).to(self.device)
-        drawn: dict[str, Any] = take_rows(self.expert, index)
+        drawn: Batch = self.expert[index]
         return drawn
+
+
+class PretrainedReward(ImitationReward):
+    """A reward model that is fitted to demonstrations once, by `pretrain` or the first `train`."""
+
+    can_pretrain = True
+
+    def pretrain(self) -> Metrics | None:
+        """Fit the networks, unless that was done before."""
+        if self.fitted:
+            return None
+        if self.demonstrations is None:
+            self.load_expert_data()
+        return self.fit(self.config.update_per_collect)
+
+    def train(self) -> Metrics | None:
+        """See `pretrain`."""
+        return self.pretrain()
 
 
 def _mean(values: list[Any]) -> Any:

@@ -5,7 +5,7 @@ https://arxiv.org/abs/1904.06387 (T-REX), https://arxiv.org/abs/1907.03976 (D-RE
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -13,19 +13,20 @@ from pydantic import Field, model_validator
 from guerdon.data.leaves import to_numpy
 from guerdon.reward.base import Metrics, register_reward_model
 from guerdon.reward.ranking import Pairs, RankingConfig, RankingReward
-from guerdon.reward.trained import ExpertConfig, read_demonstrations
+from guerdon.reward.trained import ImitationConfig, Inputs, PretrainedReward
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Self
 
+    from guerdon.data.batch import Batch
     from guerdon.data.demonstrations import Demonstrations
 
 
-class SnippetConfig(ExpertConfig, RankingConfig):
+class SnippetConfig(RankingConfig, ImitationConfig):
     """Options of `trex` and `drex`."""
 
-    inputs: list[Literal["obs", "act", "obs_next"]] = Field(default=["obs"], min_length=1)
+    inputs: Inputs = Field(default=["obs"])
     """Inputs of the networks; observations alone generalise best."""
     symlog: bool = True
     """Whether observations are mapped by sign(x) log(1 + abs(x)) before they are normalised, so
@@ -33,16 +34,13 @@ class SnippetConfig(ExpertConfig, RankingConfig):
     update_per_collect: int = Field(default=1000, ge=1)
     """Maximum number of gradient steps of the one fit; 500 to 5,000."""
     num_snippets: int = Field(default=6000, ge=1)
-    """Pairs of snippets that are sampled from the demonstrations; 2,000 to 20,000. Each snippet
-    starts uniformly within its own demonstration. Where longer demonstrations are better, late
-    time steps therefore occur in better snippets alone, and inputs that tell the time (a clock, a
-    counter, distance covered) get a high reward late in an episode, whatever the policy does: leave
-    such inputs out, or cut the demonstrations to one length."""
+    """Pairs of snippets that are sampled; 2,000 to 20,000. If longer demonstrations are better,
+    inputs that tell the time (a clock, a counter, distance covered) get a high reward late in an
+    episode: leave them out, or cut the demonstrations to one length."""
     min_snippet_length: int = Field(default=20, ge=1)
     """Minimum length of a snippet; both of a pair have the same length."""
     max_snippet_length: int = Field(default=50, ge=1)
-    """Maximum length of a snippet; 40 to 100. It is never longer than the shorter of the two
-    demonstrations."""
+    """Maximum length of a snippet, up to the length of the shorter demonstration; 40 to 100."""
     progress_prior: bool = False
     """Whether the snippet of the better demonstration starts no earlier than that of the worse one,
     as in the paper, which favours states late in an episode."""
@@ -70,12 +68,10 @@ class TREXConfig(SnippetConfig):
 
 
 @register_reward_model("trex")
-class TREX(RankingReward):
+class TREX(RankingReward, PretrainedReward):
     """A reward whose sums rank snippets like their demonstrations; fitted once."""
 
     Config: ClassVar[type[SnippetConfig]] = TREXConfig
-    requires = frozenset({"demonstrations"})
-    can_pretrain = True
 
     def ranks(self, demonstrations: Demonstrations) -> np.ndarray:
         """Rank of each demonstration: higher is better."""
@@ -86,28 +82,24 @@ class TREX(RankingReward):
             return demonstrations.returns
         return np.arange(number) if rank_by == "order" else self.generator.permutation(number)
 
-    def load_expert_data(self, demonstrations: Any = None) -> None:
-        """Sample the pairs of snippets; some demonstrations are held out.
-
-        Args:
-            demonstrations: The demonstrations, or what `guerdon.data.load_demonstrations` reads;
-                by default what ``expert_data_path`` names.
-        """
-        found, batch = read_demonstrations(self, demonstrations)
-        ranks = self.ranks(found)
+    def take_demonstrations(self, rows: Batch) -> None:  # noqa: ARG002 - `expert` has them
+        """Sample the pairs of snippets; some demonstrations are held out."""
+        assert self.demonstrations is not None
+        lengths, ranks = self.demonstrations.lengths, self.ranks(self.demonstrations)
         if len(np.unique(ranks)) < 2:
             raise ValueError(
                 f"all {len(ranks)} demonstrations have the same rank: {self.name} needs better and "
                 "worse ones"
             )
-        rows, number = self.tensors(batch), self.config.num_snippets
-        self.network.update(rows)
+        self.network.update(self.expert)
+        number = self.config.num_snippets
         held_out = choose_held_out(ranks, self.config.validation_share, self.generator)
-        drawn = [self._draw(~held_out, ranks, found.lengths, number)]
+        drawn = [self._draw(~held_out, ranks, lengths, number)]
         if held_out.any():
-            drawn.append(self._draw(held_out, ranks, found.lengths, max(number // 20, 1)))
+            drawn.append(self._draw(held_out, ranks, lengths, max(number // 20, 1)))
         first, second, length, label = map(np.concatenate, zip(*drawn, strict=True))
-        self.pairs = Pairs(rows, first, second, length, label, np.arange(len(label)) >= number)
+        is_held_out = np.arange(len(label)) >= number
+        self.pairs = Pairs(self.expert, first, second, length, label, is_held_out)
 
     def _draw(
         self, which: np.ndarray, ranks: np.ndarray, lengths: np.ndarray, number: int
@@ -119,18 +111,6 @@ class TREX(RankingReward):
         swap = self.generator.random(number) < 0.5
         first, second = np.where(swap, starts[::-1], starts)
         return first, second, length, np.where(swap, 0.0, 1.0)
-
-    def pretrain(self) -> Metrics | None:
-        """Fit the networks, if that was not done; loads the demonstrations if necessary."""
-        if self.trained:
-            return None
-        if not len(self.pairs):
-            self.load_expert_data()
-        return self.fit(self.config.update_per_collect)
-
-    def train(self) -> Metrics | None:
-        """See `pretrain`."""
-        return self.pretrain()
 
 
 class DREXConfig(SnippetConfig):

@@ -16,6 +16,7 @@ import numpy as np
 
 from guerdon.config import GuerdonConfig, compose, to_yaml
 from guerdon.envs.ids import registered_limit
+from guerdon.reward.success_classifier import ClassifierReward
 from guerdon.training.audit import Audit
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint, save_checkpoint
 from guerdon.training.display import Mode, Status, make_display
@@ -135,7 +136,7 @@ def train(
             parts.keep_pictures(config.reward.data_collection)
         if state is not None:
             _restore(parts, state, folder)
-            _prepare_training(config, parts)
+            _load_successes(config, parts)
         return _run(config, parts, folder, display, state, step)
 
 
@@ -179,14 +180,14 @@ def _begin_reward(config: GuerdonConfig, parts: Parts, state: dict[str, Any] | N
         )
     if config.reward.checkpoint_path is not None and state is None:
         load_reward(parts.reward, config.reward)
-        _prepare_training(config, parts)
+        _load_successes(config, parts)
 
 
-def _prepare_training(config: GuerdonConfig, parts: Parts) -> None:
-    """Lets reward models see that all is there that they will be trained with."""
-    if config.reward.cotrain:
-        for model in parts.reward.models:
-            model.prepare_training()
+def _load_successes(config: GuerdonConfig, parts: Parts) -> None:
+    """Reads what success classifiers will be refitted with, before the run starts."""
+    for model in parts.reward.models:
+        if config.reward.cotrain and isinstance(model, ClassifierReward):
+            model.load_successes()
 
 
 def _run(

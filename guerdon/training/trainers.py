@@ -138,8 +138,8 @@ def train_reward(reward: Reward | None, collector: Collector, updates: int) -> d
     if reward is None:
         return {}
     if reward.collects:
-        batch, rows = collector.fresh(reward.collects)
-        reward.collect_data(batch, collector.annotations, rows, collector.buffer)
+        fresh = collector.annotated or collector.fresh(reward.collects)
+        reward.collect_data(*fresh, collector.buffer)
     metrics = reward.train()
     reward.clear_data(updates)
     if metrics and isinstance(collector.buffer, PrioritizedReplayBuffer):

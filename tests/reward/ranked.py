@@ -5,9 +5,9 @@ import copy
 import numpy as np
 from gymnasium import spaces
 
+from guerdon.compat.di_engine.items import from_batch
 from guerdon.data import Batch, Demonstrations
 from guerdon.reward import Setting
-from guerdon.reward.items import from_batch
 
 VECTOR = spaces.Box(-np.inf, np.inf, (2,), np.float32)
 IMAGE = spaces.Box(0, 255, (3, 12, 12), np.uint8)

@@ -122,7 +122,7 @@ def test_an_end_is_rewarded_with_the_value_of_the_absorbing_state():
     data = transitions((5,))
     plain = data.replace(terminated=np.zeros(5, bool))
     with torch.no_grad():
-        forever = float(ops.gail_reward(model.network.logit(model.network.absorbed())))
+        forever = float(ops.gail_reward(model.network.output(model.network.absorbed())))
     difference = model.estimate(data).rew - model.estimate(plain).rew
     np.testing.assert_allclose(difference, [0, 0, 0, 0, forever * 0.9 / (1 - 0.9)], rtol=1e-5)
 
@@ -132,7 +132,7 @@ def test_the_absorbing_state_is_the_policys_if_demonstrations_never_end():
     model.expert["terminated"][:] = False
     model.fit(200)
     with torch.no_grad():
-        assert model.network.logit(model.network.absorbed()) < -1
+        assert model.network.output(model.network.absorbed()) < -1
 
 
 def test_the_absorbing_state_is_weighted_by_the_discounted_time_in_it():

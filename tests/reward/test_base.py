@@ -87,7 +87,6 @@ def test_most_models_need_no_data_and_no_training():
     model.collect_data(transitions())
     assert model.pretrain() is None
     assert model.train() is None
-    model.prepare_training()
     model.clear_data(3)
     assert model.fitted
     assert (model.fields, model.collects, model.requirements(model.config)) == ((), (), set())

@@ -449,12 +449,12 @@ def test_annotations_are_read_back_with_the_transitions():
         since, zeros = buffer.written, np.zeros(2)
         buffer.add(obs=zeros, act=zeros, rew=zeros, done=zeros == 0, obs_next=zeros)
         fresh, rows = buffer.rollout((*reward.collects, "rew"), since)
-        columns, memory = reward.annotate(fresh, memory)
-        assert reward.stored(columns).keys() == {"counter"}
-        buffer.annotate(rows, reward.stored(columns))
-        reward.collect_data(fresh, columns, rows, buffer)
+        fresh, memory = reward.annotate(fresh, memory)
+        assert list(fresh.annotations.counter.keys()) == ["number"]
+        buffer.annotate(rows, fresh.annotations.to_dict())
+        reward.collect_data(fresh, rows, buffer)
         (counter, _) = reward.models
-        assert counter.collected.temporary.tolist() == columns["counter"]["temporary"].tolist()
+        assert counter.collected.temporary.tolist() == (counter.collected.number + 0.5).tolist()
     batch, _ = reward.view(buffer, CPU).rollout()
     assert batch.rew.tolist() == [[2.0, 3.0], [4.0, 5.0]]
     batch, rows = reward.view(buffer, CPU).sample(9, fields=("obs",))
@@ -464,18 +464,17 @@ def test_annotations_are_read_back_with_the_transitions():
 def test_rows_that_are_no_transitions_are_annotated_too():
     reward = counting()
     data = rollout([[1.0, 1.0], [1.0, 1.0]], mask=[[True, True], [True, False]])
-    columns, memory = reward.annotate(data, reward.new_memory(2))
-    assert columns["counter"]["number"].tolist() == [[0.0, 1.0], [2.0, -1.0]]
+    data, memory = reward.annotate(data, reward.new_memory(2))
+    assert data.annotations.counter.number.tolist() == [[0.0, 1.0], [2.0, -1.0]]
     assert memory == {"counter": 3}
-    read = data.replace(annotations=reward.stored(columns)).to_torch()
-    assert reward.resolve(read).rew.tolist() == [[0.0, 1.0], [2.0, -1.0]]
+    assert reward.resolve(data.to_torch()).rew.tolist() == [[0.0, 1.0], [2.0, -1.0]]
 
 
 def test_annotations_count_for_normalising():
     reward = counting(normalize=True, gamma=0.0)
     data = rollout([[9.0], [9.0], [9.0]])
-    columns, _ = reward.annotate(data, reward.new_memory(1))
-    reward.collect_data(data, columns)
+    data, _ = reward.annotate(data, reward.new_memory(1))
+    reward.collect_data(data)
     assert spread(reward) == pytest.approx(np.std([0.0, 1.0, 2.0]))
 
 

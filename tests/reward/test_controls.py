@@ -92,21 +92,21 @@ def test_the_input_stays_as_it_is(model):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("no_colon", "'package.module:name'"),
-        ("no_such_module:rule", "no function 'no_such_module:rule'"),
+        ("no_colon", "'reward.target' has 'no_colon': write 'package.module:"),
+        ("no_such_module:rule", "'reward.target' names the module 'no_such_module', which cannot"),
         (f"{HERE}:no_such_rule", "no_such_rule"),
     ],
 )
 def test_a_function_that_is_not_there_is_an_error(name, message):
     with pytest.raises(ValueError, match=message):
-        load_function(name)
+        load_function(name, "reward.target")
     with pytest.raises(ValueError, match=message):
         FunctionReward({"target": name})
 
 
 def test_a_name_of_something_else_than_a_function_is_an_error():
     with pytest.raises(ValueError, match="NOT_A_FUNCTION"):
-        load_function(f"{HERE}:NOT_A_FUNCTION")
+        load_function(f"{HERE}:NOT_A_FUNCTION", "reward.target")
 
 
 def test_function_needs_a_target():

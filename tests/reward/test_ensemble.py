@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from guerdon.compat.di_engine import BaseRewardModel
+from guerdon.compat.di_engine.items import from_batch
 from guerdon.config.schema import RewardConfig
 from guerdon.data import Batch, Preference, ReplayBuffer, save_preferences
 from guerdon.data.demonstrations import KEYS
@@ -18,7 +19,6 @@ from guerdon.reward import (
 )
 from guerdon.reward.ensemble import EnsembleConfig, EnsembleReward
 from guerdon.reward.episodes import as_rollout
-from guerdon.reward.items import from_batch
 from tests.reward.ranked import TWO, VECTOR, demonstrations, rollout, rows, same_states, setting
 
 
@@ -131,14 +131,6 @@ def test_members_are_pretrained():
     metrics = model.pretrain()
     assert metrics["steps"] == 20
     assert model.train() is None
-
-
-def test_members_prepare_their_training(monkeypatch):
-    model, prepared = make(), []
-    kind = type(model.members[0])
-    monkeypatch.setattr(kind, "prepare_training", lambda member: prepared.append(member))
-    model.prepare_training()
-    assert prepared == model.members
 
 
 def test_demonstrations_are_read_once():
@@ -279,9 +271,9 @@ def test_members_that_depend_on_the_episode_are_annotated_in_order():
             buffer.add({key: data[key][step] for key in KEYS} | {"obs_next": obs_next})
         fields = (*reward.collects, "rew", "terminated", "truncated")
         fresh, places = buffer.rollout(fields, since)
-        columns, memory = reward.annotate(fresh, memory)
-        buffer.annotate(places, reward.stored(columns))
-        reward.collect_data(fresh, columns, places, buffer)
+        annotated, memory = reward.annotate(fresh, memory)
+        buffer.annotate(places, annotated.annotations.to_dict())
+        reward.collect_data(annotated, places, buffer)
         found = [m.annotate(fresh, old) for m, old in zip(model.members, memories, strict=True)]
         memories = [after for _, after in found]
         wanted.append(np.mean([column["coupling"] for column, _ in found], 0))
@@ -305,8 +297,8 @@ def test_columns_that_are_not_stored_reach_the_members(register):
     reward = make_reward({"type": "ensemble", "of": of, "members": 1}, setting())
     (model,), data = reward.models, as_rollout(rollout((3, 2)), ("obs",))
     assert model.annotations == ("0.0.count", "0.1.count")
-    columns, _ = reward.annotate(data, reward.new_memory(2))
-    reward.collect_data(data, columns)
+    data, _ = reward.annotate(data, reward.new_memory(2))
+    reward.collect_data(data)
     for member in model.members[0].members:
         counts = np.array([[1, 1], [2, 2], [3, 3]])
         np.testing.assert_array_equal(member.collected["count"], counts)

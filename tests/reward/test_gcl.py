@@ -172,7 +172,7 @@ def test_importance_weights_correct_for_the_policys_preference():
         model.collect_data(data)
         model.fit(300)
         rows = model.tensors(transitions((200,), seed=4))
-        cost = [model.network(rows | {"act": torch.full((200,), act)}).mean() for act in (0, 1)]
+        cost = [model.network(rows.replace(act=torch.full((200,), act))).mean() for act in (0, 1)]
         return (cost[0] - cost[1]).item()
 
     def true(_obs, act):

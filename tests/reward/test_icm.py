@@ -5,7 +5,6 @@ from gymnasium import spaces
 
 from guerdon.reward import Setting
 from guerdon.reward.icm import InverseModel
-from guerdon.reward.inputs import tensors
 from tests.policy.hand import answer
 from tests.reward.curious import feed, make, rollout
 from tests.reward.experts import ARM, TWO, VECTOR
@@ -20,7 +19,7 @@ def set_features(model, features, predicted):
 
 
 def loss_of_first_row(model, batch):
-    return model.network.loss(tensors(batch[0], model.device))
+    return model.network.loss(batch[0].to_device(model.device))
 
 
 @pytest.mark.parametrize("eta", [1.0, 0.01])

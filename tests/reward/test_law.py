@@ -100,11 +100,10 @@ def make(case, name, policy, buffer):
         if "demonstrations" in term.model.requirements(term.model.config):
             term.model.load_expert_data(demonstrated(case))
     batch, rows = buffer.rollout()
-    columns, _ = reward.annotate(batch, reward.new_memory(N_ENVS))
-    if columns:
-        stored = Batch(reward.stored(columns))[batch.mask]
-        buffer.annotate(rows[batch.mask], stored.to_dict())
-    reward.collect_data(batch, columns, rows, buffer)
+    batch, _ = reward.annotate(batch, reward.new_memory(N_ENVS))
+    if "annotations" in batch:
+        buffer.annotate(rows[batch.mask], batch.annotations[batch.mask].to_dict())
+    reward.collect_data(batch, rows, buffer)
     reward.train()
     return reward
 

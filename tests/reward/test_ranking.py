@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import nn
 
+from guerdon.data import Batch
 from guerdon.reward.ranking import NO_PAIRS, Pairs, RankingConfig, RankingNetwork, RankingReward
 from tests.reward.ranked import same_states, setting
 
-ROWS = {"obs": torch.arange(20.0).reshape(10, 2)}
+ROWS = Batch(obs=torch.arange(20.0).reshape(10, 2))
 CPU = torch.device("cpu")
 
 
@@ -54,7 +55,8 @@ def test_pairs_of_several_lengths_are_padded_and_masked():
 @pytest.mark.parametrize("keys", [("a",), ("a.b",), ("a", "b"), ("a", "b.c")], ids=str)
 def test_joined_pairs_find_their_rows(keys):
     def segments(*numbers):
-        return {"obs": {key: torch.tensor(numbers) for key in keys}, "act": torch.tensor(numbers)}
+        obs = {key: torch.tensor(numbers) for key in keys}
+        return Batch(obs=obs, act=torch.tensor(numbers))
 
     joined = NO_PAIRS.join(pairs((0,), (2,), (2,), (0.0,), segments(1.0, 2.0, 3.0, 4.0)))
     joined = joined.join(pairs((0,), (1,), (1,), (0.5,), segments(5.0, 6.0), held_out=True))
@@ -98,7 +100,7 @@ def test_masked_rows_do_not_change_the_loss():
 
 def test_rewards_have_mean_0_and_standard_deviation_1():
     made = linear(2.0, -1.0, 0.5)
-    rows = {"obs": torch.tensor([[1.0, 0.0], [3.0, 0.0], [-1.0, 0.0]])}
+    rows = Batch(obs=torch.tensor([[1.0, 0.0], [3.0, 0.0], [-1.0, 0.0]]))
     assert made(rows).tolist() == pytest.approx([0.5, 1.5, -0.5])  # the mean of the outputs
     made.rescale(rows)
     # Standardised, one is the opposite of the others: a third is left, which is made 1 again.
@@ -107,13 +109,13 @@ def test_rewards_have_mean_0_and_standard_deviation_1():
 
 def test_rescaled_networks_have_equal_weight():
     made = linear(1000.0, 1.0)
-    made.rescale({"obs": torch.tensor([[1.0, 0.0], [-1.0, 0.0]])})
+    made.rescale(Batch(obs=torch.tensor([[1.0, 0.0], [-1.0, 0.0]])))
     assert (made.scale * torch.tensor([1000.0, 1.0])).tolist() == pytest.approx([1.0, 1.0])
 
 
 def test_tanh_bounds_rewards_which_are_not_rescaled():
     made = linear(100.0, 100.0, 100.0, output="tanh")
-    rows = {"obs": torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 0.0]])}
+    rows = Batch(obs=torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 0.0]]))
     made.rescale(rows)
     assert made(rows).tolist() == [1.0, -1.0, 0.0]
 
@@ -130,7 +132,7 @@ def test_initial_logits_are_small():
 
 def test_symlog():
     made = linear(1.0, symlog=True)
-    rows = {"obs": torch.tensor([[math.e - 1, 0.0], [1 - math.e**3, 0.0], [0.0, 5.0]])}
+    rows = Batch(obs=torch.tensor([[math.e - 1, 0.0], [1 - math.e**3, 0.0], [0.0, 5.0]]))
     assert made(rows).tolist() == pytest.approx([1.0, -3.0, 0.0], abs=1e-5)
     made.update(rows)
     mean = made.input.normalizers["obs"].mean
@@ -138,7 +140,7 @@ def test_symlog():
 
 
 def test_symlog_leaves_actions_and_bytes_as_they_are():
-    data = {"obs": torch.tensor([3], dtype=torch.uint8), "act": torch.tensor([3.0])}
+    data = Batch(obs=torch.tensor([3], dtype=torch.uint8), act=torch.tensor([3.0]))
     mapped = network(symlog=True)._mapped(data)
     assert mapped["obs"].tolist() == [3]
     assert mapped["act"].tolist() == [3.0]
@@ -155,7 +157,7 @@ def drawn(number, seed, flip=False, held_out=False):
     sums = [sum(obs[start + i, 0] for i in range(5)) for start in (*first, *second)]
     label = np.array(sums[number:]) > np.array(sums[:number])
     label = (label ^ flip).astype(float)
-    return pairs(first, second, np.full(number, 5), label, {"obs": obs}, held_out)
+    return pairs(first, second, np.full(number, 5), label, Batch(obs=obs), held_out)
 
 
 def model_of(*parts, **options):
