@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from guerdon import __version__
-from guerdon.cli import demo, errors, explain, plot, reward, train
+from guerdon.cli import demo, errors, explain, plot, reward_collect, reward_fit, reward_probe, train
 from guerdon.cli.collect import collect
 from guerdon.cli.eval import evaluate
 from guerdon.cli.list import list_options
@@ -18,6 +18,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     add_completion=False,
     pretty_exceptions_enable=False,
+)
+reward = typer.Typer(
+    no_args_is_help=True, help="Probes rewards, collects images, and fits success classifiers."
 )
 
 
@@ -47,7 +50,7 @@ def _options(
         typer.Option("--config", "-c", metavar="FILE", help="With -m: a config file, or a run."),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option("--seed", "-s", min=0, help="With -m: of everything random.")
+        int | None, typer.Option("--seed", "-s", min=0, help="With -m: random seed.")
     ] = None,
     _version: Annotated[
         bool,
@@ -70,7 +73,7 @@ def _options(
 
 
 def _run_mode(mode: Mode, config: str | None, seed: int | None) -> None:
-    """``guerdon -m serial -c FILE -s SEED``: the same as a verb."""
+    """Runs ``guerdon -m serial -c FILE -s SEED``."""
     if mode is Mode.PARALLEL:
         raise ValueError("-m parallel is not there yet: use -m serial")
     if config is None:
@@ -82,8 +85,8 @@ def _run_mode(mode: Mode, config: str | None, seed: int | None) -> None:
 
 
 def _run_of(config: str) -> Path:
-    """The run that a config file belongs to: the folder it lies in, or its ``run.dir``."""
-    from guerdon.config import compose
+    """The run of a config file: its folder, or its ``run.dir``."""
+    from guerdon.entry import compose
 
     path = Path(config)
     folder = path if path.is_dir() else path.parent
@@ -92,7 +95,7 @@ def _run_of(config: str) -> Path:
     named = compose(config).run.dir
     if named is None:
         raise ValueError(
-            f"{config} belongs to no run that could be evaluated: give a run's folder, as in "
+            f"{config} belongs to no run that could be evaluated: give a run directory, as in "
             f"-m eval -c RUN"
         )
     return Path(named)
@@ -101,7 +104,10 @@ def _run_of(config: str) -> Path:
 app.command("train")(train.train)
 app.command("eval")(evaluate)
 app.command("collect")(collect)
-app.add_typer(reward.app, name="reward")
+app.add_typer(reward, name="reward")
+reward.command("collect")(reward_collect.collect)
+reward.command("fit")(reward_fit.fit)
+reward.command("probe")(reward_probe.probe)
 app.command("list")(list_options)
 app.command("plot")(plot.plot)
 app.command("explain")(explain.explain)

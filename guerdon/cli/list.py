@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from guerdon.cli.common import AsJson, show_table
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -24,7 +26,7 @@ class Kind(StrEnum):
 
 def list_options(
     kind: Annotated[Kind, typer.Argument(help="What to list.", show_default=False)],
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    as_json: AsJson = False,
     everything: Annotated[
         bool, typer.Option("--all", help="envs: every registered Gymnasium id too.")
     ] = False,
@@ -42,7 +44,8 @@ def list_options(
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
     else:
-        _show(rows)
+        columns = list(dict.fromkeys(key for row in rows for key in row))
+        show_table([[row.get(name, "") for name in columns] for row in rows], columns, "left")
 
 
 def _registered(kind: str) -> list[Row]:
@@ -108,14 +111,3 @@ def _fits() -> list[Row]:
         }
         for name, section in found.items()
     ]
-
-
-def _show(rows: list[Row]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    columns = dict.fromkeys(key for row in rows for key in row)
-    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
-    for row in rows:
-        table.add_row(*(row.get(column, "") for column in columns))
-    Console().print(table)

@@ -105,11 +105,15 @@ def registered_limit(env_id: str) -> int | None:
 
 
 def resolve(env_id: str, imports: Sequence[str] = ()) -> EnvSpec | Callable[..., Any]:
-    """The registration of an id, or the class that ``"package.module:Class"`` names."""
+    """The registration of an id, or the class of ``package.module:Class`` or ``file.py:Class``."""
     module, _, name = env_id.rpartition(":")
     if not module:
         return find_spec(env_id, imports)
     import_modules(imports)
+    if module.endswith(".py"):
+        from guerdon.config.imports import find_object
+
+        return find_object(env_id, "env.id")  # type: ignore[no-any-return]
     try:
         found = importlib.import_module(module)
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""The report of the three stages: a table, curves and pictures, on one page."""
+"""The report of the three stages: a table, curves and images, on one page."""
 
 from __future__ import annotations
 
@@ -25,47 +25,39 @@ if TYPE_CHECKING:
 
 REPORT, PICTURE = "report.html", "report.png"
 HOW = (
-    "Success is counted with the deterministic policy: at the last step of an episode, and at the "
-    "frame at which the classifier takes it for a success, which is where the episode ends for the "
-    "learner. The policy of the third stage never sees the environment's reward or success."
+    "Success is measured with the deterministic policy: at the last step of an episode, and at the "
+    "first frame with predicted success, where the episode ends for the learner. The policy of the "
+    "third stage never sees the environment's reward or success."
 )
 _CURVES = (
-    ("collect", "eval/success_rate", "the environment's success as reward: true at the last step"),
-    ("learn", "eval/success_rate", "the classifier as reward: true at the last step"),
-    ("learn", "eval/success_at_verdict", "the classifier as reward: true where it says so"),
-    ("learn", "reward/success_rate", "the classifier as reward: what it says"),
+    ("collect", "eval/success_rate", "environment reward: true success at the last step"),
+    ("learn", "eval/success_rate", "classifier reward: true success at the last step"),
+    ("learn", "eval/success_at_verdict", "classifier reward: true success where predicted"),
+    ("learn", "reward/success_rate", "classifier reward: predicted success"),
 )
 _SHOWN = 8  # frames of each kind
 
 
 def table(result: WorkflowResult) -> list[tuple[str, str]]:
-    """What came out, as names and values."""
-    fit, learn = result.fit, result.learn
-    kept, taken = result.trajectories, result.seconds.values()
+    """The results, as names and values."""
+    fit, collect, learn, kept = result.fit, result.collect, result.learn, result.trajectories
+    success = "eval_success_rate"
     return [
         ("Trajectories with and without success", f"{kept['positive']}, {kept['negative']}"),
         ("Classifier on held-out episodes: PR-AUC", _numbers(fit, "pr_auc")),
         ("  precision, recall at its threshold", _numbers(fit, "precision", "recall")),
         ("  calibration error", _numbers(fit, "calibration_error")),
         ("True success at the last step, no exploration:", ""),
-        *(
-            (
-                f"  policy on {reward}, {run['env_steps']:,} steps",
-                _percent(run, "eval_success_rate"),
-            )
-            for reward, run in (
-                ("the environment's success", result.collect),
-                ("the classifier alone", learn),
-            )
-        ),
-        ("True success where the classifier sees it", _percent(learn, "eval_success_at_verdict")),
-        ("  what the classifier says itself", _percent(learn, "eval_model_success_rate")),
-        ("Seconds for each stage", " + ".join(f"{seconds:.0f}" for seconds in taken)),
+        (f"  environment reward, {collect['env_steps']:,} steps", _percent(collect, success)),
+        (f"  classifier alone, {learn['env_steps']:,} steps", _percent(learn, success)),
+        ("True success where predicted", _percent(learn, "eval_success_at_verdict")),
+        ("  predicted success", _percent(learn, "eval_model_success_rate")),
+        ("Seconds per stage", " + ".join(f"{each:.0f}" for each in result.seconds.values())),
     ]
 
 
 def _numbers(fit: dict[str, Any], *keys: str) -> str:
-    """Some of what a fit found; there may have been nothing to count."""
+    """Metrics of a fit; None where there was nothing to count."""
     return ", ".join("-" if fit[key] is None else f"{fit[key]:.3f}" for key in keys)
 
 
@@ -74,25 +66,25 @@ def _percent(summary: dict[str, Any], key: str) -> str:
 
 
 def write_report(folder: str | Path, result: WorkflowResult) -> Path:
-    """Writes ``report.html`` into the folder of the stages, and its picture beside it.
+    """Writes ``report.html`` and its image ``report.png`` into the folder of the stages.
 
     Args:
-        folder: What `run_workflow` filled.
-        result: What it returned.
+        folder: The output directory of `run_workflow`.
+        result: Its result.
 
     Returns:
         The report's path.
     """
     folder = Path(folder)
     try:
-        picture = _picture(folder)
+        image = _image(folder)
     except MissingExtraError as error:
         shown = f"<p>There are no curves here: {html.escape(str(error))}.</p>"
     else:
         with atomic_file(folder / PICTURE) as file:
-            file.write(picture)
-        code = base64.b64encode(picture).decode()
-        shown = f'<img alt="curves and pictures" src="data:image/png;base64,{code}">'
+            file.write(image)
+        code = base64.b64encode(image).decode()
+        shown = f'<img alt="curves and images" src="data:image/png;base64,{code}">'
     rows = "\n".join(
         f"<tr><td>{html.escape(name)}</td><td>{html.escape(value)}</td></tr>"
         for name, value in table(result)
@@ -112,7 +104,7 @@ def write_report(folder: str | Path, result: WorkflowResult) -> Path:
 _PAGE = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
-<title>guerdon: a reward learned from pictures</title>
+<title>guerdon: a reward learned from images</title>
 <style>
 body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto }}
 td {{ padding: .1rem 2rem .1rem 0; white-space: pre }}
@@ -120,9 +112,9 @@ td + td {{ text-align: right; font-variant-numeric: tabular-nums }}
 img {{ max-width: 100% }}
 pre {{ background: #f4f4f4; padding: .5rem 1rem; overflow: auto }}
 </style>
-<h1>A reward learned from pictures</h1>
-<p>A policy learned a task and its pictures were kept, a classifier learned from them what success
-looks like, and a new policy learned from that classifier alone. Seed {seed}.</p>
+<h1>A reward learned from images</h1>
+<p>A policy was trained on the environment's reward and its camera images were saved, a classifier
+was fitted to them, and a new policy was trained on that classifier alone. Seed {seed}.</p>
 <table>
 {rows}
 </table>
@@ -133,7 +125,7 @@ looks like, and a new policy learned from that classifier alone. Seed {seed}.</p
 """
 
 
-def _picture(folder: Path) -> bytes:
+def _image(folder: Path) -> bytes:
     require("matplotlib", "lab")
     figure = require("matplotlib.figure", "lab").Figure(figsize=(10, 8), layout="constrained")
     above, below = figure.subfigures(2, 1, height_ratios=(3, 2))
@@ -145,12 +137,11 @@ def _picture(folder: Path) -> bytes:
     axes.legend(loc="lower right")
     kinds = _frames(folder)
     grid = below.subplots(len(kinds), _SHOWN, squeeze=False)
-    for row, (title, pictures, said) in zip(grid, kinds, strict=True):
+    for row, (title, images, probabilities) in zip(grid, kinds, strict=True):
         row[0].set_title(title, loc="left", fontsize=9)
-        for place in row:
+        for place, image, probability in zip(row, images, probabilities, strict=True):
             place.axis("off")
-        for place, picture, probability in zip(row, pictures, said, strict=False):
-            place.imshow(picture)
+            place.imshow(image)
             place.text(2, 60, f"{probability:.2f}", color="white", fontsize=7)
     out = io.BytesIO()
     figure.savefig(out, dpi=110, format="png")
@@ -158,18 +149,16 @@ def _picture(folder: Path) -> bytes:
 
 
 def _frames(folder: Path) -> list[tuple[str, Sequence[np.ndarray], np.ndarray]]:
-    """Frames with and without success, and what the classifier says of them."""
+    """Frames with and without success, and their predicted probabilities."""
     members, meta = load_classifier(folder / "classifier")
     model = ClassifierReward({"min_precision": 0.0, "min_recall": 0.0})
     model.load_training_state({"members": [each.state_dict() for each in members], "meta": meta})
     frames = load_frames(folder / "data/positive", folder / "data/negative", model.image_keys)
-    draws = np.random.default_rng(0)
+    generator = np.random.default_rng(0)
     kinds = []
     for title, mask in (("success", frames.labels), ("no success", ~frames.labels)):
-        rows = draws.choice(np.flatnonzero(mask), _SHOWN)
-        pictures = {key: part[rows] for key, part in frames.images.items()}
-        first = np.moveaxis(pictures[model.image_keys[0]], 1, -1)
-        kinds.append(
-            (f"{title}, with what the classifier says", first, model.probability(pictures))
-        )
+        rows = generator.choice(np.flatnonzero(mask), _SHOWN)
+        images = {key: part[rows] for key, part in frames.images.items()}
+        first = np.moveaxis(images[model.image_keys[0]], 1, -1)
+        kinds.append((f"{title}, predicted probability", first, model.probability(images)))
     return kinds

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable  # where pydantic finds it
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import Field
 
+from guerdon.config.imports import find_object
 from guerdon.reward.base import RewardConfig, RewardModel, register_reward_model
 
 if TYPE_CHECKING:
@@ -102,14 +102,8 @@ def _check_takes_one(function: Callable[..., Any], name: str) -> None:
 
 
 def load_function(target: str) -> Callable[..., Any]:
-    """Import the function that ``package.module:name`` names."""
-    module, colon, name = target.partition(":")
-    if not colon:
-        raise ValueError(f"a function is named as 'package.module:name', but got {target!r}")
-    try:
-        found: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"there is no function {target!r}: {error}") from error
+    """Import the function that ``package.module:name`` or ``path/to/file.py:name`` names."""
+    found: Callable[..., Any] = find_object(target, "reward.target")
     if not callable(found):
         raise ValueError(f"{target!r} is no function, but {found!r}")
     return found
