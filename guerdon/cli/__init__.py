@@ -1,8 +1,7 @@
 """The command line: one file per verb."""
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -24,12 +23,7 @@ reward = typer.Typer(
 )
 
 
-class Mode(StrEnum):
-    """What ``-m`` can ask for."""
-
-    SERIAL = "serial"
-    PARALLEL = "parallel"
-    EVAL = "eval"
+Mode = Literal["serial", "parallel", "eval"]
 
 
 def _show_version(wanted: bool) -> None:
@@ -42,8 +36,7 @@ def _show_version(wanted: bool) -> None:
 def _options(
     context: typer.Context,
     mode: Annotated[
-        Mode | None,
-        typer.Option("--mode", "-m", help="Without a command: train, or evaluate."),
+        Mode | None, typer.Option("--mode", "-m", help="Without a command: train, or evaluate.")
     ] = None,
     config: Annotated[
         str | None,
@@ -67,18 +60,18 @@ def _options(
                 f"-m, -c and -s stand alone: leave them out, or `{context.invoked_subcommand}`"
             )
     elif asked:
-        _run_mode(mode or Mode.SERIAL, config, seed)
+        _run_mode(mode or "serial", config, seed)
     else:
         typer.echo(context.get_help())
 
 
 def _run_mode(mode: Mode, config: str | None, seed: int | None) -> None:
     """Runs ``guerdon -m serial -c FILE -s SEED``."""
-    if mode is Mode.PARALLEL:
+    if mode == "parallel":
         raise ValueError("-m parallel is not there yet: use -m serial")
     if config is None:
         raise ValueError(f"-m {mode} needs a config: add -c FILE")
-    if mode is Mode.SERIAL:
+    if mode == "serial":
         train.run(config, seed=seed)
     else:
         evaluate(_run_of(config), seed=seed or 0)

@@ -1,52 +1,33 @@
 """``guerdon collect``: demonstrations of the policy of a run."""
 
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from guerdon.cli.common import (
-    Checkpoints,
-    Noise,
-    Run,
-    Seed,
-    checkpoints_of,
-    count,
-    noise_levels,
-    progress,
-)
-
-
-class Format(StrEnum):
-    """What can be written."""
-
-    GUERDON = "guerdon"
-    MINARI = "minari"
+from guerdon.cli import common
 
 
 def collect(
-    run: Run,
+    run: common.Run,
     out: Annotated[
         str,
-        typer.Option(
-            metavar="DIR",
-            help="Output directory; for minari, an id: cartpole/mine-v0.",
-            show_default=False,
-        ),
+        typer.Option(metavar="DIR", help="Output directory; for minari, an id: cartpole/mine-v0."),
     ],
     episodes: Annotated[int, typer.Option(min=1, help="Episodes of each policy.")] = 10,
-    checkpoint: Checkpoints = "best",
-    noise: Noise = None,
-    seed: Seed = 0,
-    written: Annotated[Format, typer.Option("--format", help="File format.")] = Format.GUERDON,
+    checkpoint: common.Checkpoints = "best",
+    noise: common.Noise = None,
+    seed: common.Seed = 0,
+    written: Annotated[
+        Literal["guerdon", "minari"], typer.Option("--format", help="File format.")
+    ] = "guerdon",
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace demonstrations in DIR.")
     ] = False,
 ) -> None:
     """Plays episodes with the policy of a run, and saves them as demonstrations."""
-    levels, minari = noise_levels(noise), written is Format.MINARI
+    levels, minari = common.noise_levels(noise), written == "minari"
     if minari and levels:
         raise ValueError("Minari has no place for the level of noise: leave out --noise")
     if not minari and not overwrite and (Path(out) / "meta.json").exists():
@@ -55,11 +36,11 @@ def collect(
     from guerdon.data.minari import to_minari
     from guerdon.training.experts import collect_run
 
-    with progress(episodes=None) as update:
+    with common.progress(episodes=None) as update:
         played = collect_run(
             run,
             episodes,
-            checkpoint=checkpoints_of(checkpoint),
+            checkpoint=[common.checkpoint_of(each) for each in checkpoint.split(",")],
             noise=levels,
             seed=seed,
             progress=partial(update, "episodes"),
@@ -73,6 +54,6 @@ def collect(
             raise ValueError(f"Minari does not take {out!r}: {error}") from error
     returns = played.returns
     typer.echo(
-        f"wrote {count(len(played), 'episode')} ({played.lengths.sum():,} steps, return "
+        f"wrote {common.count(len(played), 'episode')} ({played.lengths.sum():,} steps, return "
         f"{returns.mean():.2f} ± {returns.std():.2f}) to {out}"
     )

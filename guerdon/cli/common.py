@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
@@ -16,37 +15,28 @@ INTERRUPTED = 130  # as a shell has it: 128 and the number of the signal
 _OVERRIDE = re.compile(r"~|[+]{0,2}[\w.]+=")
 
 
-class Shown(StrEnum):
-    """How progress can be shown."""
-
-    AUTO = "auto"
-    LIVE = "live"
-    LINES = "lines"
-    NONE = "none"
-
-
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.", show_default=False)]
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")]
 Arguments = Annotated[
     list[str],
     typer.Argument(
         metavar="PRESET|FILE|KEY=VALUE",
         help="Preset or file, and overrides, as for `guerdon train`.",
-        show_default=False,
     ),
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Random seed.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Display = Annotated[Shown, typer.Option(help="auto: live on a terminal, else lines.")]
+Display = Annotated[
+    Literal["auto", "live", "lines", "none"],
+    typer.Option(help="auto: live on a terminal, else lines."),
+]
 Checkpoints = Annotated[
-    str,
-    typer.Option("--checkpoint", metavar="best|latest|STEP,...", help="Policies of the run."),
+    str, typer.Option("--checkpoint", metavar="best|latest|STEP,...", help="Policies of the run.")
 ]
 Noise = Annotated[
     str | None,
     typer.Option(
         metavar="P,P,...",
         help="Play with each of these probabilities of a random action: 0,0.25,0.5",
-        show_default=False,
     ),
 ]
 
@@ -71,11 +61,6 @@ def checkpoint_of(text: str) -> "Checkpoint":
     if not digits.isdecimal():
         raise ValueError(f"a checkpoint is 'best', 'latest' or a number of steps, not {text!r}")
     return int(digits)
-
-
-def checkpoints_of(text: str) -> "list[Checkpoint]":
-    """The checkpoints of ``--checkpoint``."""
-    return [checkpoint_of(each) for each in text.split(",")]
 
 
 def noise_levels(text: str | None) -> list[float]:

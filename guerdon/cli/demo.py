@@ -19,8 +19,7 @@ _BOTH = ("eval.episodes=50", "eval.n_envs=50", "eval.every=15_000")
 def demo(
     seed: Seed = 0,
     out: Annotated[
-        Path | None,
-        typer.Option(help="Output directory; temporary if left out.", show_default=False),
+        Path | None, typer.Option(help="Output directory; temporary if left out.")
     ] = None,
 ) -> None:
     """Collects images, fits a success classifier to them, and trains a policy on it alone."""

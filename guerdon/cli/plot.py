@@ -9,7 +9,7 @@ from guerdon.cli.common import count
 
 
 def plot(
-    runs: Annotated[list[Path], typer.Argument(help="Run directories.", show_default=False)],
+    runs: Annotated[list[Path], typer.Argument(help="Run directories.")],
     out: Annotated[Path, typer.Option(help="Image file.")] = Path("curves.png"),
     metric: Annotated[str, typer.Option(help="Metric to plot over steps.")] = "eval/mean_reward",
 ) -> None:

@@ -4,49 +4,27 @@ import re
 import shlex
 from collections.abc import Mapping
 from contextlib import suppress
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
-from guerdon.cli.common import (
-    INTERRUPTED,
-    Checkpoints,
-    Noise,
-    Run,
-    Seed,
-    checkpoints_of,
-    noise_levels,
-    progress,
-)
-
-
-class Format(StrEnum):
-    """What can be written."""
-
-    NPZ = "npz"
-    NPY = "npy"
+from guerdon.cli import common
 
 
 def collect(
-    run: Run,
+    run: common.Run,
     out: Annotated[
-        Path,
-        typer.Option(
-            metavar="DIR", help="Output: DIR/positive and DIR/negative.", show_default=False
-        ),
+        Path, typer.Option(metavar="DIR", help="Output: DIR/positive and DIR/negative.")
     ],
     episodes: Annotated[
         int | None,
         typer.Option(
-            min=1,
-            help="Most episodes of each policy; until both folders are full if left out.",
-            show_default=False,
+            min=1, help="Most episodes of each policy; until both folders are full if left out."
         ),
     ] = None,
-    checkpoint: Checkpoints = "best",
-    noise: Noise = None,
+    checkpoint: common.Checkpoints = "best",
+    noise: common.Noise = None,
     positive: Annotated[
         int, typer.Option(min=0, help="Trajectories with a success at which to stop.")
     ] = 500,
@@ -57,21 +35,20 @@ def collect(
     image_size: Annotated[
         str | None,
         typer.Option(
-            metavar="C,H,W",
-            help="Channels, height and width to resize images to: 3,64,64",
-            show_default=False,
+            metavar="C,H,W", help="Channels, height and width to resize images to: 3,64,64"
         ),
     ] = None,
     written: Annotated[
-        Format, typer.Option("--format", help="npy: uncompressed, as of RLinf.")
-    ] = Format.NPZ,
-    seed: Seed = 0,
+        Literal["npz", "npy"], typer.Option("--format", help="npy: uncompressed, as of RLinf.")
+    ] = "npz",
+    seed: common.Seed = 0,
 ) -> None:
     """Plays with the policy of a run, and saves camera frames for `guerdon reward fit`.
 
     Continues from what DIR holds. Ctrl-C stops after the current episodes.
     """
-    levels, checkpoints = noise_levels(noise), checkpoints_of(checkpoint)
+    levels = common.noise_levels(noise)
+    checkpoints = [common.checkpoint_of(each) for each in checkpoint.split(",")]
     from guerdon.config import sources
     from guerdon.config.schema import DataCollectionConfig
     from guerdon.config.validation import validated
@@ -84,9 +61,9 @@ def collect(
         "image_size": _size(image_size),
         "max_positive_trajectories": positive,
         "max_negative_trajectories": negative,
-        "format": written.value,
+        "format": written,
     }
-    with progress(positive=positive, negative=negative) as update:
+    with common.progress(positive=positive, negative=negative) as update:
 
         def show(*numbers: int) -> None:
             for kind, number in zip(("positive", "negative"), numbers, strict=True):
@@ -109,7 +86,7 @@ def collect(
     name = sources.read(run)["run"]["name"]
     typer.echo(trajectories_in_words(name, data, found.positive, found.negative, more))
     if found.stop_reason == "interrupted":
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(common.INTERRUPTED)
 
 
 def _size(text: str | None) -> list[int] | None:

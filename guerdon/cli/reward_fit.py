@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from guerdon.cli.common import INTERRUPTED, AsJson, Display, Shown, progress, show_table, split
+from guerdon.cli.common import INTERRUPTED, AsJson, Display, progress, show_table, split
 
 if TYPE_CHECKING:
     from guerdon.training.fit import FitResult
@@ -34,14 +34,13 @@ def fit(
             metavar="PRESET|FILE|KEY=VALUE",
             help="Preset (`guerdon list fits`) or file, and overrides: "
             "reach_classifier reward.optim.lr=3e-4",
-            show_default=False,
         ),
     ],
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the fit in reward.save_dir.")
     ] = False,
     as_json: AsJson = False,
-    display: Display = Shown.AUTO,
+    display: Display = "auto",
 ) -> None:
     """Fits a classifier of success to collected frames, for `guerdon train` to learn from.
 
@@ -56,8 +55,8 @@ def fit(
     config = compose_fit(*translated_fit(source, overrides))
     with progress(files=None) as update:
         frames = read_frames(config, partial(update, "files"))
-    mode = Shown.NONE if as_json else display
-    result = fitted(config, overwrite=overwrite, display=mode.value, frames=frames)
+    mode = "none" if as_json else display
+    result = fitted(config, overwrite=overwrite, display=mode, frames=frames)
     if as_json:
         typer.echo(json.dumps(asdict(result), indent=1))
     else:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from guerdon.cli.common import INTERRUPTED, Display, Shown, split
+from guerdon.cli.common import INTERRUPTED, Display, split
 from guerdon.cli.reward_collect import trajectories_in_words
 
 
@@ -17,20 +17,15 @@ def train(
         typer.Argument(
             metavar="PRESET|FILE|KEY=VALUE",
             help="Preset (`guerdon list presets`) or file, and overrides: cartpole_ppo seed=3",
-            show_default=False,
         ),
     ] = None,
     resume: Annotated[
-        Path | None,
-        typer.Option(metavar="RUN", help="Run directory to resume.", show_default=False),
+        Path | None, typer.Option(metavar="RUN", help="Run directory to resume.")
     ] = None,
     from_reward: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="RUN", help="Learn from the reward of this run, frozen.", show_default=False
-        ),
+        Path | None, typer.Option(metavar="RUN", help="Learn from the reward of this run, frozen.")
     ] = None,
-    display: Display = Shown.AUTO,
+    display: Display = "auto",
 ) -> None:
     """Trains a policy, and writes a run directory.
 

@@ -105,7 +105,7 @@ def _parse(text: str) -> Override:
     if override.is_sweep_override():
         raise ConfigError(f"the override {text!r} has several values: give one, or quote the comma")
     key = override.key_or_group
-    if key in GROUPS and not isinstance(override.value(), str) and not _deletes(override):
+    if key in GROUPS and not isinstance(override.value(), str):
         raise ConfigError(
             f"the override {text!r} has to name an option: {key}=NAME or {key}.KEY=..."
         )

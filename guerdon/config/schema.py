@@ -8,14 +8,7 @@ from collections.abc import Sequence
 from os.path import normpath
 from typing import Any, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    PositiveInt,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, field_validator, model_validator
 
 from guerdon.config.errors import ConfigError, suggestion
 from guerdon.config.registry import registry_of

@@ -128,7 +128,7 @@ def _fit(values: Values, policy: Any, taken: list[str], dropped: list[str]) -> N
         for path in _DROPPED:
             _take(values, f"policy.{path}", dropped)
         for old, new in _OPTIONS.items():
-            known = new.partition(".")[0] in fields
+            known = new.partition(".")[0] in fields and old not in fields
             if known and (value := _take(values, f"policy.{old}", taken)) is not None:
                 if old == "command.eps" and isinstance(value, dict) and "decay" in value:
                     # It counts updates there, and steps of the environments here.
