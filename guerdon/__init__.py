@@ -4,8 +4,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from guerdon.entry import train
     from guerdon.training.replay import evaluate_run, load_policy
-    from guerdon.training.run import train
 
 __version__ = "0.1.0"
 __all__ = ["evaluate_run", "load_policy", "train"]
@@ -14,7 +14,7 @@ __all__ = ["evaluate_run", "load_policy", "train"]
 _HOMES = {
     "evaluate_run": "guerdon.training.replay",
     "load_policy": "guerdon.training.replay",
-    "train": "guerdon.training.run",
+    "train": "guerdon.entry",
 }
 
 

@@ -22,6 +22,7 @@ from guerdon.entry import (
 from guerdon.policy import DQN, POLICIES, register_policy
 from guerdon.reward import register_reward_model
 
+pytestmark = pytest.mark.filterwarnings("ignore:keys without a meaning in guerdon")
 SHORT = {
     "env": {"id": "CartPole-v1", "n_envs": 2},
     "policy": {"type": "dqn", "model": {"hidden": [8]}},

@@ -1,13 +1,12 @@
 """The command line: one file per verb."""
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from guerdon import __version__
-from guerdon.cli import demo, errors, explain, plot, reward, train
+from guerdon.cli import demo, errors, explain, plot, reward_collect, reward_fit, reward_probe, train
 from guerdon.cli.collect import collect
 from guerdon.cli.eval import evaluate
 from guerdon.cli.list import list_options
@@ -19,14 +18,12 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+reward = typer.Typer(
+    no_args_is_help=True, help="Probes rewards, collects images, and fits success classifiers."
+)
 
 
-class Mode(StrEnum):
-    """What ``-m`` can ask for."""
-
-    SERIAL = "serial"
-    PARALLEL = "parallel"
-    EVAL = "eval"
+Mode = Literal["serial", "parallel", "eval"]
 
 
 def _show_version(wanted: bool) -> None:
@@ -39,15 +36,14 @@ def _show_version(wanted: bool) -> None:
 def _options(
     context: typer.Context,
     mode: Annotated[
-        Mode | None,
-        typer.Option("--mode", "-m", help="Without a command: train, or evaluate."),
+        Mode | None, typer.Option("--mode", "-m", help="Without a command: train, or evaluate.")
     ] = None,
     config: Annotated[
         str | None,
         typer.Option("--config", "-c", metavar="FILE", help="With -m: a config file, or a run."),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option("--seed", "-s", min=0, help="With -m: of everything random.")
+        int | None, typer.Option("--seed", "-s", min=0, help="With -m: random seed.")
     ] = None,
     _version: Annotated[
         bool,
@@ -64,26 +60,26 @@ def _options(
                 f"-m, -c and -s stand alone: leave them out, or `{context.invoked_subcommand}`"
             )
     elif asked:
-        _run_mode(mode or Mode.SERIAL, config, seed)
+        _run_mode(mode or "serial", config, seed)
     else:
         typer.echo(context.get_help())
 
 
 def _run_mode(mode: Mode, config: str | None, seed: int | None) -> None:
-    """``guerdon -m serial -c FILE -s SEED``: the same as a verb."""
-    if mode is Mode.PARALLEL:
+    """Runs ``guerdon -m serial -c FILE -s SEED``."""
+    if mode == "parallel":
         raise ValueError("-m parallel is not there yet: use -m serial")
     if config is None:
         raise ValueError(f"-m {mode} needs a config: add -c FILE")
-    if mode is Mode.SERIAL:
+    if mode == "serial":
         train.run(config, seed=seed)
     else:
         evaluate(_run_of(config), seed=seed or 0)
 
 
 def _run_of(config: str) -> Path:
-    """The run that a config file belongs to: the folder it lies in, or its ``run.dir``."""
-    from guerdon.config import compose
+    """The run of a config file: its folder, or its ``run.dir``."""
+    from guerdon.entry import compose
 
     path = Path(config)
     folder = path if path.is_dir() else path.parent
@@ -92,7 +88,7 @@ def _run_of(config: str) -> Path:
     named = compose(config).run.dir
     if named is None:
         raise ValueError(
-            f"{config} belongs to no run that could be evaluated: give a run's folder, as in "
+            f"{config} belongs to no run that could be evaluated: give a run directory, as in "
             f"-m eval -c RUN"
         )
     return Path(named)
@@ -101,7 +97,10 @@ def _run_of(config: str) -> Path:
 app.command("train")(train.train)
 app.command("eval")(evaluate)
 app.command("collect")(collect)
-app.add_typer(reward.app, name="reward")
+app.add_typer(reward, name="reward")
+reward.command("collect")(reward_collect.collect)
+reward.command("fit")(reward_fit.fit)
+reward.command("probe")(reward_probe.probe)
 app.command("list")(list_options)
 app.command("plot")(plot.plot)
 app.command("explain")(explain.explain)

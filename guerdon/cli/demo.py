@@ -1,16 +1,15 @@
-"""``guerdon demo``: a reward is learned from pictures, and a policy from that reward alone."""
+"""``guerdon demo``: a reward learned from images, and a policy trained on that reward alone."""
 
+import shlex
+import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from guerdon.cli.train import INTERRUPTED
+from guerdon.cli.common import INTERRUPTED, Seed, show_table
 
-if TYPE_CHECKING:
-    from guerdon.training.workflow import WorkflowResult
-
-# Shorter than the presets, which are made for results and not for an audience.
+# Shorter than the presets.
 _COLLECT = ("run.max_steps=40_000",)
 _FIT = ("reward.num_epochs=4",)
 _LEARN = ("run.max_steps=60_000",)
@@ -18,19 +17,13 @@ _BOTH = ("eval.episodes=50", "eval.n_envs=50", "eval.every=15_000")
 
 
 def demo(
-    seed: Annotated[int, typer.Option(min=0, help="Of everything random.")] = 0,
+    seed: Seed = 0,
     out: Annotated[
-        Path | None,
-        typer.Option(
-            help="A folder for all of it; a temporary one if left out.", show_default=False
-        ),
+        Path | None, typer.Option(help="Output directory; temporary if left out.")
     ] = None,
 ) -> None:
-    """Collects pictures, learns from them what success is, and trains a policy on that alone."""
-    import shlex
-    import tempfile
-
-    from guerdon.lab.workflow_report import write_report
+    """Collects images, fits a success classifier to them, and trains a policy on it alone."""
+    from guerdon.lab.workflow_report import table, write_report
     from guerdon.training.workflow import Workflow, run_workflow
 
     if out is not None and out.exists() and any(out.iterdir()):
@@ -42,9 +35,10 @@ def demo(
             folder, workflow, seed=seed, tell=lambda text: typer.secho(f"\n{text}", bold=True)
         )
     except KeyboardInterrupt:
-        typer.echo(f"stopped; what was done by then is in {folder}", err=True)
+        typer.echo(f"interrupted; the finished stages are in {folder}", err=True)
         raise typer.Exit(INTERRUPTED) from None
-    _show(result)
+    typer.echo()
+    show_table(table(result))
     report = write_report(folder, result)
     typer.echo(
         f"\nThe report is {report}. Try next:\n"
@@ -54,19 +48,3 @@ def demo(
         f"  guerdon train cartpole_fixed_ppo_gail\n"
         f"  guerdon list presets"
     )
-
-
-def _show(result: "WorkflowResult") -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from guerdon.lab.workflow_report import table
-
-    shown = Table(box=None, pad_edge=False, header_style="bold")
-    shown.add_column("")
-    shown.add_column("", justify="right")
-    for name, value in table(result):
-        shown.add_row(name, value)
-    console = Console()
-    console.print()
-    console.print(shown)

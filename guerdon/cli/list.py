@@ -1,63 +1,51 @@
 """``guerdon list``: what there is to choose from."""
 
+import contextlib
 import inspect
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+import json
+from typing import Annotated, Literal
 
 import typer
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from guerdon.cli.common import AsJson, show_table
 
 Row = dict[str, str]
 
 
-class Kind(StrEnum):
-    """What can be listed."""
-
-    POLICIES = "policies"
-    REWARDS = "rewards"
-    ENVS = "envs"
-    PRESETS = "presets"
-    FITS = "fits"
-
-
 def list_options(
-    kind: Annotated[Kind, typer.Argument(help="What to list.", show_default=False)],
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    kind: Annotated[
+        Literal["policies", "rewards", "envs", "presets", "fits"],
+        typer.Argument(help="What to list."),
+    ],
+    as_json: AsJson = False,
     everything: Annotated[
         bool, typer.Option("--all", help="envs: every registered Gymnasium id too.")
     ] = False,
 ) -> None:
     """Lists policies, rewards, environments, presets, or presets of `guerdon reward fit`."""
-    import json
-
-    rows = {
-        Kind.POLICIES: lambda: _registered("policy"),
-        Kind.REWARDS: lambda: _registered("reward"),
-        Kind.ENVS: lambda: _environments(everything),
-        Kind.PRESETS: _presets,
-        Kind.FITS: _fits,
-    }[kind]()
+    if kind == "envs":
+        rows = _environments(everything)
+    elif kind == "presets":
+        rows = _presets()
+    elif kind == "fits":
+        rows = _fits()
+    else:
+        rows = _registered("policy" if kind == "policies" else "reward")
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
     else:
-        _show(rows)
+        columns = list(dict.fromkeys(key for row in rows for key in row))
+        show_table([[row.get(name, "") for name in columns] for row in rows], columns, "left")
 
 
 def _registered(kind: str) -> list[Row]:
     from guerdon.config import registry_of
 
-    registry = registry_of(kind)
-    return [
-        {"name": name, "description": _description(registry.get(name))} for name in registry.names()
-    ]
-
-
-def _description(cls: Any) -> str:
-    """The first paragraph of a docstring, in one line."""
-    text = inspect.getdoc(cls) or ""
-    return text.partition("\n\n")[0].replace("\n", " ").rstrip(".")
+    registry, rows = registry_of(kind), []
+    for name in registry.names():
+        first, _, _ = (inspect.getdoc(registry.get(name)) or "").partition("\n\n")
+        rows.append({"name": name, "description": first.replace("\n", " ").rstrip(".")})
+    return rows
 
 
 def _environments(everything: bool) -> list[Row]:
@@ -68,20 +56,14 @@ def _environments(everything: bool) -> list[Row]:
         for name in sources.options("env")
     ]
     if everything:
-        rows += [{"name": "", "id": env_id} for env_id in _gymnasium_ids()]
+        import gymnasium
+
+        from guerdon.extras import MissingExtraError, require
+
+        with contextlib.suppress(MissingExtraError):
+            require("ale_py", "atari")  # registers the Atari games
+        rows += [{"name": "", "id": env_id} for env_id in sorted(gymnasium.registry)]
     return rows
-
-
-def _gymnasium_ids() -> "Iterable[str]":
-    import contextlib
-
-    import gymnasium
-
-    from guerdon.extras import MissingExtraError, require
-
-    with contextlib.suppress(MissingExtraError):
-        require("ale_py", "atari")  # registers the Atari games
-    return sorted(gymnasium.registry)
 
 
 def _presets() -> list[Row]:
@@ -98,24 +80,10 @@ def _fits() -> list[Row]:
     from guerdon.config import sources
     from guerdon.training.fit_files import compose_fit
 
-    found = {name: compose_fit(name).reward for name in sources.options("fit")}
-    return [
-        {
-            "name": name,
-            "cameras": ", ".join(section.model.image_keys),
-            "width": str(section.model.width),
-            "epochs": str(section.num_epochs),
-        }
-        for name, section in found.items()
-    ]
-
-
-def _show(rows: list[Row]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    columns = dict.fromkeys(key for row in rows for key in row)
-    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
-    for row in rows:
-        table.add_row(*(row.get(column, "") for column in columns))
-    Console().print(table)
+    rows = []
+    for name in sources.options("fit"):
+        section = compose_fit(name).reward
+        cameras = ", ".join(section.model.image_keys)
+        width, epochs = str(section.model.width), str(section.num_epochs)
+        rows.append({"name": name, "cameras": cameras, "width": width, "epochs": epochs})
+    return rows

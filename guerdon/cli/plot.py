@@ -1,15 +1,17 @@
-"""``guerdon plot``: learning curves of runs as a picture."""
+"""``guerdon plot``: learning curves of runs."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from guerdon.cli.common import count
+
 
 def plot(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of runs.", show_default=False)],
-    out: Annotated[Path, typer.Option(help="The picture.")] = Path("curves.png"),
-    metric: Annotated[str, typer.Option(help="What to plot by steps.")] = "eval/mean_reward",
+    runs: Annotated[list[Path], typer.Argument(help="Run directories.")],
+    out: Annotated[Path, typer.Option(help="Image file.")] = Path("curves.png"),
+    metric: Annotated[str, typer.Option(help="Metric to plot over steps.")] = "eval/mean_reward",
 ) -> None:
     """Plots runs: the mean over seeds and its 95% bootstrap band."""
     import numpy as np
@@ -22,14 +24,14 @@ def plot(
     figure = require("matplotlib.figure", "lab").Figure(figsize=(7, 4.5), layout="constrained")
     kinds = sorted(figure.canvas.get_supported_filetypes())
     if out.suffix.lower().removeprefix(".") not in kinds:
-        raise ValueError(f"a picture ends in .{', .'.join(kinds)}, which {str(out)!r} does not")
+        raise ValueError(f"an image ends in .{', .'.join(kinds)}, which {str(out)!r} does not")
     groups = curves.group_runs(runs)
     axes = figure.add_subplot(xlabel="environment steps", ylabel=metric)
     axes.grid(alpha=0.3)
     for label, members in groups:
         found = [curves.read_curve(run, metric) for run in members]
         band = curves.mean_and_band(found, np.random.default_rng(0))
-        seeds = _count(len(found), "seed")
+        seeds = count(len(found), "seed")
         dot = "o" if len(band.steps) == 1 else None
         (line,) = axes.plot(band.steps, band.mean, marker=dot, label=f"{label}, {seeds}")
         if len(found) > 1:
@@ -39,9 +41,5 @@ def plot(
     axes.legend()
     out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out, dpi=150)
-    counts = f"{_count(len(runs), 'run')} in {_count(len(groups), 'group')}"
+    counts = f"{count(len(runs), 'run')} in {count(len(groups), 'group')}"
     typer.echo(f"wrote {out}: {metric} of {counts}")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"

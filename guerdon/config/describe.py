@@ -4,6 +4,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from guerdon.config.imports import name_of
 from guerdon.config.registry import registry_of
 from guerdon.config.schema import GuerdonConfig
 
@@ -25,11 +26,7 @@ def explain(config: GuerdonConfig) -> str:
 
 
 def target_name(config: GuerdonConfig) -> str:
-    """What the policy computes from rewards: ``GAE``, ``3-step TD``.
-
-    Args:
-        config: A checked configuration.
-    """
+    """What the policy computes from rewards: ``GAE``, ``3-step TD``."""
     policy = registry_of("policy").get(config.policy["type"])
     return str(policy.target_name).format(**config.policy_options)
 
@@ -50,11 +47,9 @@ def _term(name: str, options: dict[str, Any]) -> str:
 
 
 def _written(value: Any) -> Any:
-    """Plain values as they are; a class or function by its import path."""
+    """Plain values as they are; a class or function by its name."""
     if isinstance(value, dict):
         return {key: _written(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [_written(inner) for inner in value]
-    if hasattr(value, "__qualname__"):
-        return f"{value.__module__}:{value.__qualname__}"
-    return value
+    return name_of(value) if hasattr(value, "__qualname__") else value

@@ -8,12 +8,7 @@ class ConfigError(ValueError):
 
 
 def edit_distance(left: str, right: str) -> int:
-    """How many characters to insert, delete, replace or swap with a neighbour.
-
-    Args:
-        left: One word.
-        right: The other word.
-    """
+    """How many characters to insert, delete, replace or swap with a neighbour."""
     before: list[int] = []
     row = list(range(len(right) + 1))
     for i, a in enumerate(left, 1):
@@ -27,12 +22,7 @@ def edit_distance(left: str, right: str) -> int:
 
 
 def similar(name: str, known: Iterable[str]) -> list[str]:
-    """The known names that ``name`` may be a slip of: all equally near ones, or none.
-
-    Args:
-        name: What was written.
-        known: The names there are.
-    """
+    """The known names that ``name`` may be a slip of: all equally near ones, or none."""
     distances = {other: edit_distance(name.lower(), other.lower()) for other in sorted(set(known))}
     closest = min(distances.values(), default=0)
     if closest > max(1, len(name) // 3):
@@ -41,12 +31,7 @@ def similar(name: str, known: Iterable[str]) -> list[str]:
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
-    """The known names a writer of ``name`` may have meant, a part or a whole of it included.
-
-    Args:
-        name: What was written.
-        known: The names there are.
-    """
+    """The known names a writer of ``name`` may have meant, a part or a whole of it included."""
     names = sorted(set(known))
     word = name.lower()
     parts = [other for other in names if word in other.lower() or other.lower() in word]
@@ -54,12 +39,7 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """The end of a sentence: ``did you mean 'x'?``, or the names there are.
-
-    Args:
-        name: What was written.
-        known: The names there are.
-    """
+    """The end of a sentence: ``did you mean 'x'?``, or the names there are."""
     names = sorted(set(known))
     near = nearest(name, names)
     if near:
@@ -68,20 +48,12 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def either(names: list[str]) -> str:
-    """Quoted names with ``or`` between the last two.
-
-    Args:
-        names: At least one name.
-    """
+    """Quoted names with ``or`` between the last two."""
     *first, last = map(repr, names)
     return f"{', '.join(first)} or {last}" if first else last
 
 
 def line(error: BaseException) -> str:
-    """An error's message in one line.
-
-    Args:
-        error: The error.
-    """
+    """An error's message in one line."""
     lines = [part.strip() for part in str(error).splitlines() if part.strip()]
     return "; ".join(lines) or type(error).__name__

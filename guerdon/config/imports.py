@@ -1,10 +1,12 @@
-"""Python that a configuration needs: modules and files, imported for what they register."""
+"""Python that a configuration names: modules and files to import, classes and functions in them."""
 
 import importlib
+import re
 import sys
 from collections.abc import Iterable
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
+from operator import attrgetter
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
@@ -13,71 +15,67 @@ from guerdon.config.errors import ConfigError, line
 from guerdon.config.registry import registered
 
 _PREFIX = "guerdon_file_"
+_IN_FILE = re.compile(r"(.+\.py):([\w.]+)")
 _registering: set[Path] = set()  # files that have registered something
 
 
 def import_all(names: Iterable[str], key: str = "imports") -> None:
-    """Imports modules and files; a file that is loaded already, under any name, is left alone.
-
-    Args:
-        names: Dotted names of modules, and paths of files.
-        key: Where they were named, for errors.
-    """
+    """Imports modules and files; a file that is loaded already, under any name, is left alone."""
     for name in names:
-        if not is_path(name):
-            _import_module(name, key)
-        elif not Path(name).is_file():
-            raise ConfigError(
-                f"{key!r} names the file {name!r}, which is not there: put it back, or write where "
-                f"it is now"
-            )
-        elif not _is_loaded(Path(name)):
-            try:
-                run_file(Path(name))
-            except Exception as error:
-                raise ConfigError(
-                    f"the file {name!r} of {key!r} fails with {type(error).__name__}: {line(error)}"
-                ) from error
+        _load(name, key)
+
+
+def find_object(name: str, key: str) -> Any:
+    """The class or function that ``package.module:Name`` or ``path/to/file.py:Name`` means."""
+    module, colon, attribute = name.rpartition(":")
+    if not colon:
+        raise ConfigError(
+            f"{key!r} has {name!r}: write 'package.module:Name' or 'path/to/file.py:Name'"
+        )
+    found = _load(module, key)
+    try:
+        return attrgetter(attribute)(found)
+    except AttributeError:
+        kind = "file" if is_path(module) else "module"
+        raise ConfigError(
+            f"{key!r} has {name!r}, but the {kind} {module!r} has no {attribute!r}"
+        ) from None
+
+
+def name_of(found: Any) -> str:
+    """The name by which `find_object` finds a class or function."""
+    module = str(found.__module__)
+    file = sys.modules[module].__file__ if module.startswith(_PREFIX) else None
+    return f"{file or module}:{found.__qualname__}"
+
+
+def with_whole_paths(values: Any) -> Any:
+    """Values in which each ``file.py:Name`` of an existing file has that file's whole path."""
+    if isinstance(values, dict):
+        return {key: with_whole_paths(value) for key, value in values.items()}
+    if isinstance(values, list):
+        return [with_whole_paths(value) for value in values]
+    match = _IN_FILE.fullmatch(values) if isinstance(values, str) else None
+    if match is None or not Path(match[1]).is_file():
+        return values
+    return f"{Path(match[1]).resolve()}:{match[2]}"
 
 
 def is_path(name: str) -> bool:
-    """Whether a name means a file, and not a module.
-
-    Args:
-        name: As it was written.
-    """
+    """Whether a name means a file, and not a module."""
     return name.endswith(".py") or "/" in name or "\\" in name
 
 
-def resolved(names: Any, folder: Path) -> Any:
-    """Names with whole paths; one name is a list of one, and anything else left for validation.
-
-    Args:
-        names: Modules, and paths of files.
-        folder: What a path that is not whole starts from.
-    """
-    if isinstance(names, str):
-        names = [names]
-    if not is_names(names):
-        return names
+def resolved(names: Any, folder: Path) -> list[str]:
+    """Names of modules and files, with whole paths; one name is a list of one."""
+    names = [names] if isinstance(names, str) else names
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ConfigError(f"'imports' is {names!r}: it should be a list of modules and files")
     return [str((folder / name).resolve()) if is_path(name) else name for name in names]
 
 
-def is_names(names: Any) -> bool:
-    """Whether something is a list of text.
-
-    Args:
-        names: What a configuration holds.
-    """
-    return isinstance(names, list) and all(isinstance(name, str) for name in names)
-
-
 def run_file(path: Path) -> ModuleType:
-    """Runs a Python file as a module that others can refer to, as often as it is called.
-
-    Args:
-        path: The file.
-    """
+    """Runs a Python file as a module that others can refer to, as often as it is called."""
     name = f"{_PREFIX}{path.stem}"
     spec = spec_from_loader(name, _Loader(name, str(path.resolve())))
     assert spec is not None
@@ -99,40 +97,42 @@ def run_file(path: Path) -> ModuleType:
     return module
 
 
-def is_needed(path: Path, module: ModuleType, values: Any) -> bool:
-    """Whether values that a file gave mean nothing without it.
-
-    Args:
-        path: The file.
-        module: What it was run as.
-        values: The values.
-    """
-    return path.resolve() in _registering or _refers(values, module.__name__)
-
-
-def find_object(name: str, key: str) -> Any:
-    """The class or function that ``package.module:name`` means.
-
-    Args:
-        name: As it was written.
-        key: Where it was written, for errors.
-    """
-    module, colon, attribute = name.partition(":")
-    if not colon:
-        raise ConfigError(f"{key!r} has {name!r}: write 'package.module:Class'")
-    found = _import_module(module, key)
-    if not hasattr(found, attribute):
-        raise ConfigError(f"{key!r} has {name!r}, but the module {module!r} has no {attribute!r}")
-    return getattr(found, attribute)
+def loaded(path: Path) -> ModuleType | None:
+    """The module that a file is already, be it as a script, a module or a config."""
+    path = path.resolve()
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__dict__", {}).get("__file__")
+        if isinstance(file, str) and file.endswith(path.name) and Path(file).resolve() == path:
+            return module
+    return None
 
 
-def _import_module(name: str, key: str) -> ModuleType:
+def registers(path: Path) -> bool:
+    """Whether a file has registered a class or an environment when it was run."""
+    return path.resolve() in _registering
+
+
+def _load(name: str, key: str) -> ModuleType:
+    """The module of a dotted name or of a file."""
+    if not is_path(name):
+        try:
+            return importlib.import_module(name)
+        except Exception as error:
+            raise ConfigError(
+                f"{key!r} names the module {name!r}, which cannot be imported ({line(error)}): "
+                f"install it, or see that its folder is in PYTHONPATH"
+            ) from error
+    path = Path(name)
+    if not path.is_file():
+        raise ConfigError(
+            f"{key!r} names the file {name!r}, which is not there: put it back, or write where it "
+            f"is now"
+        )
     try:
-        return importlib.import_module(name)
+        return loaded(path) or run_file(path)
     except Exception as error:
         raise ConfigError(
-            f"{key!r} names the module {name!r}, which cannot be imported ({line(error)}): install "
-            f"it, or see that its folder is in PYTHONPATH"
+            f"the file {name!r} of {key!r} fails with {type(error).__name__}: {line(error)}"
         ) from error
 
 
@@ -144,27 +144,8 @@ class _Loader(SourceFileLoader):
         return code
 
 
-def _is_loaded(path: Path) -> bool:
-    """Whether a file is a module already, be it as a script, a module or a config."""
-    path = path.resolve()
-    for module in list(sys.modules.values()):
-        file = getattr(module, "__dict__", {}).get("__file__")
-        if isinstance(file, str) and file.endswith(path.name) and Path(file).resolve() == path:
-            return True
-    return False
-
-
 def _known() -> dict[Any, Any]:
     """What others than guerdon have registered, here and with Gymnasium."""
     environments = importlib.import_module("gymnasium").registry
     own = {name: environments[name] for name in environments if not name.startswith("guerdon/")}
     return {**registered(), **own}
-
-
-def _refers(values: Any, module: str) -> bool:
-    """Whether a class or function of a module is among values."""
-    if isinstance(values, dict):
-        return any(_refers(value, module) for value in values.values())
-    if isinstance(values, list):
-        return any(_refers(value, module) for value in values)
-    return getattr(values, "__module__", None) == module

@@ -1,4 +1,4 @@
-"""Registries: classes under short names, from guerdon's rooms and from other packages."""
+"""Registries: classes under short names, from guerdon and from other packages."""
 
 import importlib
 import sys
@@ -20,8 +20,7 @@ class Registry(Generic[T]):
 
     The names are those that the module ``home`` registers when it is imported, and the entry
     points of the group ``guerdon.<kinds>`` (``guerdon.policies``, ``guerdon.rewards``) of other
-    packages. Both are read when they are first asked for. A name of guerdon's own goes before an
-    entry point of the same name.
+    packages; both are read on first use. A registered name takes precedence over an entry point.
 
     Args:
         kind: What the classes are, in the singular: ``"policy"``.
@@ -52,7 +51,7 @@ class Registry(Generic[T]):
         if cls is None:
             return lambda decorated: self.register(name, decorated, override=override)
         present = self._classes.get(name)
-        if present is not None and not override and not _same(present, cls):
+        if present is not None and not override and _origin(present) != _origin(cls):
             raise ConfigError(
                 f"the {self.kind} {name!r} is {_path(present)} already, so {_path(cls)} needs "
                 f"another name (or override=True)"
@@ -64,8 +63,12 @@ class Registry(Generic[T]):
         """The class of a name.
 
         Args:
-            name: As it was registered.
+            name: As it was registered, or ``package.module:Name`` or ``path/to/file.py:Name``.
         """
+        if ":" in name:
+            from guerdon.config.imports import find_object  # which imports this module
+
+            return find_object(name, f"{self.kind}.type")  # type: ignore[no-any-return]
         importlib.import_module(self.home)
         if name not in self._classes:
             points = self._entry_points()
@@ -81,20 +84,15 @@ class Registry(Generic[T]):
 
     def _hint(self, name: str) -> str:
         hint = suggestion(name, self.names())
-        if hint.startswith("did"):
-            return hint
-        return f"{hint}, or name the file or module that registers it under 'imports'"
+        more = ", or name the file or module that registers it under 'imports'"
+        return hint if hint.startswith("did") else hint + more
 
     def _entry_points(self) -> dict[str, EntryPoint]:
         return {point.name: point for point in entry_points(group=f"guerdon.{self.plural}")}
 
 
 def registry_of(kind: str) -> Registry[Any]:
-    """The registry of a kind, which the room of that name makes when it is imported.
-
-    Args:
-        kind: ``"policy"``, ``"reward"`` or another kind that has a registry.
-    """
+    """The registry of a kind, which the package of that name makes when it is imported."""
     if kind not in _REGISTRIES:
         importlib.import_module(f"guerdon.{kind}")
     return _REGISTRIES[kind]
@@ -110,18 +108,13 @@ def registered() -> dict[tuple[str, str], Any]:
     }
 
 
-def _same(present: Any, cls: Any) -> bool:
-    # A file that is run anew, be it as a module, a script or a config, makes its classes anew.
-    return present is cls or (_home(present), present.__qualname__) == (
-        _home(cls),
-        cls.__qualname__,
-    )
+def _origin(cls: Any) -> tuple[Path | str, str]:
+    """The file of a class, or the name of its module, and its name there.
 
-
-def _home(cls: Any) -> Path | str:
-    """The file of a class; the name of its module, where there is no file."""
+    A file that is run again, be it as a module, a script or a config, makes its classes anew.
+    """
     file = getattr(sys.modules.get(cls.__module__), "__file__", None)
-    return Path(file).resolve() if file else str(cls.__module__)
+    return Path(file).resolve() if file else str(cls.__module__), cls.__qualname__
 
 
 def _path(cls: Any) -> str:

@@ -1,65 +1,68 @@
-"""The sections of a configuration, with types and defaults."""
+"""The sections of a configuration, with types, defaults and checks: every key is known here alone.
 
+The options of policies and reward models are those of the ``Config`` of their classes.
+"""
+
+import inspect
 from collections.abc import Sequence
 from os.path import normpath
 from typing import Any, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    PositiveInt,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, field_validator, model_validator
 
 from guerdon.config.errors import ConfigError, suggestion
-from guerdon.config.reads import unread
 from guerdon.config.registry import registry_of
 from guerdon.config.validation import completed, unknown_key, validated
 
 Backend = Literal["auto", "native", "base", "subprocess", "async_subprocess", "envpool"]
+SUPERSEDES = (
+    ("collect.n_step", "collect.n_episode"),
+    ("collect.n_episode", "collect.n_step"),
+    ("eval.episodes", "eval.n_envs"),
+    ("reward.checkpoint_path", "reward.cotrain"),
+)
+"""Pairs of keys: the first, where a file or an override sets it, resets the second to its default
+unless the same file or override sets that, too."""
 
 
 class Section(BaseModel):
-    """What all sections have in common: no unknown keys, and no change after validation."""
+    """Base of all sections: rejects unknown keys, and is frozen."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 class EnvConfig(Section):
-    """Which environments, and how they are run."""
+    """Training and evaluation environments."""
 
     id: str
-    """Gymnasium id, for example ``CartPole-v1``."""
+    """Gymnasium id (``CartPole-v1``), ``package.module:Name`` or ``path/to/file.py:Name``."""
     n_envs: int = Field(default=8, ge=1)
-    """Environments side by side; usually 1 to 64."""
+    """Number of parallel environments; usually 1 to 64."""
     backend: Backend = "auto"
-    """How they are run; ``auto`` takes a native vector environment where there is one."""
+    """Vectorization; ``auto`` uses a native vector environment where there is one."""
     kwargs: dict[str, Any] = {}
-    """Passed to the environment when it is made."""
+    """Arguments of the environment."""
     settings: list[dict[str, Any]] = []
-    """Changes of ``kwargs`` for each environment, where they shall differ."""
+    """Changes of ``kwargs``, one entry per environment."""
     imports: list[str] = []
     """Modules to import first, which register environments."""
-    wrappers: list[str] = Field(default_factory=lambda said: _usual_wrappers(said.get("id", "")))
-    """Gymnasium wrappers for every environment, the first innermost: ``package.module:Class``;
-    where left out, ``guerdon.envs.minigrid:minigrid_view`` for the tasks of ``MiniGrid-``."""
+    wrappers: list[str] = Field(default_factory=lambda given: _usual_wrappers(given.get("id", "")))
+    """Gymnasium wrappers (``package.module:Class``), innermost first. Default: none;
+    ``guerdon.envs.minigrid:minigrid_view`` for ``MiniGrid-`` tasks."""
     max_episode_steps: int | None = Field(default=None, ge=1)
-    """Truncates episodes at this length, instead of the environment's own limit."""
+    """Episode length at which to truncate; defaults to the environment's limit."""
     frame_stack: int = Field(default=1, ge=1)
-    """Observations stacked into one; 4 for Atari."""
-    atari: bool = Field(default_factory=lambda said: _shows_atari(**said))
-    """Whether to apply the usual Atari frame skipping, resizing and grey scale; where left out, to
-    the games of ``ALE/``."""
+    """Number of stacked observations; 4 for Atari."""
+    atari: bool = Field(default_factory=lambda given: _shows_atari(**given))
+    """Apply Atari preprocessing (frame skip, resize, grayscale). Default: for ``ALE/`` games."""
     timeout: float = Field(default=60.0, gt=0)
-    """Seconds after which a subprocess environment counts as hung."""
+    """Seconds after which a subprocess environment is restarted."""
     max_restarts: int = Field(default=10, ge=0)
-    """Restarts of crashed environments after which the run ends."""
+    """Restarts of crashed environments after which the run stops."""
     wait_num: int = Field(default=1, ge=1)
     """Environments that a step of ``async_subprocess`` waits for; 1 to half of ``n_envs``."""
     eval: dict[str, Any] = {}
-    """Changes of these keys for the environments of evaluation."""
+    """Changes of this section for evaluation."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -75,17 +78,15 @@ class EnvConfig(Section):
         """The section with the changes of ``eval``.
 
         Args:
-            n_envs: Number of evaluation environments, unless ``eval`` says it.
+            n_envs: Number of evaluation environments, unless ``eval`` sets it.
         """
         if not self.eval and n_envs is None:
             return self
-        values = {**self.model_dump(exclude={"eval"})}
+        values = self.model_dump(exclude={"eval"})
         if n_envs is not None:
             values |= {"n_envs": n_envs, "settings": self.settings[:n_envs]}
-        known = values.keys()
-        for key in self.eval:
-            if key not in known:
-                raise ConfigError(f"unknown key 'env.eval.{key}': {suggestion(key, known)}")
+        for key in self.eval.keys() - values.keys():
+            raise ConfigError(f"unknown key 'env.eval.{key}': {suggestion(key, values)}")
         return validated(EnvConfig, {**values, **self.eval}, "env.eval")
 
 
@@ -98,12 +99,7 @@ def _usual_wrappers(env_id: str) -> list[str]:
 
 
 def check_image_size(size: Sequence[int] | None, key: str) -> None:
-    """Refuses height, width and channels in the order in which arrays of pictures have them.
-
-    Args:
-        size: Channels, height and width.
-        key: What to call it in an error.
-    """
+    """Rejects (height, width, channels)."""
     if size is not None and size[0] > 4 >= size[2]:
         raise ConfigError(
             f"'{key}' is {list(size)}: channels come first, so write {[size[2], *size[:2]]}"
@@ -111,29 +107,23 @@ def check_image_size(size: Sequence[int] | None, key: str) -> None:
 
 
 class DataCollectionConfig(Section):
-    """Which camera frames are kept for a reward model, and where."""
+    """Camera frames to save for fitting a reward model."""
 
     positive_dir: str = Field(default="./reward_data/positive", min_length=1)
-    """Folder of trajectories that succeeded: at any time, or in a frame of label 0.5 or more."""
+    """Folder of successful trajectories: at any time, or with a frame of label 0.5 or more."""
     negative_dir: str = Field(default="./reward_data/negative", min_length=1)
-    """Folder of all others."""
+    """Folder of all other trajectories."""
     image_keys: list[str] = Field(default=["base_camera"], min_length=1)
-    """The cameras, by their names in the observations."""
+    """Cameras, by their names in the observations."""
     image_size: tuple[PositiveInt, PositiveInt, PositiveInt] | None = None
-    """Channels, height and width that frames are resized to, for example ``[3, 64, 64]``; null
-    keeps them as they are."""
+    """Channels, height and width to resize frames to, for example ``[3, 64, 64]``."""
     max_positive_trajectories: int | None = Field(default=500, ge=0)
-    """Positive trajectories in the folder, those of earlier runs among them, at which no more are
-    written; null for no limit."""
+    """Positive trajectories in the folder, including earlier runs', at which to stop saving; null
+    for no limit."""
     max_negative_trajectories: int | None = Field(default=500, ge=0)
-    """The same of negative ones."""
+    """Negative trajectories at which to stop saving."""
     format: Literal["npz", "npy"] = "npz"
     """``npz``: compressed uint8; ``npy``: pickled dictionaries of float32, many times larger."""
-
-    @field_validator("max_positive_trajectories", "max_negative_trajectories", mode="before")
-    @classmethod
-    def _no_limit(cls, value: Any) -> Any:
-        return None if value == "None" else value  # as it is also written, for null
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -149,31 +139,29 @@ class DataCollectionConfig(Section):
 
 
 class RewardConfig(Section):
-    """What the learner shall believe: a weighted sum of terms, then scaled and clipped.
+    """Weighted sum of reward terms, then scaled and clipped.
 
     One term can be written flat, ``{type: gail, ...}``; it becomes ``terms: {gail: {...}}``.
     """
 
     terms: dict[str, dict[str, Any]]
-    """Options of each term by name; ``type`` (the name, where left out) and ``weight`` (1)."""
+    """Options of each term by name; ``type`` (default: the name) and ``weight`` (1)."""
     scale: float = 1.0
     """Factor of the sum; 0.1 or so where returns are in the thousands."""
     clip: tuple[float, float] | None = None
     """Lowest and highest reward, for example ``[-1, 1]``."""
     normalize: bool = False
-    """Whether to divide by a running standard deviation of the return."""
+    """Divide by a running standard deviation of the return."""
     pretrain: bool = False
-    """Whether reward models are trained before the policy acts, on the data they have by then."""
+    """Train reward models before the policy, on the data they have by then."""
     checkpoint_path: str | None = None
-    """A run, or the folder ``reward`` of one, whose reward models to begin with, or the folder of a
-    fit (`guerdon reward fit`); they stay as they are unless ``cotrain`` is set, too."""
-    cotrain: bool = Field(default_factory=lambda said: said.get("checkpoint_path") is None)
-    """Whether reward models are trained beside the policy; if not, they stay as they are. Where
-    left out, they are unless ``checkpoint_path`` is set."""
+    """Run, its folder ``reward``, or a fit (`guerdon reward fit`) to load reward models from."""
+    cotrain: bool = Field(default_factory=lambda given: given.get("checkpoint_path") is None)
+    """Train reward models together with the policy. Default: unless ``checkpoint_path`` is set."""
     collect_data: bool = False
-    """Whether to keep what cameras see as trajectories for `guerdon reward fit`."""
+    """Save camera frames as trajectories for `guerdon reward fit`."""
     data_collection: DataCollectionConfig = DataCollectionConfig()
-    """What is kept then, and where."""
+    """Which frames to save, and where."""
 
     @model_validator(mode="before")
     @classmethod
@@ -185,7 +173,12 @@ class RewardConfig(Section):
                 "'reward' has 'type' and 'terms': write one term flat, or several under 'terms'"
             )
         options = {key: value for key, value in values.items() if key not in _SHARED}
-        _check_flat(options)
+        if isinstance(options["type"], str):
+            config = _registered("reward", options["type"], "reward").Config
+            known = {"reward": sorted({*config.model_fields, *_SHARED, "type", "weight"})}
+            closed = config.model_config.get("extra") == "forbid"
+            for key in [key for key in options if closed and key not in known["reward"]]:
+                raise ConfigError(unknown_key(f"reward.{key}", known))
         _term(options["type"], options, "reward")  # its errors name keys as they are written
         return as_terms(values)
 
@@ -207,31 +200,16 @@ class RewardConfig(Section):
 
 
 _SHARED = tuple(name for name in RewardConfig.model_fields if name != "terms")
-"""Keys of the section that are not options of its one term, where that is written flat."""
-
-
-def _check_flat(options: dict[str, Any]) -> None:
-    """Rejects unknown keys of a term that is written flat, among keys of the whole section."""
-    if not isinstance(options["type"], str):
-        return
-    config = _registered("reward", options["type"], "reward").Config
-    known = sorted({*config.model_fields, *_SHARED, "type", "weight"})
-    for key in options:
-        if key not in known and config.model_config.get("extra") == "forbid":
-            raise ConfigError(unknown_key(f"reward.{key}", {"reward": known}))
+"""Keys of the section that are not options of a term that is written flat."""
 
 
 def as_terms(reward: dict[str, Any]) -> dict[str, Any]:
-    """The section ``reward`` with its one term under ``terms``, if it is written flat.
-
-    Args:
-        reward: The section, not validated.
-    """
+    """The section ``reward`` with its one term under ``terms``, if it is written flat."""
     if "type" not in reward or "terms" in reward:
         return {**reward}
     shared = {key: reward[key] for key in _SHARED if key in reward}
     options = {key: value for key, value in reward.items() if key not in shared}
-    terms = {options["type"]: options}
+    terms = {options["type"].rpartition(":")[2]: options}
     config = registry_of("reward").get(options["type"]).Config
     weight = config.env_weight(options) if hasattr(config, "env_weight") else 0.0
     if weight:
@@ -240,16 +218,16 @@ def as_terms(reward: dict[str, Any]) -> dict[str, Any]:
 
 
 class CollectConfig(Section):
-    """How much is collected in an iteration."""
+    """Data collected per iteration."""
 
     n_step: int | None = Field(default=None, ge=1)
-    """Environment steps of an iteration, over all environments."""
+    """Environment steps per iteration, over all environments."""
     n_episode: int | None = Field(default=None, ge=1)
-    """Whole episodes of an iteration, instead of ``n_step``."""
+    """Episodes per iteration, instead of ``n_step``."""
     warmup_steps: int = Field(default=0, ge=0)
-    """Steps with random actions before learning starts; off-policy, usually 1,000 to 50,000."""
+    """Off-policy: random steps before learning starts; usually 1,000 to 50,000."""
     buffer_size: int | None = Field(default=None, ge=1)
-    """Transitions the replay buffer holds; off-policy, usually 50,000 to 1,000,000."""
+    """Off-policy: capacity of the replay buffer; usually 50,000 to 1,000,000."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -260,32 +238,32 @@ class CollectConfig(Section):
 
 
 class LearnConfig(Section):
-    """How much is learned in an iteration."""
+    """Updates per iteration."""
 
     batch_size: int = Field(default=64, ge=1)
-    """Transitions of a gradient step; usually 32 to 4,096."""
+    """Minibatch size; usually 32 to 4,096."""
     repeat: int = Field(default=1, ge=1)
-    """Passes over an on-policy rollout; 1 for a2c, 4 to 20 for ppo."""
+    """On-policy: epochs per rollout; 1 for a2c, 4 to 20 for ppo."""
     updates_per_collect: int = Field(default=1, ge=1)
-    """Gradient steps of an off-policy iteration."""
+    """Off-policy: gradient steps per iteration."""
 
 
 class EvalConfig(Section):
-    """How often and how the policy is evaluated."""
+    """Evaluation."""
 
     every: int = Field(default=10_000, ge=1)
     """Environment steps between evaluations."""
     episodes: int = Field(default=20, ge=1)
-    """Episodes of an evaluation; 20 to 100."""
-    n_envs: int = Field(default_factory=lambda said: min(said.get("episodes", 1), 10), ge=1)
-    """Environments side by side; as many as episodes, but not over 10, where left out."""
+    """Episodes per evaluation; 20 to 100."""
+    n_envs: int = Field(default_factory=lambda given: min(given.get("episodes", 1), 10), ge=1)
+    """Number of parallel environments. Default: ``episodes``, at most 10."""
     target_return: float | None = None
     """Mean return at which the run stops."""
     select_by: Literal["reward", "env"] = "reward"
     """Return that selects `best` and stops at `target_return`: the learned one (``reward``) or the
     environment's (``env``)."""
     deterministic: bool = True
-    """Whether to act without exploration."""
+    """Act without exploration."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -298,18 +276,18 @@ class EvalConfig(Section):
 
 
 class RunConfig(Section):
-    """The budget of a run, and what it writes."""
+    """Limits, logging and checkpoints of a run."""
 
     model_config = ConfigDict(coerce_numbers_to_str=True)  # `run.dir=3` is a folder
 
     dir: str | None = None
-    """The run's folder; ``runs/<name>/<time>-<seed>`` where left out."""
+    """Run directory; defaults to ``runs/<name>/<time>-<seed>``."""
     name: str = Field(default="run", min_length=1)
-    """Names the run's folder and its curve; the preset where there is one."""
+    """Name of the run; defaults to the preset's."""
     max_steps: int = Field(default=100_000, ge=1)
     """Environment steps at which the run stops."""
     max_updates: int | None = Field(default=None, ge=1)
-    """Calls of `Policy.update` at which the run stops; on-policy, one is a whole iteration."""
+    """Calls of `Policy.update` at which the run stops; on-policy, one per iteration."""
     max_seconds: float | None = Field(default=None, gt=0)
     """Seconds after which the run stops."""
     log_every: int = Field(default=2_000, ge=1)
@@ -320,34 +298,34 @@ class RunConfig(Section):
     keep: int = Field(default=3, ge=1)
     """Number of checkpoints to keep."""
     device: str = Field(default="cpu", pattern=r"^(cpu|auto|mps|cuda(:\d+)?)$")
-    """Where learning happens: ``cpu``, ``cuda``, ``cuda:1``, ``mps`` or ``auto``."""
+    """Learner's device: ``cpu``, ``cuda``, ``cuda:1``, ``mps`` or ``auto``."""
     threads: int | None = Field(default=1, ge=1)
-    """Threads of torch, null for its own choice: one is fastest for small networks. A run repeats
-    exactly only with the same number."""
+    """Number of torch threads, null for torch's default. Runs repeat bit for bit only with the same
+    number."""
 
 
 class GuerdonConfig(Section):
     """A whole configuration."""
 
     env: EnvConfig
-    """Which environments, and how they are run."""
+    """Environments."""
     policy: dict[str, Any]
-    """``type`` names a registered policy; the other keys are those of its ``Config``."""
+    """Policy to train: ``type``, and the options of its ``Config``."""
     reward: RewardConfig = Field(default_factory=lambda: RewardConfig(terms={"env": {}}))
-    """What the learner shall believe."""
+    """Reward; defaults to the environment reward."""
     collect: CollectConfig
-    """How much is collected in an iteration."""
+    """Data collected per iteration."""
     learn: LearnConfig = LearnConfig()
-    """How much is learned in an iteration."""
+    """Updates per iteration."""
     eval: EvalConfig = EvalConfig()
-    """How often and how the policy is evaluated."""
+    """Evaluation."""
     run: RunConfig = RunConfig()
-    """The budget of a run, and what it writes."""
+    """Limits, logging and checkpoints."""
     seed: int = Field(default=0, ge=0, lt=2**32)
-    """Of everything random."""
+    """Random seed."""
     imports: list[str] = []
-    """Modules and paths of Python files to import first, which register policies, rewards, models
-    or environments; a config file in Python that does so is among them by itself."""
+    """Modules and Python files to import first, which register policies, rewards, models or
+    environments; includes a Python config file that does so."""
 
     @field_validator("policy", mode="after")
     @classmethod
@@ -357,19 +335,30 @@ class GuerdonConfig(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        collect, learn = self.collect, self.learn
-        policy = registry_of("policy").get(self.policy["type"])
+        collect, learn, name = self.collect, self.learn, self.policy["type"]
+        policy = registry_of("policy").get(name)
+        idle = dict.fromkeys(unread(policy), name)
+        backends = {self.env.backend, self.env.eval.get("backend")}
+        for option, readers in _READ_BY.items():
+            if not backends & readers:
+                idle[f"env.{option}"] = f"env.backend={self.env.backend}"
+        for key, reader in idle.items():
+            section, _, option = key.partition(".")
+            values = getattr(self, section)
+            value, default = getattr(values, option), type(values).model_fields[option].default
+            if value != default:
+                instead = _INSTEAD.get(key, key)
+                fix = "leave it out" if instead in idle else f"use {instead!r}"
+                raise ConfigError(f"{key!r} is {value}, but {reader} does not read it: {fix}")
         if policy.on_policy:
-            read = "learn.batch_size" not in unread(policy)
+            read = "learn.batch_size" not in idle
             if read and collect.n_step is not None and learn.batch_size > collect.n_step:
                 raise ConfigError(
                     f"'learn.batch_size' is {learn.batch_size}, more than 'collect.n_step' "
                     f"({collect.n_step}): an on-policy batch cannot be larger than the rollout"
                 )
         elif collect.buffer_size is None:
-            raise ConfigError(
-                f"'collect.buffer_size' is missing: {self.policy['type']} learns from a buffer"
-            )
+            raise ConfigError(f"'collect.buffer_size' is missing: {name} learns from a buffer")
         elif max(collect.warmup_steps, learn.batch_size) > collect.buffer_size:
             raise ConfigError(
                 f"'collect.buffer_size' is {collect.buffer_size}: it has to hold a batch "
@@ -381,6 +370,31 @@ class GuerdonConfig(Section):
     def policy_options(self) -> dict[str, Any]:
         """The policy section without ``type``: the arguments of the policy's ``Config``."""
         return {key: value for key, value in self.policy.items() if key != "type"}
+
+
+_PROCESSES = {"subprocess", "async_subprocess"}
+_READ_BY = {"timeout": _PROCESSES, "max_restarts": _PROCESSES, "wait_num": {"async_subprocess"}}
+"""Options of ``env`` that only some backends read."""
+_INSTEAD = {
+    "learn.repeat": "learn.updates_per_collect",
+    "learn.updates_per_collect": "learn.repeat",
+}
+
+
+def unread(policy: Any) -> list[str]:
+    """The dotted keys of ``collect`` and ``learn`` that have no effect with a policy."""
+    if not policy.on_policy:
+        return ["learn.repeat"]
+    parameters = inspect.signature(policy.learn).parameters if hasattr(policy, "learn") else {}
+    kinds = {name: parameter.kind for name, parameter in parameters.items()}
+    # `**_` ignores all others; what another catch-all does with them is not known.
+    ignores = any(
+        name.startswith("_") for name in kinds if kinds[name] is inspect.Parameter.VAR_KEYWORD
+    )
+    ignored = [
+        f"learn.{name}" for name in ("batch_size", "repeat") if ignores and name not in kinds
+    ]
+    return ["collect.buffer_size", "collect.warmup_steps", "learn.updates_per_collect", *ignored]
 
 
 def _term(name: Any, options: dict[str, Any], path: str) -> dict[str, Any]:

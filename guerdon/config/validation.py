@@ -46,12 +46,7 @@ def unknown_key(path: str, known: Mapping[str, list[str]]) -> str:
 
 
 def keys_of(model: type[BaseModel], path: str = "") -> dict[str, list[str]]:
-    """The keys of a model and of the models inside it, by dotted path.
-
-    Args:
-        model: The outermost model.
-        path: Its own dotted path.
-    """
+    """The keys of a model and of the models inside it, by dotted path."""
     found = {path: sorted(model.model_fields)}
     for name, field in model.model_fields.items():
         for inner in _models_in(field.annotation):
@@ -64,10 +59,6 @@ def completed(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, An
 
     ``{model: {hidden: [256]}}`` changes one key of the default model of that policy; pydantic alone
     would take all the others from the inner model's class.
-
-    Args:
-        model: The outer model.
-        values: What it is made from.
     """
     found = dict(values)
     for name, field in model.model_fields.items():

@@ -74,7 +74,7 @@ def registered_limit(env_id: str) -> int | None:
 
 
 def resolve(env_id: str, imports: Sequence[str] = ()) -> EnvSpec | Callable[..., Any]:
-    """Return the registration of an id, or the class that ``"package.module:Class"`` names.
+    """Return the registration of an id, or the class of ``module:Class`` or ``file.py:Class``.
 
     Args:
         env_id: A Gymnasium id, or a name of a class.
@@ -87,6 +87,10 @@ def resolve(env_id: str, imports: Sequence[str] = ()) -> EnvSpec | Callable[...,
     module, _, name = env_id.rpartition(":")
     if not module:
         return find_spec(env_id)
+    if module.endswith(".py"):
+        from guerdon.config.imports import find_object
+
+        return find_object(env_id, "env.id")  # type: ignore[no-any-return]
     try:
         found = importlib.import_module(module)
     except ModuleNotFoundError as error:

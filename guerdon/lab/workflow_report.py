@@ -1,4 +1,4 @@
-"""The report of the three stages: a table, curves and images on one page."""
+"""The report of the three stages: a table, curves and images, on one page."""
 
 from __future__ import annotations
 
@@ -19,75 +19,71 @@ from guerdon.training.curves import read_curve
 from guerdon.training.fit_files import load_classifier
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from guerdon.training.workflow import WorkflowResult
 
 REPORT, PICTURE = "report.html", "report.png"
 HOW = (
-    "Success is counted with the deterministic policy: at the last step of an episode, and at the "
-    "first predicted success, which ends the episode for the learner. The policy of the third "
-    "stage never gets the environment's reward or success."
+    "Success is measured with the deterministic policy: at the last step of an episode, and at the "
+    "first frame with predicted success, where the episode ends for the learner. The policy of the "
+    "third stage never sees the environment's reward or success."
 )
 _CURVES = (
-    ("collect", "eval/success_rate", "environment's success as reward: true at the last step"),
-    ("learn", "eval/success_rate", "classifier as reward: true at the last step"),
-    ("learn", "eval/success_at_verdict", "classifier as reward: true at the predicted success"),
-    ("learn", "reward/success_rate", "classifier as reward: predicted"),
+    ("collect", "eval/success_rate", "environment reward: true success at the last step"),
+    ("learn", "eval/success_rate", "classifier reward: true success at the last step"),
+    ("learn", "eval/success_at_verdict", "classifier reward: true success where predicted"),
+    ("learn", "reward/success_rate", "classifier reward: predicted success"),
 )
 _SHOWN = 8  # frames of each kind
 
 
 def table(result: WorkflowResult) -> list[tuple[str, str]]:
-    """Return the results as names and values."""
-    fit, collect, learn = result.fit, result.collect, result.learn
-
-    def metrics(*keys: str) -> str:
-        return ", ".join("-" if fit[key] is None else f"{fit[key]:.3f}" for key in keys)
-
-    def rate(summary: dict[str, Any], key: str) -> str:
-        return f"{summary[key]:.0%}" if key in summary else "-"
-
+    """The results, as names and values."""
+    fit, collect, learn, kept = result.fit, result.collect, result.learn, result.trajectories
+    success = "eval_success_rate"
     return [
-        (
-            "Trajectories with and without success",
-            ", ".join(map(str, result.trajectories.values())),
-        ),
-        ("Classifier on held-out episodes: PR-AUC", metrics("pr_auc")),
-        ("  precision, recall at its threshold", metrics("precision", "recall")),
-        ("  calibration error", metrics("calibration_error")),
+        ("Trajectories with and without success", f"{kept['positive']}, {kept['negative']}"),
+        ("Classifier on held-out episodes: PR-AUC", _numbers(fit, "pr_auc")),
+        ("  precision, recall at its threshold", _numbers(fit, "precision", "recall")),
+        ("  calibration error", _numbers(fit, "calibration_error")),
         ("True success at the last step, no exploration:", ""),
-        (
-            f"  policy on the environment's success, {collect['env_steps']:,} steps",
-            rate(collect, "eval_success_rate"),
-        ),
-        (
-            f"  policy on the classifier alone, {learn['env_steps']:,} steps",
-            rate(learn, "eval_success_rate"),
-        ),
-        ("True success at the predicted success", rate(learn, "eval_success_at_verdict")),
-        ("  predicted success", rate(learn, "eval_model_success_rate")),
-        ("Seconds for each stage", " + ".join(f"{each:.0f}" for each in result.seconds.values())),
+        (f"  environment reward, {collect['env_steps']:,} steps", _percent(collect, success)),
+        (f"  classifier alone, {learn['env_steps']:,} steps", _percent(learn, success)),
+        ("True success where predicted", _percent(learn, "eval_success_at_verdict")),
+        ("  predicted success", _percent(learn, "eval_model_success_rate")),
+        ("Seconds per stage", " + ".join(f"{each:.0f}" for each in result.seconds.values())),
     ]
 
 
+def _numbers(fit: dict[str, Any], *keys: str) -> str:
+    """Metrics of a fit; None where there was nothing to count."""
+    return ", ".join("-" if fit[key] is None else f"{fit[key]:.3f}" for key in keys)
+
+
+def _percent(summary: dict[str, Any], key: str) -> str:
+    return f"{summary[key]:.0%}" if key in summary else "-"
+
+
 def write_report(folder: str | Path, result: WorkflowResult) -> Path:
-    """Write ``report.html`` and its image into the folder of the stages.
+    """Writes ``report.html`` and its image ``report.png`` into the folder of the stages.
 
     Args:
-        folder: The folder that `run_workflow` filled.
-        result: What it returned.
+        folder: The output directory of `run_workflow`.
+        result: Its result.
 
     Returns:
-        Path of the report.
+        The report's path.
     """
     folder = Path(folder)
     try:
-        picture = _picture(folder)
+        image = _image(folder)
     except MissingExtraError as error:
         shown = f"<p>There are no curves here: {html.escape(str(error))}.</p>"
     else:
         with atomic_file(folder / PICTURE) as file:
-            file.write(picture)
-        code = base64.b64encode(picture).decode()
+            file.write(image)
+        code = base64.b64encode(image).decode()
         shown = f'<img alt="curves and images" src="data:image/png;base64,{code}">'
     rows = "\n".join(
         f"<tr><td>{html.escape(name)}</td><td>{html.escape(value)}</td></tr>"
@@ -117,8 +113,8 @@ img {{ max-width: 100% }}
 pre {{ background: #f4f4f4; padding: .5rem 1rem; overflow: auto }}
 </style>
 <h1>A reward learned from images</h1>
-<p>A policy was trained on a task and its images were kept, a classifier of success was fitted to
-them, and a new policy was trained on that classifier alone. Seed {seed}.</p>
+<p>A policy was trained on the environment's reward and its camera images were saved, a classifier
+was fitted to them, and a new policy was trained on that classifier alone. Seed {seed}.</p>
 <table>
 {rows}
 </table>
@@ -129,7 +125,7 @@ them, and a new policy was trained on that classifier alone. Seed {seed}.</p>
 """
 
 
-def _picture(folder: Path) -> bytes:
+def _image(folder: Path) -> bytes:
     require("matplotlib", "lab")
     figure = require("matplotlib.figure", "lab").Figure(figsize=(10, 8), layout="constrained")
     above, below = figure.subfigures(2, 1, height_ratios=(3, 2))
@@ -141,9 +137,9 @@ def _picture(folder: Path) -> bytes:
     axes.legend(loc="lower right")
     kinds = _frames(folder)
     grid = below.subplots(len(kinds), _SHOWN, squeeze=False)
-    for row, (title, images, predicted) in zip(grid, kinds, strict=True):
+    for row, (title, images, probabilities) in zip(grid, kinds, strict=True):
         row[0].set_title(title, loc="left", fontsize=9)
-        for place, image, probability in zip(row, images, predicted, strict=True):
+        for place, image, probability in zip(row, images, probabilities, strict=True):
             place.axis("off")
             place.imshow(image)
             place.text(2, 60, f"{probability:.2f}", color="white", fontsize=7)
@@ -152,18 +148,17 @@ def _picture(folder: Path) -> bytes:
     return out.getvalue()
 
 
-def _frames(folder: Path) -> list[tuple[str, np.ndarray, np.ndarray]]:
-    """Return frames with and without success, and their predicted probabilities."""
+def _frames(folder: Path) -> list[tuple[str, Sequence[np.ndarray], np.ndarray]]:
+    """Frames with and without success, and their predicted probabilities."""
     members, meta = load_classifier(folder / "classifier")
     model = ClassifierReward({"min_precision": 0.0, "min_recall": 0.0})
     model.load_training_state({"members": [each.state_dict() for each in members], "meta": meta})
     frames = load_frames(folder / "data/positive", folder / "data/negative", model.image_keys)
-    draws = np.random.default_rng(0)
+    generator = np.random.default_rng(0)
     kinds = []
     for title, mask in (("success", frames.labels), ("no success", ~frames.labels)):
-        rows = draws.choice(np.flatnonzero(mask), _SHOWN)
+        rows = generator.choice(np.flatnonzero(mask), _SHOWN)
         images = {key: part[rows] for key, part in frames.images.items()}
         first = np.moveaxis(images[model.image_keys[0]], 1, -1)
-        title = f"{title}, with the predicted probability"
-        kinds.append((title, first, model.probability(images)))
+        kinds.append((f"{title}, predicted probability", first, model.probability(images)))
     return kinds

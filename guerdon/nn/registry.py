@@ -1,6 +1,5 @@
 """Models by name, by class, or by where they are."""
 
-import importlib
 import inspect
 import math
 from collections.abc import Callable
@@ -74,18 +73,8 @@ def _made(
 
 
 def find_model(name: str) -> type[nn.Module]:
-    """The class of a registered name, or of ``"package.module:Class"``."""
-    module, colon, attribute = name.partition(":")
-    if not colon:
-        return MODELS.get(name)
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(
-            f"the model {name!r} cannot be imported ({error}): write 'package.module:Class', and "
-            "see that the package is installed"
-        ) from error
-    return cast("type[nn.Module]", found)
+    """The class of a registered name, ``package.module:Class`` or ``path/to/file.py:Class``."""
+    return MODELS.get(name)
 
 
 def observation_size(space: Space[Any]) -> int | tuple[int, ...]:

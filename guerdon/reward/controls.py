@@ -100,7 +100,7 @@ def _check_takes_one(function: Callable[..., Any], name: str) -> None:
 
 
 def load_function(target: str | Callable[..., Any], option: str) -> Callable[..., Any]:
-    """Return a function, which ``package.module:name`` may name as the value of an option."""
+    """Return a function, or the one that ``module:name`` or ``file.py:name`` names."""
     found: Callable[..., Any] = find_object(target, option) if isinstance(target, str) else target
     if not callable(found):
         raise ValueError(f"{option!r} has {target!r}, which is no function, but {found!r}")

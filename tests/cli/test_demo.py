@@ -42,7 +42,7 @@ def test_the_demo_goes_through_all_stages_and_shows_what_came_of_them(tmp_path):
         f"{found['fit']['pr_auc']:.3f}"
     )
     steps = f"{found['learn']['env_steps']:,} steps"
-    assert numbers(result.output, f"policy on the classifier alone, {steps}") == (
+    assert numbers(result.output, f"classifier alone, {steps}") == (
         f"{found['learn']['eval_success_rate']:.0%}"
     )
     said = " ".join(result.output.split())

@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 
-from guerdon.cli.eval import checkpoint_of
+from guerdon.cli.common import checkpoint_of
 from guerdon.training.checkpoints import checkpoint_steps
 from tests.cli.tiny import damage, guerdon, train
 

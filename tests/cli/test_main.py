@@ -72,6 +72,7 @@ def test_the_documented_flags_train_and_evaluate(flags, config, tmp_path):
     assert result.stdout == guerdon("eval", tmp_path / "run", "--seed", 5).stdout
 
 
+@pytest.mark.filterwarnings("default:keys without a meaning")
 def test_the_layout_of_the_tutorial_is_trained_and_evaluated(tmp_path):
     layout = {
         "env": {"env_type": "cartpole", "actor_env_num": 2, "evaluator_env_num": 1},
@@ -91,6 +92,9 @@ def test_the_layout_of_the_tutorial_is_trained_and_evaluated(tmp_path):
     file.write_text(f"main_config = {layout!r}\n")
     result = guerdon("-m", "serial", "-c", file, "-s", 4)
     assert result.exit_code == 0, result.output
+    assert result.stderr.startswith(
+        "Warning: keys without a meaning in guerdon are ignored: policy.on_policy, "
+    )
     found = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert (found["seed"], found["updates"]) == (4, 2)  # after a warm-up of 1,000 steps
     shown = guerdon("-m", "eval", "-c", file).stdout

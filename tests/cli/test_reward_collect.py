@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 
-from guerdon.cli.train import trajectories_in_words
+from guerdon.cli.reward_collect import trajectories_in_words
 from guerdon.data.frames import Trajectory, load_frames, read_trajectory, write_trajectory
 from guerdon.training import collect_frames
 from guerdon.training.checkpoints import checkpoint_steps

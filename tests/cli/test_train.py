@@ -11,7 +11,7 @@ import warnings
 import pytest
 from omegaconf import OmegaConf
 
-from guerdon.cli.train import split
+from guerdon.cli.common import split
 from guerdon.training.checkpoints import checkpoint_steps
 from tests.cli.tiny import BUDGET, damage, guerdon, start, train
 
@@ -210,7 +210,7 @@ def test_ctrl_c_saves_and_the_run_can_be_resumed(tmp_path):
     assert found["stop_reason"] == "interrupted"
     assert checkpoint_steps(folder / "checkpoints")[-1] == found["env_steps"]
     assert output.splitlines()[-1] == (
-        f"interrupted at step {found['env_steps']:,}; go on with: guerdon train --resume {folder}"
+        f"interrupted at step {found['env_steps']:,}; resume with: guerdon train --resume {folder}"
     )
     result = guerdon("train", "--resume", folder, f"run.max_steps={found['env_steps'] + 100}")
     assert result.exit_code == 0, result.output

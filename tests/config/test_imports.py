@@ -76,10 +76,9 @@ def test_a_file_whose_function_is_a_value_is_remembered(tmp_path):
         "def rule(batch):\n    return 7\n"
         "main_config = {'env': 'cartpole', 'reward': {'type': 'function', 'target': rule}}"
     )
-    config = compose(file)
-    assert config.imports == [str(file)]
-    (tmp_path / "config.yaml").write_text(to_yaml(config))
+    (tmp_path / "config.yaml").write_text(to_yaml(compose(file)))
     target = compose(tmp_path).reward.terms["function"]["target"]
+    assert target == f"{file}:rule"
     assert find_object(target, "reward.target")(None) == 7
 
 
@@ -195,10 +194,44 @@ def test_what_is_no_list_of_names_is_refused():
 
 def test_objects_are_found_by_name():
     assert find_object("pathlib:Path", "x") is pathlib.Path
-    assert refused(find_object, "Path", "x") == "'x' has 'Path': write 'package.module:Class'"
+    assert refused(find_object, "Path", "x") == (
+        "'x' has 'Path': write 'package.module:Name' or 'path/to/file.py:Name'"
+    )
     assert refused(find_object, "pathlib:Paht", "x") == (
         "'x' has 'pathlib:Paht', but the module 'pathlib' has no 'Paht'"
     )
+
+
+def test_objects_are_found_in_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "folder" / "things.py"
+    file.parent.mkdir()
+    file.write_text("class Outer:\n    class Inner:\n        number = 17\n")
+    assert find_object("folder/things.py:Outer.Inner", "x").number == 17
+    assert find_object(f"{file}:Outer", "x") is find_object("folder/things.py:Outer", "x")
+    assert refused(find_object, "folder/things.py:Nothing", "x") == (
+        "'x' has 'folder/things.py:Nothing', but the file 'folder/things.py' has no 'Nothing'"
+    )
+    assert refused(find_object, "gone.py:Outer", "x").startswith(
+        "'x' names the file 'gone.py', which is not there"
+    )
+
+
+def test_a_class_in_a_file_needs_no_name_and_the_run_remembers_it(file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = POLICY.replace('@registry_of("policy").register("mine")', "")
+    file.write_text(f"{text}\ndef rule(batch):\n    return 7\n")
+    config = compose(
+        "cartpole_ppo",
+        [f"policy={file.name}:Mine", "reward=function", f"reward.target={file.name}:rule"],
+    )
+    assert config.policy["type"] == f"{file}:Mine"
+    assert config.reward.terms["function"]["target"] == f"{file}:rule"
+    assert config.run.name == "cartpole_Mine_function"
+    (tmp_path / "config.yaml").write_text(to_yaml(config))
+    monkeypatch.chdir("/")
+    assert compose(tmp_path) == config
+    assert registry_of("policy").get(config.policy["type"]).__name__ == "Mine"
 
 
 def test_the_registry_of_these_tests_is_their_own():

@@ -4,7 +4,7 @@ import pytest
 
 from guerdon.compat.nervex import CommonPolicy
 from guerdon.config import ConfigError, compose, to_yaml
-from guerdon.config.reads import unread
+from guerdon.config.schema import unread
 from guerdon.policy import A2C, DQN, PPO, SAC
 
 ON_POLICY = ["collect.buffer_size", "collect.warmup_steps", "learn.updates_per_collect"]
@@ -59,6 +59,21 @@ def test_an_option_without_effect_is_refused(preset, override, fix):
         with pytest.raises(ConfigError) as error:
             compose(source, overrides)
         assert str(error.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("backend", "option"),
+    [("auto", "timeout=5"), ("base", "max_restarts=3"), ("subprocess", "wait_num=2")],
+)
+def test_an_option_that_the_backend_does_not_read_is_refused(backend, option):
+    key, _, value = option.partition("=")
+    with pytest.raises(ConfigError) as error:
+        compose("cartpole_ppo", [f"env.backend={backend}", f"env.{option}"])
+    assert str(error.value).startswith(f"'env.{key}' is {value}")
+    assert str(error.value).endswith(f"but env.backend={backend} does not read it: leave it out")
+    compose("cartpole_ppo", ["env.backend=async_subprocess", f"env.{option}"])
+    changed = f"env.eval={{backend: async_subprocess, {key}: {value}}}"
+    compose("cartpole_ppo", [f"env.backend={backend}", changed])
 
 
 def test_another_policy_takes_what_a_file_says_with_it():

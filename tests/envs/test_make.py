@@ -279,7 +279,7 @@ def test_a_module_that_cannot_be_imported_is_named():
 @pytest.mark.parametrize(
     ("wrapper", "sentence"),
     [
-        ("TimeLimit", "write 'package.module:Class'"),
+        ("TimeLimit", "write 'package.module:Name'"),
         ("no_such_module:Wrapper", "names the module 'no_such_module', which cannot be imported"),
         ("gymnasium.wrappers:NoSuch", "has no 'NoSuch'"),
         ("math:pi", "'math:pi', which is a float: name a class or function"),

@@ -40,11 +40,11 @@ def test_the_table_says_all_that_matters():
         "precision, recall at its threshold": "0.950, 0.876",
         "calibration error": "0.012",
         "True success at the last step, no exploration:": "",
-        "policy on the environment's success, 40,960 steps": "98%",
-        "policy on the classifier alone, 61,440 steps": "96%",
-        "True success at the predicted success": "94%",
+        "environment reward, 40,960 steps": "98%",
+        "classifier alone, 61,440 steps": "96%",
+        "True success where predicted": "94%",
         "predicted success": "100%",
-        "Seconds for each stage": "20 + 32 + 60",
+        "Seconds per stage": "20 + 32 + 60",
     }
 
 
@@ -56,10 +56,10 @@ def test_what_is_not_known_is_a_dash():
     rows = {name.strip(): value for name, value in table(unknown)}
     assert rows["precision, recall at its threshold"] == "-, 0.000"
     assert rows["calibration error"] == "-"
-    assert rows["policy on the classifier alone, 0 steps"] == "-"
+    assert rows["classifier alone, 0 steps"] == "-"
 
 
-def test_the_page_has_the_table_the_picture_and_what_to_do_next(ran):
+def test_the_page_has_the_table_the_image_and_what_to_do_next(ran):
     folder, result = ran
     path = write_report(folder, result)
     assert path == folder / REPORT
@@ -76,7 +76,7 @@ def test_the_page_has_the_table_the_picture_and_what_to_do_next(ran):
     assert "{" not in re.sub(r"<style>.*</style>", "", page, flags=re.DOTALL)
 
 
-def test_the_picture_shows_frames_of_both_kinds_with_what_the_classifier_says(ran):
+def test_the_image_shows_frames_of_both_kinds_with_what_the_classifier_says(ran):
     folder, _ = ran
     kinds = workflow_report._frames(folder)
     assert [title.partition(",")[0] for title, _, _ in kinds] == ["success", "no success"]

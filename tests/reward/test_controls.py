@@ -92,8 +92,8 @@ def test_the_input_stays_as_it_is(model):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("no_colon", "'reward.target' has 'no_colon': write 'package.module:"),
-        ("no_such_module:rule", "'reward.target' names the module 'no_such_module', which cannot"),
+        ("no_colon", "'package.module:Name'"),
+        ("no_such_module:rule", "names the module 'no_such_module'"),
         (f"{HERE}:no_such_rule", "no_such_rule"),
     ],
 )

@@ -11,8 +11,8 @@ import torch
 
 import guerdon
 from guerdon.config import compose
-from guerdon.config.reads import unread
 from guerdon.config.registry import registry_of
+from guerdon.config.schema import unread
 from guerdon.reward.trained import TrainedReward
 from guerdon.training.checkpoints import load_checkpoint
 from guerdon.training.run import train

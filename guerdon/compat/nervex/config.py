@@ -1,18 +1,20 @@
-"""The config layouts of the nerveX tutorial and of DI-engine's guide, in guerdon's words.
+"""The config layouts of the nerveX tutorial and of DI-engine's guide in guerdon's keys.
 
-Their environments, buffer, actor and evaluator are sections of their own here. Their policies have
-parts (``policy.learn``, ``policy.collect``, ``policy.command``), which a class in the tutorial's
-style reads as they are; of other policies they become the options. ``reward_model`` is the section
-``reward``.
+Their environments, buffer, actor and evaluator are sections of their own in guerdon. Their policies
+have parts (``policy.learn``, ``policy.collect``, ``policy.command``), which a class in the
+tutorial's style reads as they are; of other policies they become the options. ``reward_model`` is
+the section ``reward``.
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
-from guerdon.config import sources
-from guerdon.config.errors import ConfigError
-from guerdon.config.reads import unread
+from guerdon.config import ConfigError, imports, registry_of, sources
+from guerdon.config.compose import DEFAULTS
+from guerdon.config.schema import unread
 
 Values = dict[str, Any]
 
@@ -59,8 +61,8 @@ _OPTIONS = {
     "other.eps": "epsilon",
     "model.encoder_hidden_size_list": "model.hidden",
 }
-# The environments say these, or one of the options above does.
-_SAID = (
+# The environments, or one of the options above, say these.
+_DROPPED = (
     "model.obs_dim",
     "model.action_dim",
     "model.obs_shape",
@@ -72,80 +74,79 @@ _SAID = (
 _PARTS = ("learn", "collect", "eval", "command", "other")
 _SECTIONS = ("actor", "evaluator", "learner", "replay_buffer", "commander", "env_manager")
 _SPELLINGS = {"aynsc_subprocess": "async_subprocess"}  # the tutorial's
-_PACKAGES = (
-    "nervex",
-    "app_zoo",
-    "ding",
-    "dizoo",
-)  # whose environments and policies guerdon has under their names
+_PACKAGES = ("nervex", "app_zoo", "ding", "dizoo")  # guerdon has what they register
 
 
-def renamed(values: Values) -> Values:
-    """Values with guerdon's keys, where these do not depend on the policy.
+def translate(values: Values, dropped: list[str]) -> bool:
+    """Renames the keys of a config, in place.
 
     Args:
-        values: Sections, which are changed.
+        values: Sections.
+        dropped: Gets the keys that have no meaning in guerdon.
+
+    Returns:
+        Whether the config has the layout of nerveX or DI-engine.
     """
+    taken: list[str] = []
     for old, new in _KEYS.items():
-        if (value := _take(values, old)) is not None:
-            value = _without_packages(value) if old.endswith("import_names") else value
+        if (value := _take(values, old, taken)) is not None:
+            if old.endswith("import_names"):
+                value = _without_packages(value, dropped)
             _put(values, new, _SPELLINGS.get(str(value), value))
-    _take(values, "policy.on_policy")  # a class knows what it is
     for key in ("policy.use_cuda", "policy.cuda"):
-        if (cuda := _take(values, key)) is not None:
+        if (cuda := _take(values, key, taken)) is not None:
             _put(values, "run.device", "cuda" if cuda else "cpu")
-    name = _take(values, "env.env_type") or _take(values, "env.type")
+    _take(values, "policy.on_policy", dropped)  # the class knows
+    name = _take(values, "env.env_type", taken) or _take(values, "env.type", taken)
     if name is not None and "id" not in values["env"]:
         known = name in sources.options("env")
-        zoo = sources.ZOO / "env" / f"{name}.yaml"
-        section = sources.read(zoo)["env"] if known else {"id": name}
-        values["env"] = {**section, **values["env"]}
-    return values
+        zoo = sources.read(sources.ZOO / "env" / f"{name}.yaml")["env"] if known else {"id": name}
+        values["env"] = {**zoo, **values["env"]}
+    section = values.get("policy", {})
+    policy = section.get("type", DEFAULTS["policy"]) if isinstance(section, dict) else section
+    with suppress(ConfigError):  # composition reports it, unless an override names others
+        imports.import_all(imports.resolved(values.get("imports") or [], Path.cwd()))
+    if policy in registry_of("policy").names():
+        _fit(values, registry_of("policy").get(policy), taken, dropped)
+    return bool(taken or dropped)
 
 
-def fitted(values: Values, policy: Any) -> Values:
-    """Values with guerdon's keys, where these depend on the policy.
-
-    Args:
-        values: What `renamed` gave, which is changed.
-        policy: The registered class.
-    """
+def _fit(values: Values, policy: Any, taken: list[str], dropped: list[str]) -> None:
+    """Renames keys that depend on the policy."""
     own = policy.Config.model_config.get("extra") == "allow"  # it reads its parts itself
     idle = unread(policy)
     for old, new in _AMOUNTS.items():
         keep = own and old.startswith("policy.")
-        if (value := _take(values, old, keep)) is not None and new not in idle:
+        if (value := _take(values, old, taken, keep)) is not None and new not in idle:
             _put(values, new, value)
+    for name in [name for name in _SECTIONS if values.get(name) == {}]:
+        del values[name]
     left = [f"{name}.{key}" for name in _SECTIONS for key in _keys_in(values.get(name))]
     section = values.get("policy")
     if isinstance(section, dict) and not own:
-        left += _flatten(section, policy.Config.model_fields, _updates_per_step(values))
+        fields = policy.Config.model_fields
+        for path in _DROPPED:
+            _take(values, f"policy.{path}", dropped)
+        for old, new in _OPTIONS.items():
+            known = new.partition(".")[0] in fields and old not in fields
+            if known and (value := _take(values, f"policy.{old}", taken)) is not None:
+                if old == "command.eps" and isinstance(value, dict) and "decay" in value:
+                    # It counts updates there, and steps of the environments here.
+                    steps = max(1, round(value["decay"] / _updates_per_step(values)))
+                    value = {**value, "decay": steps}
+                _put(section, new, value)
+        for name in _PARTS:
+            if name not in fields and isinstance(section.get(name), dict):
+                left += [f"policy.{name}.{key}" for key in _keys_in(section.pop(name))]
     if left:
         keys, them = ("key", "it") if len(left) == 1 else ("keys", "them")
         names = ", ".join(map(repr, left))
         raise ConfigError(f"unknown {keys} {names}: nothing here is like that, so leave {them} out")
-    return {name: part for name, part in values.items() if name not in _SECTIONS or part}
-
-
-def _flatten(section: Values, fields: Any, updates_per_step: float) -> Iterator[str]:
-    """Makes parts of a policy its options; yields what has no counterpart."""
-    for path in _SAID:
-        _take(section, path)
-    for old, new in _OPTIONS.items():
-        if new.partition(".")[0] not in fields or (value := _take(section, old)) is None:
-            continue
-        if old == "command.eps" and isinstance(value, dict) and "decay" in value:
-            # It counts updates there, and steps of the environments here.
-            value = {**value, "decay": max(1, round(value["decay"] / updates_per_step))}
-        _put(section, new, value)
-    for name in _PARTS:
-        if name not in fields and isinstance(section.get(name), dict):
-            yield from (f"policy.{name}.{key}" for key in _keys_in(section.pop(name)))
 
 
 def _updates_per_step(values: Values) -> float:
-    steps = _take(values, "collect.n_step", keep=True)
-    updates = _take(values, "learn.updates_per_collect", keep=True)
+    steps = _take(values, "collect.n_step", [], keep=True)
+    updates = _take(values, "learn.updates_per_collect", [], keep=True)
     known = all(isinstance(number, int) and number > 0 for number in (steps, updates))
     return updates / steps if known else 1.0
 
@@ -159,22 +160,26 @@ def _keys_in(part: Any) -> Iterator[str]:
             yield key
 
 
-def _without_packages(names: Any) -> Any:
-    """Names of modules, less those of the tutorial's own packages where these are missing."""
+def _without_packages(names: Any, dropped: list[str]) -> Any:
+    """Names of modules, less those of the documents' own packages where these are missing."""
     if not isinstance(names, list):
         return names
     missing = [package for package in _PACKAGES if find_spec(package) is None]
-    return [name for name in names if str(name).partition(".")[0] not in missing]
+    gone = [name for name in names if str(name).partition(".")[0] in missing]
+    dropped += gone
+    return [name for name in names if name not in gone]
 
 
-def _take(sections: Values, path: str, keep: bool = False) -> Any:
-    """Takes the value of a dotted key out of sections; None where there is none."""
+def _take(sections: Values, path: str, taken: list[str], keep: bool = False) -> Any:
+    """Takes the value of a dotted key out of sections, and notes it; None where there is none."""
     *outer, key = path.split(".")
     for name in outer:
         inner = sections.get(name)
         if not isinstance(inner, dict):
             return None
         sections = inner
+    if key in sections:
+        taken.append(path)
     return sections.get(key) if keep else sections.pop(key, None)
 
 

@@ -3,8 +3,11 @@
 import pytest
 import yaml
 
-from guerdon.config import ConfigError, compose
+from guerdon.compat.layouts import translated_fit
+from guerdon.config import ConfigError
+from guerdon.entry import compose
 
+pytestmark = pytest.mark.filterwarnings("ignore:keys without a meaning in guerdon")
 STAGE_1 = """
 reward:
   group_name: "RewardGroup"
@@ -142,6 +145,12 @@ def test_the_third_stage_of_the_document_learns_from_the_model(file):
     assert not {"freeze_encoder", "use_pretrain", "group_name"} & model.keys()
 
 
+def test_a_file_selects_by_the_environments_return_and_names_what_it_ignores(file):
+    with pytest.warns(UserWarning, match=r"are ignored: reward.group_name, .*freeze_encoder"):
+        config = compose(file(STAGE_3))
+    assert config.eval.select_by == "env"
+
+
 def test_a_mapping_is_read_as_the_file_is(file):
     values = yaml.safe_load(REST + STAGE_3)
     assert compose(values) == compose(file(STAGE_3))
@@ -210,3 +219,23 @@ def test_no_limit_can_be_written_in_two_ways():
         limit = f"reward.data_collection.max_positive_trajectories={word}"
         config = compose("reach_ppo", [limit])
         assert config.reward.data_collection.max_positive_trajectories is None
+
+
+# --- the fit
+
+
+def test_keys_of_a_fit_that_place_workers_are_named_and_ignored(tmp_path):
+    file = tmp_path / "train_reward_model.yaml"
+    file.write_text(
+        "defaults:\n  - override hydra/job_logging: stdout\ncluster: {num_nodes: 1}\n"
+        "reward: {group_name: G, num_epochs: 7, data: {num_workers: 4, positive_dir: p}}\n"
+    )
+    with pytest.warns(UserWarning, match=r"are ignored: defaults, cluster, .*num_workers$"):
+        values, overrides = translated_fit(file, ["reward.data.num_workers=2", "seed=3"])
+    assert values == {"reward": {"num_epochs": 7, "data": {"positive_dir": "p"}}}
+    assert overrides == ["seed=3"]
+    with pytest.warns(UserWarning, match=r"are ignored: cluster.num_nodes$"):
+        assert translated_fit("reach_classifier", ["cluster.num_nodes=2"]) == (
+            "reach_classifier",
+            [],
+        )

@@ -4,8 +4,11 @@ import copy
 
 import pytest
 
-from guerdon.config import ConfigError, compose, sources
+from guerdon.compat.layouts import merged
+from guerdon.config import ConfigError
+from guerdon.entry import compose
 
+pytestmark = pytest.mark.filterwarnings("ignore:keys without a meaning in guerdon")
 LAYOUT = {
     "env": {
         "env_manager_type": "aynsc_subprocess",
@@ -65,6 +68,20 @@ def test_every_part_finds_its_place():
     assert (policy["model"]["hidden"], policy["model"]["dueling"]) == ([32, 16], True)
     # 900 updates are 1800 steps: 3 follow 6 steps.
     assert policy["epsilon"] == {"start": 0.95, "end": 0.1, "decay": 1_800, "type": "exp"}
+
+
+def test_the_best_is_selected_by_the_environments_return():
+    assert compose(layout()).eval.select_by == "env"
+    assert compose(merged(CREATE, MAIN)).eval.select_by == "env"
+    assert compose(layout() | {"eval": {"select_by": "reward"}}).eval.select_by == "reward"
+    assert compose("cartpole_ppo").eval.select_by == "reward"
+    assert compose({"env": "cartpole", "policy": {"type": "dqn"}}).eval.select_by == "reward"
+
+
+def test_keys_without_a_meaning_are_named_in_a_warning():
+    named = "app_zoo.classic_control.cartpole.envs, nervex.policy.dqn, policy.on_policy, "
+    with pytest.warns(UserWarning, match=f"are ignored: {named}policy.model.obs_dim, .*traj_len"):
+        compose(layout())
 
 
 def test_guerdons_own_keys_go_before():
@@ -147,7 +164,7 @@ CREATE = {
 
 
 def test_di_engines_layout_is_understood_too():
-    config = compose(sources.merged(CREATE, MAIN))
+    config = compose(merged(CREATE, MAIN))
     assert (config.env.id, config.env.n_envs) == ("CartPole-v1", 4)
     assert (config.env.backend, config.env.imports) == ("subprocess", [])
     assert (config.eval.episodes, config.eval.n_envs, config.eval.target_return) == (5, 3, 195)
@@ -173,18 +190,18 @@ def test_a_file_of_di_engine_is_understood(tmp_path):
 
 
 def test_a_section_reward_goes_before_reward_model():
-    values = sources.merged(CREATE, MAIN) | {"reward": {"type": "constant"}}
+    values = merged(CREATE, MAIN) | {"reward": {"type": "constant"}}
     assert list(compose(values).reward.terms) == ["constant"]
 
 
 def test_an_unknown_key_of_a_reward_model_is_named():
-    values = sources.merged(CREATE, MAIN)
+    values = merged(CREATE, MAIN)
     values["reward_model"]["hiden_size"] = 3
     assert refused(values) == "unknown key 'reward.hiden_size': did you mean 'hidden_size'?"
 
 
 def test_merging_leaves_both_as_they_are():
     weak, strong = {"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"c": 4}, "e": {"f": 5}}
-    assert sources.merged(weak, strong) == {"a": {"b": 1, "c": 4}, "d": 3, "e": {"f": 5}}
+    assert merged(weak, strong) == {"a": {"b": 1, "c": 4}, "d": 3, "e": {"f": 5}}
     assert (weak, strong) == ({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"c": 4}, "e": {"f": 5}})
-    assert sources.merged(None, strong) == strong
+    assert merged(None, strong) == strong

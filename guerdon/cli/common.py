@@ -1,0 +1,115 @@
+"""Arguments, options and output that several verbs share."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, cast
+
+import typer
+
+if TYPE_CHECKING:
+    from guerdon.training.replay import Checkpoint
+
+INTERRUPTED = 130  # as a shell has it: 128 and the number of the signal
+_OVERRIDE = re.compile(r"~|[+]{0,2}[\w.]+=")
+
+
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")]
+Arguments = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="PRESET|FILE|KEY=VALUE",
+        help="Preset or file, and overrides, as for `guerdon train`.",
+    ),
+]
+Seed = Annotated[int, typer.Option(min=0, help="Random seed.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Display = Annotated[
+    Literal["auto", "live", "lines", "none"],
+    typer.Option(help="auto: live on a terminal, else lines."),
+]
+Checkpoints = Annotated[
+    str, typer.Option("--checkpoint", metavar="best|latest|STEP,...", help="Policies of the run.")
+]
+Noise = Annotated[
+    str | None,
+    typer.Option(
+        metavar="P,P,...",
+        help="Play with each of these probabilities of a random action: 0,0.25,0.5",
+    ),
+]
+
+
+def split(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The preset or file among arguments, and the overrides."""
+    sources = [argument for argument in arguments if not _OVERRIDE.match(argument)]
+    if len(sources) > 1:
+        raise ValueError(
+            f"one preset or file is run at a time, not {' and '.join(map(repr, sources))}: "
+            f"write changes as KEY=VALUE"
+        )
+    overrides = [argument for argument in arguments if argument not in sources]
+    return sources[0] if sources else None, overrides
+
+
+def checkpoint_of(text: str) -> "Checkpoint":
+    """The checkpoint of ``best``, ``latest`` or a number of steps."""
+    if text in ("best", "latest"):
+        return cast("Checkpoint", text)
+    digits = text.removeprefix("step_")
+    if not digits.isdecimal():
+        raise ValueError(f"a checkpoint is 'best', 'latest' or a number of steps, not {text!r}")
+    return int(digits)
+
+
+def noise_levels(text: str | None) -> list[float]:
+    """The probabilities of ``--noise``."""
+    try:
+        levels = [] if text is None else [float(part) for part in text.split(",")]
+    except ValueError:
+        levels = [-1.0]
+    if not all(0 <= level <= 1 for level in levels):
+        raise ValueError(f"--noise takes shares between 0 and 1, as in 0,0.25,0.5, not {text!r}")
+    return levels
+
+
+def count(number: int, noun: str) -> str:
+    """A number with its noun: ``1 run``, ``2 runs``."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+@contextmanager
+def progress(**totals: int | None) -> Iterator[Callable[..., None]]:
+    """Shows bars on a terminal; gives a function that takes a bar's name, value and total."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    console = Console(stderr=True)
+    with Progress(
+        *columns, transient=True, console=console, disable=not console.is_terminal
+    ) as bar:
+        tasks = {name: bar.add_task(name, total=total) for name, total in totals.items()}
+
+        def update(name: str, value: int, total: int | None = None) -> None:
+            bar.update(tasks[name], completed=value, total=total)
+
+        yield update
+
+
+def show_table(
+    rows: Iterable[Sequence[str]],
+    columns: Sequence[str] = ("", ""),
+    justify: Literal["left", "right"] = "right",
+) -> None:
+    """Prints rows under columns, of which the first is on the left."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold", show_header=any(columns))
+    for number, name in enumerate(columns):
+        table.add_column(name, justify=justify if number else "left")
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)

@@ -1,0 +1,90 @@
+"""Translates configs in the layouts of nerveX, DI-engine and RLinf into guerdon's."""
+
+import warnings
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from guerdon.compat.nervex import config as nervex
+from guerdon.compat.rlinf import config as rlinf
+from guerdon.config import ConfigError, GuerdonConfig, imports, sources
+
+Pair = tuple[Mapping[str, Any], Mapping[str, Any]]
+"""``(main_config, create_config)`` of DI-engine: the second says what the first leaves out."""
+Source = str | Path | Mapping[str, Any] | GuerdonConfig | Pair
+
+
+def translated(source: Source | None, overrides: Iterable[str] = ()) -> tuple[Any, list[str]]:
+    """A source and overrides with guerdon's keys, as `guerdon.config.compose` takes them.
+
+    Keys that have no meaning in guerdon are dropped with a warning. A config in another layout
+    gets ``eval.select_by: env``: the value at which it stops is a return of the environment.
+
+    Args:
+        source: A preset, the path of a file or of a run, sections, a config, or None.
+        overrides: ``key=value``.
+    """
+    values = {} if source is None or is_preset(source) else sections(source)
+    dropped: list[str] = []
+    foreign = nervex.translate(values, dropped)
+    with_reward_model, changes = rlinf.translate(values, overrides, dropped)
+    if foreign or with_reward_model:
+        evaluation = values.setdefault("eval", {})
+        if isinstance(evaluation, dict):
+            evaluation.setdefault("select_by", "env")
+    _warn(dropped)
+    return source if source is None or is_preset(source) else values, changes
+
+
+def translated_fit(
+    source: str | Path | Mapping[str, Any] | None, overrides: Iterable[str] = ()
+) -> tuple[Any, list[str]]:
+    """A source and overrides of a fit without RLinf's keys that have no meaning in guerdon.
+
+    Args:
+        source: A preset, the path of a file, sections, or None.
+        overrides: ``key=value``.
+    """
+    if source is not None and not is_preset(source):
+        source = sources.sections(source)
+    dropped: list[str] = []
+    changes = rlinf.translate_fit(source, overrides, dropped)
+    _warn(dropped)
+    return source, changes
+
+
+def _warn(dropped: list[str]) -> None:
+    if dropped:
+        names = ", ".join(dict.fromkeys(dropped))
+        warnings.warn(f"keys without a meaning in guerdon are ignored: {names}", stacklevel=3)
+
+
+def is_preset(source: Any) -> bool:
+    """Whether a source is the name of a preset."""
+    return isinstance(source, str) and not sources.is_file(source)
+
+
+def sections(source: Source) -> dict[str, Any]:
+    """A source that is not a preset as sections, with its own keys."""
+    if isinstance(source, GuerdonConfig):
+        return source.model_dump()
+    if isinstance(source, tuple):
+        main, create = map(sources.plain, source)
+        return merged(create, main)
+    if not isinstance(source, str | Path | Mapping):
+        raise ConfigError(
+            f"training needs a config and got {source!r}: give a preset, the path of a file, or a "
+            f"dictionary of sections"
+        )
+    values = sources.sections(source)
+    module = None if isinstance(source, Mapping) else imports.loaded(Path(source))
+    return merged(sources.plain(getattr(module, "create_config", {})), values)
+
+
+def merged(weak: Any, strong: dict[str, Any]) -> dict[str, Any]:
+    """Sections, completed by others."""
+    values = {**weak} if isinstance(weak, dict) else {}
+    for key, value in strong.items():
+        both = isinstance(value, dict) and isinstance(values.get(key), dict)
+        values[key] = merged(values[key], value) if both else value
+    return values

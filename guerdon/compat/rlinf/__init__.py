@@ -1,0 +1,1 @@
+"""RLinf's keys of the reward workflow."""

@@ -1,0 +1,128 @@
+"""RLinf's keys of the three-stage reward workflow in guerdon's.
+
+``reward.use_reward_model`` chooses the reward ``classifier``, and ``reward.reward_model`` holds its
+options; where it is not used, they mean nothing.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from guerdon.config import ConfigError
+
+_USE = "reward.use_reward_model"
+_OPTIONS = "reward.reward_model."
+_CHOICES = (("reward", "classifier"), ("reward.type", "classifier"))
+# Where workers are placed, and how the fit began: its checkpoint holds all weights.
+_DROPPED = ("group_name", "pretrained_encoder_path", "use_pretrain", "freeze_encoder")
+_FIT = ("defaults", "cluster", "reward.group_name", "reward.data.num_workers")
+"""Keys of a fit: Hydra's log, the placement of workers, the loader of files from the disk."""
+_LIMITS = ("max_positive_trajectories", "max_negative_trajectories")
+
+Values = dict[str, Any]
+Pairs = list[tuple[str, str, str]]
+"""Overrides: the text, its key and its value."""
+
+
+def translate(
+    values: Values, overrides: Iterable[str], dropped: list[str]
+) -> tuple[bool, list[str]]:
+    """Renames the keys of a config, in place, and of overrides.
+
+    Args:
+        values: Sections.
+        overrides: ``key=value``.
+        dropped: Gets the keys that have no meaning in guerdon.
+
+    Returns:
+        Whether the config has keys of RLinf, and the overrides with guerdon's keys.
+    """
+    pairs = [(text, *text.lstrip("+").partition("=")[::2]) for text in overrides]
+    reward = values.get("reward")
+    section = reward if isinstance(reward, dict) else {}
+    use = _said(section, pairs)
+    chosen = any(pair[1:] in _CHOICES for pair in pairs)
+    chosen = chosen or "classifier" in (reward, section.get("type"))
+    if any(key == _OPTIONS[:-1] for _, key, _ in pairs):
+        raise ConfigError(
+            f"'reward.reward_model' cannot be given as a whole: give its options one by one, as "
+            f"'{_OPTIONS}checkpoint_path=FOLDER'"
+        )
+    named = "reward_model" in section or any(key.startswith(_OPTIONS) for _, key, _ in pairs)
+    if named and use is None and not chosen:
+        raise ConfigError(
+            f"'reward.reward_model' has options, but nothing says that it is used: set {_USE!r} to "
+            "true or false"
+        )
+    used = bool(use) or chosen
+    foreign = bool({"use_reward_model", "reward_model", "group_name"} & section.keys())
+    if foreign:
+        values["reward"] = _section(section, used, dropped)
+    data = section.get("data_collection")
+    for key in _LIMITS:
+        if isinstance(data, dict) and data.get(key) == "None":
+            data[key] = None
+    return foreign, _overrides(pairs, used, bool(use), dropped)
+
+
+def translate_fit(source: Any, overrides: Iterable[str], dropped: list[str]) -> list[str]:
+    """Drops keys of the config of a fit, in place, and overrides of them.
+
+    Args:
+        source: Sections; anything else has no keys.
+        overrides: ``key=value``.
+        dropped: Gets the keys that have no meaning in guerdon.
+    """
+    for key in _FIT:
+        *outer, name = key.split(".")
+        section = source
+        for part in outer:
+            section = section.get(part) if isinstance(section, dict) else None
+        if isinstance(section, dict) and name in section:
+            del section[name]
+            dropped.append(key)
+    kept: list[str] = []
+    for text in overrides:
+        key = text.lstrip("+").partition("=")[0]
+        idle = any(key == each or key.startswith(f"{each}.") for each in _FIT)
+        (dropped if idle else kept).append(key if idle else text)
+    return kept
+
+
+def _said(section: dict[str, Any], pairs: Pairs) -> bool | None:
+    """Whether the reward model is used, where anything says it; overrides are stronger."""
+    said = [section["use_reward_model"]] if "use_reward_model" in section else []
+    said += [value.strip() for _, key, value in pairs if key == _USE]
+    if not said:
+        return None
+    word = str(said[-1]).lower()
+    if word not in ("true", "false"):
+        raise ConfigError(f"{_USE!r} is {said[-1]!r}: set it to true or false")
+    return word == "true"
+
+
+def _section(section: Values, used: bool, dropped: list[str]) -> Values:
+    options = section.get("reward_model") or {}
+    if not isinstance(options, dict):
+        raise ConfigError(f"'reward.reward_model' is {options!r}: it should be a mapping")
+    kept: Values = {}
+    for prefix, part in (("reward.", section), (_OPTIONS, options if used else {})):
+        dropped += [f"{prefix}{key}" for key in part if key in _DROPPED]
+        kept |= {key: value for key, value in part.items() if key not in _DROPPED}
+    for key in ("use_reward_model", "reward_model"):
+        kept.pop(key, None)
+    return {"type": "classifier", **kept} if used else kept
+
+
+def _overrides(pairs: Pairs, used: bool, chooses: bool, dropped: list[str]) -> list[str]:
+    kept = ["reward=classifier"] if chooses else []
+    for text, key, value in pairs:
+        option = key.removeprefix(_OPTIONS)
+        if key == "reward.group_name" or (used and option != key and option in _DROPPED):
+            dropped.append(key)
+        elif key.startswith("reward.data_collection.") and value == "None":
+            kept.append(f"{key}=null")
+        elif option == key and key != _USE:
+            kept.append(text)
+        elif option != key and used:
+            kept.append(f"reward.{option}={value}")
+    return kept
