@@ -1,4 +1,4 @@
-"""Networks, and their life at run time."""
+"""Networks."""
 
 from guerdon.nn.armor import Armor
 from guerdon.nn.armor_plugins import Plugin, register_plugin
@@ -11,9 +11,7 @@ from guerdon.nn.heads import (
     ContinuousHead,
     DeterministicHead,
     DiscreteHead,
-    DistributionalHead,
     DuelingHead,
-    QuantileHead,
 )
 from guerdon.nn.init import linear, orthogonal_, seeded
 from guerdon.nn.lstm import LSTMCore
@@ -44,7 +42,6 @@ __all__ = [
     "DeterministicActor",
     "DeterministicHead",
     "DiscreteHead",
-    "DistributionalHead",
     "DuelingHead",
     "EnsembleMLP",
     "FCDiscreteNet",
@@ -58,7 +55,6 @@ __all__ = [
     "Plugin",
     "QCritic",
     "QNetwork",
-    "QuantileHead",
     "create_model",
     "linear",
     "make_encoder",

@@ -21,7 +21,7 @@ from guerdon.policy.base import Metrics, Policy, PolicyConfig, register_policy
 from guerdon.policy.bounds import Bounds
 from guerdon.policy.targets import with_returns
 
-_EDGE = 0.01  # margin of squashed actions from the bounds; see `squashed_gaussian_log_prob`
+_EDGE = 0.01  # width at the bounds in which densities are averaged: `squashed_gaussian_log_prob`
 
 
 class SACConfig(PolicyConfig):
