@@ -75,8 +75,8 @@ def _show(result: dict[str, Any], source: str | None) -> None:
     )
     if result["stop_reason"] == "interrupted":
         typer.echo(
-            f"interrupted after {result['steps']:,} steps; the best so far is in {folder}. To fit to "
-            "the end, start again with --overwrite"
+            f"interrupted after {result['steps']:,} steps; the best so far is in {folder}. To fit "
+            "to the end, start again with --overwrite"
         )
         return
     preset = f"{(source or '').removesuffix('_classifier')}_ppo"

@@ -8,9 +8,7 @@ from guerdon.nn.heads import (
     ContinuousHead,
     DeterministicHead,
     DiscreteHead,
-    DistributionalHead,
     DuelingHead,
-    QuantileHead,
 )
 from guerdon.nn.init import linear, orthogonal_, seeded
 from guerdon.nn.lstm import LSTMCore
@@ -36,7 +34,6 @@ __all__ = [
     "DeterministicActor",
     "DeterministicHead",
     "DiscreteHead",
-    "DistributionalHead",
     "DuelingHead",
     "EnsembleMLP",
     "GaussianActor",
@@ -47,7 +44,6 @@ __all__ = [
     "ObservationNormalizer",
     "QCritic",
     "QNetwork",
-    "QuantileHead",
     "create_model",
     "linear",
     "make_encoder",

@@ -1,4 +1,4 @@
-"""Critics of state and action."""
+"""Q functions of state and action."""
 
 import math
 from collections.abc import Sequence
@@ -19,15 +19,15 @@ from guerdon.nn.spaces import unwrap
 
 
 class EnsembleMLP(nn.Module):
-    """Networks of one shape side by side, as one batched product per layer.
+    """An ensemble of MLPs, with one batched matrix product per layer.
 
     Args:
-        n_members: How many networks.
-        n_in: Features of the input, which all of them read.
+        n_members: Number of networks.
+        n_in: Number of input features, which all networks share.
         hidden: Sizes of the hidden layers.
-        n_out: Features of the result.
-        activation: The name of the activation after hidden layers.
-        orthogonal: Whether weights begin orthogonal.
+        n_out: Number of outputs.
+        activation: Name of the activation after hidden layers.
+        orthogonal: Whether to initialise weights orthogonally.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class EnsembleMLP(nn.Module):
                 gain = VALUE_GAIN if index == len(hidden) else HIDDEN_GAIN
                 for member in weight:
                     nn.init.orthogonal_(member, gain)
-            else:  # as nn.Linear begins
+            else:  # as nn.Linear
                 bound = 1 / math.sqrt(fan_in)
                 weight.uniform_(-bound, bound)
                 bias.uniform_(-bound, bound)
@@ -58,8 +58,7 @@ class EnsembleMLP(nn.Module):
             self.register_parameter(f"bias_{index}", nn.Parameter(bias))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Results [n_members, B, n_out] of rows [B, n_in]."""
-        # On a CPU (256x256, batch 256) as fast as separate layers; elsewhere half the launches.
+        """Outputs [n_members, B, n_out] of rows [B, n_in]."""
         parameters: list[Any] = list(self._parameters.values())
         x = x.to(parameters[0].dtype).expand(self.n_members, *x.shape)
         layers = zip(parameters[::2], parameters[1::2], strict=True)
@@ -73,14 +72,14 @@ class EnsembleMLP(nn.Module):
 class QCritic(nn.Module):
     """Several critics of state and action in one module.
 
-    Gives ``q_value`` [n_critics, ...] of actions of a Box, or [n_critics, ..., n_actions] for all
-    actions of a Discrete space. Images pass one CNN that the critics share.
+    Returns ``q_value`` [n_critics, ...] of actions of a Box, or [n_critics, ..., n_actions] for all
+    actions of a Discrete space. The critics share one CNN for images.
 
     Args:
         observation_space: Of one environment.
         action_space: Of one environment.
-        config: What it is built from.
-        n_critics: How many; two for TD3 and SAC.
+        config: Options of the network.
+        n_critics: Number of critics; two for TD3 and SAC.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""From observations to features."""
+"""Encoders: from observations to features."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -11,10 +11,10 @@ from torch.nn import functional
 
 from guerdon.nn.config import ModelConfig
 from guerdon.nn.convolution import ImageEncoder, make_image_encoder
-from guerdon.nn.init import HIDDEN_GAIN, apply_linear, linear
+from guerdon.nn.init import HIDDEN_GAIN, linear
 from guerdon.nn.spaces import CompositeSpace, Flatten, get_part, is_image, part_spaces, shape_of
 
-# In place, since what a linear layer gives is needed by nobody else (silu needs its input later).
+# In place where the backward pass does not need the input.
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh_,
     "relu": torch.relu_,
@@ -23,13 +23,13 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class MLP(nn.Module):
-    """Linear layers, each with an activation; any leading dimensions.
+    """Linear layers with an activation after each; any leading dimensions.
 
     Args:
-        n_in: Features of the input.
+        n_in: Number of input features.
         hidden: Sizes of the layers; none makes it the identity.
-        activation: The name of the activation.
-        orthogonal: Whether weights begin orthogonal.
+        activation: Name of the activation.
+        orthogonal: Whether to initialise weights orthogonally.
     """
 
     def __init__(
@@ -45,10 +45,9 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Features [..., size] of vectors [..., n_in]."""
-        activation = self.activation
-        for layer in self._modules.values():
-            x = activation(apply_linear(layer, x))
-        return x
+        for layer in self.children():
+            x = self.activation(layer(x.to(layer.weight.dtype)))  # type: ignore[arg-type]
+        return x if x.is_floating_point() else x.float()
 
 
 class VectorEncoder(nn.Module):

@@ -1,4 +1,4 @@
-"""From features to what a network is asked for. Every head gives a dictionary."""
+"""Output layers; every head returns a dictionary."""
 
 import math
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from guerdon.nn.init import apply_linear, linear
+from guerdon.nn.init import linear
 
 Output = dict[str, Tensor]
 Bounds = tuple[float, float]
@@ -16,9 +16,9 @@ class DiscreteHead(nn.Module):
     """One number per action: ``logit`` [..., n_actions].
 
     Args:
-        size: Features of the input.
-        n_actions: How many actions there are.
-        gain: Of orthogonal weights; None for torch's own.
+        size: Number of input features.
+        n_actions: Number of actions.
+        gain: Gain of the orthogonal initialisation; None for PyTorch's default.
     """
 
     def __init__(self, size: int, n_actions: int, gain: float | None = None) -> None:
@@ -27,11 +27,11 @@ class DiscreteHead(nn.Module):
 
     def forward(self, features: Tensor) -> Output:
         """``logit`` of features [..., size]."""
-        return {"logit": apply_linear(self._modules["linear"], features)}
+        return {"logit": self.linear(features)}
 
 
 class DuelingHead(nn.Module):
-    """The state's value plus each action's advantage less their mean: ``logit`` [..., n_actions].
+    """State value plus advantages minus their mean: ``logit`` [..., n_actions].
 
     https://arxiv.org/abs/1511.06581
     """
@@ -47,69 +47,17 @@ class DuelingHead(nn.Module):
         return {"logit": self.value(features) + advantage - advantage.mean(-1, keepdim=True)}
 
 
-class DistributionalHead(nn.Module):
-    """Chances of fixed returns (C51, https://arxiv.org/abs/1707.06887).
-
-    Gives ``distribution`` [..., n_actions, n_atoms], and its mean as ``logit`` [..., n_actions].
-
-    Args:
-        size: Features of the input.
-        n_actions: How many actions there are.
-        n_atoms: How many returns are told apart.
-        bounds: The smallest and the largest of them.
-        gain: Of orthogonal weights; None for torch's own.
-    """
-
-    def __init__(
-        self,
-        size: int,
-        n_actions: int,
-        n_atoms: int = 51,
-        bounds: Bounds = (-10.0, 10.0),
-        gain: float | None = None,
-    ) -> None:
-        super().__init__()
-        self.linear = linear(size, n_actions * n_atoms, gain)
-        self.shape = (n_actions, n_atoms)
-        self.register_buffer("support", torch.linspace(*bounds, n_atoms), persistent=False)
-        self.support: Tensor
-
-    def forward(self, features: Tensor) -> Output:
-        """``logit`` and ``distribution`` of features [..., size]."""
-        distribution = self.linear(features).unflatten(-1, self.shape).softmax(-1)
-        return {"logit": distribution @ self.support, "distribution": distribution}
-
-
-class QuantileHead(nn.Module):
-    """Quantiles of the return (QR-DQN, https://arxiv.org/abs/1710.10044).
-
-    Gives ``quantile`` [..., n_actions, n_quantiles], and its mean as ``logit`` [..., n_actions].
-    """
-
-    def __init__(
-        self, size: int, n_actions: int, n_quantiles: int = 32, gain: float | None = None
-    ) -> None:
-        super().__init__()
-        self.linear = linear(size, n_actions * n_quantiles, gain)
-        self.shape = (n_actions, n_quantiles)
-
-    def forward(self, features: Tensor) -> Output:
-        """``logit`` and ``quantile`` of features [..., size]."""
-        quantile = self.linear(features).unflatten(-1, self.shape)
-        return {"logit": quantile.mean(-1), "quantile": quantile}
-
-
 class ContinuousHead(nn.Module):
     """A Gaussian over actions: ``mu`` and ``log_std``, both [..., *shape].
 
     Args:
-        size: Features of the input.
-        shape: The shape of an action.
-        state_dependent: Whether the spread depends on the state (SAC) or is learned as one vector
-            (PPO).
-        log_std: Where a spread that does not depend on the state begins.
+        size: Number of input features.
+        shape: Shape of an action.
+        state_dependent: Whether the standard deviation depends on the state (SAC) or is one
+            learned vector (PPO).
+        log_std: Initial value of a `log_std` that does not depend on the state.
         bounds: What `log_std` is clamped to, or None.
-        gain: Of orthogonal weights; None for torch's own.
+        gain: Gain of the orthogonal initialisation; None for PyTorch's default.
     """
 
     def __init__(
@@ -133,7 +81,7 @@ class ContinuousHead(nn.Module):
 
     def forward(self, features: Tensor) -> Output:
         """``mu`` and ``log_std`` of features [..., size]."""
-        mu = apply_linear(self._modules["linear"], features)
+        mu = self.linear(features)
         if self.state_dependent:
             mu, log_std = mu.chunk(2, -1)
         if len(self.shape) != 1:
@@ -154,7 +102,7 @@ class DeterministicHead(nn.Module):
 
     def forward(self, features: Tensor) -> Output:
         """``action`` of features [..., size]."""
-        action = apply_linear(self._modules["linear"], features).tanh_()
+        action = self.linear(features).tanh_()
         if len(self.shape) != 1:
             action = action.reshape(*action.shape[:-1], *self.shape)
         return {"action": action}

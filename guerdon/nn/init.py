@@ -1,14 +1,12 @@
-"""How weights begin."""
+"""Initialisation of weights."""
 
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import nn
 
 HIDDEN_GAIN = math.sqrt(2)
 POLICY_GAIN = 0.01
@@ -19,11 +17,11 @@ VALUE_GAIN = 1.0
 def seeded(
     source: int | torch.Generator | np.random.Generator, device: str = "cpu"
 ) -> Iterator[None]:
-    """Makes what is drawn inside depend on `source` alone; global generators are left as they were.
+    """Seed PyTorch's global generators inside, and restore them afterwards.
 
     Args:
         source: A seed, or a generator to draw one from.
-        device: Where else than on the CPU something is drawn, for example by dropout.
+        device: A device to seed beside the CPU, for example for dropout.
     """
     if isinstance(source, torch.Generator):
         seed = int(torch.randint(2**62, (), generator=source, device=source.device))
@@ -40,7 +38,7 @@ def seeded(
 
 
 def orthogonal_(module: nn.Module, gain: float = HIDDEN_GAIN) -> nn.Module:
-    """Gives every linear and convolution layer orthogonal weights and a bias of 0."""
+    """Give every linear and convolution layer orthogonal weights and a bias of 0."""
     for layer in module.modules():
         if isinstance(layer, nn.Linear | nn.Conv2d):
             nn.init.orthogonal_(layer.weight, gain)
@@ -50,23 +48,8 @@ def orthogonal_(module: nn.Module, gain: float = HIDDEN_GAIN) -> nn.Module:
 
 
 def linear(n_in: int, n_out: int, gain: float | None = None) -> nn.Linear:
-    """A linear layer: orthogonal with this gain, or as torch makes it where there is none."""
+    """A linear layer, orthogonal with a gain, or with PyTorch's default initialisation."""
     layer = nn.Linear(n_in, n_out)
     if gain is not None:
         orthogonal_(layer, gain)
     return layer
-
-
-def apply_linear(layer: Any, x: Tensor) -> Tensor:
-    """What ``layer(x)`` gives, for a linear layer; `x` is cast to the layer's dtype.
-
-    Skips the lookups of `nn.Module`, which for small networks cost as much as their mathematics.
-    """
-    parameters = layer._parameters
-    weight = parameters.get("weight")
-    if weight is None or layer._forward_hooks:  # parametrized, or watched
-        output: Tensor = layer(x.to(layer.weight.dtype))
-        return output
-    if x.dtype is not weight.dtype:
-        x = x.to(weight.dtype)
-    return functional.linear(x, weight, parameters["bias"])

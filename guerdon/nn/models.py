@@ -1,6 +1,5 @@
 """Whole networks for value-based and actor-critic policies."""
 
-from collections.abc import Callable
 from typing import Any
 
 from gymnasium import Space, spaces
@@ -9,14 +8,13 @@ from torch import Tensor, nn
 from guerdon.nn.config import ModelConfig
 from guerdon.nn.encoders import make_encoder
 from guerdon.nn.heads import (
-    Bounds,
     ContinuousHead,
     DeterministicHead,
     DiscreteHead,
     DuelingHead,
     Output,
 )
-from guerdon.nn.init import POLICY_GAIN, VALUE_GAIN, apply_linear, linear
+from guerdon.nn.init import POLICY_GAIN, VALUE_GAIN, linear
 from guerdon.nn.lstm import LSTMCore
 from guerdon.nn.normalizer import Normalizer, make_normalizer
 from guerdon.nn.spaces import lead_dims, unwrap
@@ -28,11 +26,11 @@ Inputs = Any
 
 
 class Model(nn.Module):
-    """Normaliser, encoder, LSTM and head, of which the first and the third may be missing.
+    """Normaliser, encoder, LSTM and head; normaliser and LSTM are optional.
 
     Args:
         observation_space: Of one environment.
-        config: What it is built from; a subclass adds ``head``.
+        config: Options of the network; a subclass adds ``head``.
     """
 
     head: nn.Module
@@ -54,7 +52,7 @@ class Model(nn.Module):
     def forward(
         self, inputs: Inputs, state: Tensor | None = None, start: Tensor | None = None
     ) -> Output:
-        """What the head gives, and ``next_state`` with an LSTM.
+        """The outputs of the head, and ``next_state`` with an LSTM.
 
         Args:
             inputs: Observations [B, ...] or [T, B, ...]; a mapping may hold "prev_state" and
@@ -62,15 +60,8 @@ class Model(nn.Module):
             state: The LSTM's state [B, 2 * size] before the first row; None for the initial one.
             start: True for rows ([B] or [T, B]) that begin an episode.
         """
-        # Through the dictionary, since every lookup of a module by attribute costs a microsecond.
-        modules: dict[str, Any] = self._modules
-        if self.config.lstm is None:
-            if type(inputs) is not Tensor or self.config.normalize_obs:
-                inputs = self.normalize(inputs)
-            output: Output = modules["head"](modules["encoder"](inputs))
-            return output
         features, extra = self.features(inputs, state, start)
-        return {**modules["head"](features), **extra}
+        return {**self.head(features), **extra}
 
     def normalize(self, inputs: Inputs) -> Any:
         """The observations in a model's input, normalised where the config asks for it."""
@@ -80,7 +71,7 @@ class Model(nn.Module):
     def features(
         self, inputs: Inputs, state: Tensor | None = None, start: Tensor | None = None
     ) -> tuple[Tensor, Output]:
-        """What the head is given, and ``next_state`` with an LSTM; arguments as in `forward`."""
+        """The inputs of the head, and ``next_state`` with an LSTM; arguments as in `forward`."""
         observation = unwrap(inputs, self.observation_space)
         encoded = self.encoder(self.normalize(inputs))
         if self.core is None:
@@ -101,9 +92,7 @@ class QNetwork(Model):
     Args:
         observation_space: Of one environment.
         action_space: Of one environment.
-        config: What it is built from.
-        head: Called with the number of features and of actions for the head; by default a
-            `DiscreteHead`, or a `DuelingHead` with ``config.dueling``.
+        config: Options of the network.
     """
 
     def __init__(
@@ -111,29 +100,25 @@ class QNetwork(Model):
         observation_space: Space[Any],
         action_space: Space[Any],
         config: ModelConfig | None = None,
-        head: Callable[[int, int], nn.Module] | None = None,
     ) -> None:
         config = config or ModelConfig()
         super().__init__(observation_space, config)
         n_actions = count_actions(action_space, "QNetwork")
-        if head is not None:
-            self.head = head(self.size, n_actions)
-        else:
-            kind = DuelingHead if config.dueling else DiscreteHead
-            self.head = kind(self.size, n_actions, VALUE_GAIN if config.orthogonal else None)
+        kind = DuelingHead if config.dueling else DiscreteHead
+        self.head = kind(self.size, n_actions, VALUE_GAIN if config.orthogonal else None)
 
 
 class ActorCritic(Model):
     """A policy and a state value.
 
     Gives ``logit`` for a Discrete action space, ``mu`` and ``log_std`` (one vector for all states)
-    for a Box, and ``value`` [...]. `actor` and `critic` compute one half alone. Each half has an
-    encoder of its own, unless the config shares it or asks for an LSTM.
+    for a Box, and ``value`` [...]. `actor` and `critic` compute one of them. Each has its own
+    encoder, unless the config shares it or asks for an LSTM.
 
     Args:
         observation_space: Of one environment.
         action_space: Of one environment.
-        config: What it is built from.
+        config: Options of the network.
     """
 
     def __init__(
@@ -157,15 +142,13 @@ class ActorCritic(Model):
     def forward(
         self, inputs: Inputs, state: Tensor | None = None, start: Tensor | None = None
     ) -> Output:
-        """Both halves; arguments as in `Model.forward`."""
+        """Actor and critic; arguments as in `Model.forward`."""
         if self.shared:
             features, extra = self.features(inputs, state, start)
             return {**self.head(features), "value": self._value(features), **extra}
         observation = self.normalize(inputs)
-        modules: dict[str, Any] = self._modules
-        output: Output = modules["head"](modules["encoder"](observation))
-        output["value"] = self._value(modules["critic_encoder"](observation))
-        return output
+        value = self._value(self.critic_encoder(observation))
+        return {**self.head(self.encoder(observation)), "value": value}
 
     actor = Model.forward
 
@@ -179,7 +162,8 @@ class ActorCritic(Model):
         return {"value": self._value(self.critic_encoder(self.normalize(inputs)))}
 
     def _value(self, features: Tensor) -> Tensor:
-        return apply_linear(self._modules["value_head"], features).squeeze(-1)
+        value: Tensor = self.value_head(features)
+        return value.squeeze(-1)
 
 
 class DeterministicActor(Model):
@@ -199,7 +183,7 @@ class DeterministicActor(Model):
 
 
 class GaussianActor(Model):
-    """A Gaussian whose spread depends on the state: ``mu`` and ``log_std``. For SAC.
+    """A Gaussian whose standard deviation depends on the state: ``mu``, ``log_std``. For SAC.
 
     Both are [..., *shape] and belong to actions before they are squashed into [-1, 1].
     """
@@ -209,7 +193,6 @@ class GaussianActor(Model):
         observation_space: Space[Any],
         action_space: Space[Any],
         config: ModelConfig | None = None,
-        log_std_bounds: Bounds = LOG_STD_BOUNDS,
     ) -> None:
         config = config or ModelConfig()
         super().__init__(observation_space, config)
@@ -217,13 +200,13 @@ class GaussianActor(Model):
             self.size,
             action_shape(action_space, "GaussianActor"),
             state_dependent=True,
-            bounds=log_std_bounds,
+            bounds=LOG_STD_BOUNDS,
             gain=POLICY_GAIN if config.orthogonal else None,
         )
 
 
 def count_actions(action_space: Space[Any], model: str) -> int:
-    """How many actions a Discrete space has; another space is an error that names the model."""
+    """Number of actions of a Discrete space; raises an error for others."""
     if not isinstance(action_space, spaces.Discrete):
         raise ValueError(
             f"{model} has no head for actions of {action_space}: use an environment with Discrete "
@@ -233,7 +216,7 @@ def count_actions(action_space: Space[Any], model: str) -> int:
 
 
 def action_shape(action_space: Space[Any], model: str) -> tuple[int, ...]:
-    """The shape of an action of a Box; another space is an error that names the model."""
+    """Shape of an action of a Box; raises an error for other spaces."""
     if not isinstance(action_space, spaces.Box):
         raise ValueError(
             f"{model} has no head for actions of {action_space}: use an environment with "

@@ -1,4 +1,4 @@
-"""Observations of mean 0 and variance 1."""
+"""Running normalisation of observations."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from guerdon.nn.spaces import CompositeSpace, get_part, is_image, part_spaces, shape_of
 
 EPSILON = 1e-8
-_CONSTANT = 1e-6  # the spread of numbers that are the same, of their size
-_NUMBERS = 1 << 22  # that become doubles at a time: a rollout of images would fill the memory
+_CONSTANT = 1e-6  # relative standard deviation below which a feature counts as constant
+_NUMBERS = 1 << 22  # converted to doubles at a time: a rollout of images would fill the memory
 
 
 class ObservationNormalizer(nn.Module):
-    """Running mean and variance, and observations put in their terms.
+    """Normalise observations by their running mean and variance.
 
     Only `update` changes the statistics: calling the module is pure. Sums are kept in double
     precision and merged batch by batch (Chan et al., https://doi.org/10.1080/00031305.1983.10483115).
@@ -32,7 +32,7 @@ class ObservationNormalizer(nn.Module):
         self.register_buffer("mean", torch.zeros(shape, dtype=torch.float64))
         self.register_buffer("variance", torch.ones(shape, dtype=torch.float64))
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
-        # What calling needs, in the precision of observations.
+        # In the precision of observations.
         self.register_buffer("offset", torch.zeros(shape))
         self.register_buffer("scale", torch.ones(shape))
         self.mean: Tensor
@@ -43,11 +43,11 @@ class ObservationNormalizer(nn.Module):
 
     @torch.no_grad()
     def update(self, obs: Tensor, mask: Tensor | None = None) -> None:
-        """Takes observations [..., *shape] into the statistics.
+        """Update the statistics with observations [..., *shape].
 
         Args:
             obs: The observations.
-            mask: [...], False for rows that are no data; None if all are.
+            mask: [...], False for rows to leave out; None for none.
         """
         rows = obs.reshape(-1, *self.mean.shape)
         if mask is not None:
@@ -61,10 +61,7 @@ class ObservationNormalizer(nn.Module):
 
     @torch.no_grad()
     def spare_constants(self) -> None:
-        """Leaves numbers that were always the same on their own scale, of which nothing is known.
-
-        Else the least of a difference would be as large as can be.
-        """
+        """Do not scale constant features, of which the smallest change would become huge."""
         constant = self.variance.sqrt() <= _CONSTANT * self.mean.abs().clamp(min=1)
         self.scale.masked_fill_(constant, 1.0)
 
@@ -74,20 +71,18 @@ class ObservationNormalizer(nn.Module):
         delta = mean - self.mean
         share = len(rows) / total
         moment = self.variance * (1 - share) + variance * share
-        # With no row before, `count` is 0 and `share` 1: the first variance of 1 has no weight.
+        # At first `count` is 0 and `share` 1: the initial variance has no weight.
         self.variance.copy_(moment + delta.square() * (self.count * share / total))
         self.mean.add_(delta * share)
         self.count.copy_(total)
 
     def forward(self, obs: Tensor) -> Tensor:
         """Observations [..., *shape], normalised and clipped."""
-        buffers: dict[str, Any] = self._buffers
-        scaled: Tensor = (obs - buffers["offset"]) * buffers["scale"]
-        return scaled.clamp_(-self.clip, self.clip)
+        return ((obs - self.offset) * self.scale).clamp_(-self.clip, self.clip)
 
 
 class CompositeNormalizer(nn.Module):
-    """Normalisers for the parts of a Dict or Tuple space, where they have one."""
+    """Normalisers of the parts of a Dict or Tuple space."""
 
     def __init__(self, space: CompositeSpace, images: bool = False) -> None:
         super().__init__()
@@ -99,13 +94,13 @@ class CompositeNormalizer(nn.Module):
         self.parts = nn.ModuleList(part for part in made.values() if part is not None)
 
     def update(self, obs: Any, mask: Tensor | None = None) -> None:
-        """Takes observations into the statistics of each part."""
+        """Update the statistics of each part."""
         for key, number in self.numbers.items():
             part: Any = self.parts[number]
             part.update(get_part(obs, key), mask)
 
     def forward(self, obs: Any) -> Mapping[str, Any]:
-        """The parts by key, normalised where they are numbers."""
+        """The parts by key, normalised where they have a normaliser."""
         parts = {key: get_part(obs, key) for key in self.keys}
         for key, number in self.numbers.items():
             parts[key] = self.parts[number](parts[key])
@@ -116,12 +111,11 @@ Normalizer = ObservationNormalizer | CompositeNormalizer
 
 
 def make_normalizer(space: Space[Any], images: bool = False) -> Normalizer | None:
-    """A normaliser for a space, or None where none makes sense.
+    """The normaliser for a space, or None for categories (and images).
 
     Args:
-        space: Categories have none.
-        images: Whether every pixel is normalised by itself, which networks that only learn from
-            images do without.
+        space: Observation space.
+        images: Whether to normalise every pixel of images, too.
     """
     if isinstance(space, spaces.Dict | spaces.Tuple):
         return CompositeNormalizer(space, images)

@@ -1,4 +1,4 @@
-"""Models by name, by class, or by where they are."""
+"""Models by name, class or import path."""
 
 import inspect
 import math
@@ -13,11 +13,8 @@ from guerdon.nn.adapter import adapt_model
 from guerdon.nn.config import ModelConfig
 
 MODELS: Registry[type[nn.Module]] = Registry("model", "guerdon.nn")
-
-
-def register_model(name: str, model: type[nn.Module] | None = None) -> Any:
-    """Makes a model known by a name: as a decorator, or as a call with the class."""
-    return MODELS.register(name) if model is None else MODELS.register(name, model)
+register_model = MODELS.register
+"""Register a model under a name: as a decorator, or as a call with the class."""
 
 
 def create_model(
@@ -28,19 +25,19 @@ def create_model(
     custom: Any = None,
     **options: Any,
 ) -> nn.Module:
-    """Makes a network.
+    """Make a network.
 
     The class is called with the two spaces and the config. One whose arguments do not name an
     ``observation_space`` is called with sizes instead: those of an observation and an action, and
-    ``hidden_dim_list`` where it has that. What is not the default has to give what that gives, see
+    ``hidden_dim_list`` where it has that. Its outputs have to be those of the default, see
     `guerdon.nn.adapter.adapt_model`.
 
     Args:
-        default: What to make if nobody says otherwise.
+        default: Class to use if none is chosen.
         observation_space: Of one environment.
         action_space: Of one environment.
-        config: The model's section, of which ``type`` may name another class.
-        custom: Goes before both: a registered name, ``"package.module:Class"``, a class, or a
+        config: Options of the network; ``type`` may name another class.
+        custom: Overrides both: a registered name, ``"package.module:Class"``, a class, or a
             module.
         **options: For the class, beside the config.
     """
@@ -78,7 +75,7 @@ def find_model(name: str) -> type[nn.Module]:
 
 
 def observation_size(space: Space[Any]) -> int | tuple[int, ...]:
-    """The length of a vector, the number of a Discrete space's values, or else a shape."""
+    """Length of a vector, number of values of a Discrete space, or else a shape."""
     if isinstance(space, spaces.Discrete):
         return int(space.n)
     if space.shape is None:
@@ -87,7 +84,7 @@ def observation_size(space: Space[Any]) -> int | tuple[int, ...]:
 
 
 def action_size(space: Space[Any]) -> int:
-    """How many actions there are, or how many numbers an action has."""
+    """Number of Discrete actions, or of dimensions of an action."""
     if isinstance(space, spaces.Discrete):
         return int(space.n)
     if space.shape is None:

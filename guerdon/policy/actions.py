@@ -1,4 +1,4 @@
-"""From an actor's output to actions and back, the same for Discrete and Box spaces."""
+"""Action distributions of actor-critic policies, for Discrete and Box spaces."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ Output = dict[str, Tensor]
 
 
 class Actions(Protocol):
-    """A family of distributions over one action space."""
+    """Action distributions over one action space."""
 
     fields: tuple[str, ...]
-    """What has to be read from a buffer for `taken`."""
+    """Fields that `taken` reads."""
 
     def act(self, output: Output, generator: torch.Generator | None) -> Batch:
-        """Draws actions, or without a generator the most likely ones, as `Policy.forward` does."""
+        """Sample actions; without a generator, choose the most likely ones."""
 
     def taken(self, batch: Batch) -> Any:
-        """The actions of stored transitions, as `log_prob_entropy` takes them."""
+        """The actions of stored transitions, as inputs of `log_prob_entropy`."""
 
     def log_prob(self, output: Output, act: Tensor) -> Tensor:
-        """Log-probabilities of actions as the environment took them."""
+        """Log-probabilities of actions of the environment."""
 
     def log_prob_entropy(self, output: Output, act: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probabilities of actions, and the distributions' entropies."""
+        """Log-probabilities of actions, and entropies."""
 
 
 class CategoricalActions:
@@ -43,7 +43,7 @@ class CategoricalActions:
         self.start = int(space.start)
 
     def act(self, output: Output, generator: torch.Generator | None) -> Batch:
-        """Draws actions."""
+        """Sample actions."""
         logit = output["logit"]
         if generator is None:
             act = ops.categorical_mode(logit)
@@ -71,8 +71,8 @@ class CategoricalActions:
 class GaussianActions:
     """For Box spaces; the actor computes ``mu`` and ``log_std``.
 
-    The environment gets the action clipped to its bounds, and that is what is stored as ``act``;
-    the action as it was drawn, whose density is known, is stored as ``policy.raw``.
+    ``act`` is the sampled action clipped to the bounds; the action before clipping, whose density
+    is known, is stored as ``policy.raw``.
     """
 
     fields: tuple[str, ...] = ("act", "policy")
@@ -82,7 +82,7 @@ class GaussianActions:
         self.n_dims = len(space.shape)
 
     def act(self, output: Output, generator: torch.Generator | None) -> Batch:
-        """Draws actions."""
+        """Sample actions."""
         if generator is None:
             raw = output["mu"]
         else:
@@ -92,11 +92,11 @@ class GaussianActions:
         return Batch(act=act, policy=Batch(raw=numbers))
 
     def taken(self, batch: Batch) -> Any:
-        """The actions as they were drawn."""
+        """The actions before clipping."""
         return batch.policy.raw
 
     def log_prob(self, output: Output, act: Tensor) -> Tensor:
-        """Log-likelihoods of actions of the environment, many of which may be clipped to one."""
+        """Log-likelihoods of clipped actions."""
         mu, log_std, act = self._flat(output["mu"], output["log_std"], act.float())
         low, high = (torch.as_tensor(bound).to(mu).flatten() for bound in (self.low, self.high))
         return ops.clipped_gaussian_log_prob(mu, log_std, act, low, high)
@@ -111,11 +111,11 @@ class GaussianActions:
 
 
 def make_actions(space: Space[Any], policy: str) -> Actions:
-    """The distributions for a space.
+    """The action distributions for a space.
 
     Args:
         space: Of one environment.
-        policy: Who asks, for the error.
+        policy: Name of the policy, for the error.
     """
     if isinstance(space, spaces.Discrete):
         return CategoricalActions(space)

@@ -1,4 +1,4 @@
-"""Actions of a Box in the units of the environment, and between -1 and 1 for the networks."""
+"""Scaling of Box actions to [-1, 1]."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Bounds:
 
     Args:
         space: The action space of one environment.
-        policy: Who asks, for the error.
-        device: Where networks compute.
+        policy: Name of the policy, for the error.
+        device: Device of the networks.
     """
 
     def __init__(self, space: Space[Any], policy: str, device: torch.device) -> None:
@@ -32,17 +32,17 @@ class Bounds:
         self._low, self._high, self._dtype = space.low, space.high, space.dtype
         middle, half = (space.high + space.low) / 2, (space.high - space.low) / 2
         self._middle, self._half = (x.astype(np.float32) for x in (middle, half))
-        # Where there is but one action, it is 0 for the networks.
+        # Where low equals high, the scaled action is 0.
         scale = np.where(self._half == 0, np.float32(1), self._half)
         self._to_unit = tuple(torch.from_numpy(x).to(device) for x in (self._middle, scale))
 
     def to_env(self, act: Tensor) -> np.ndarray:
-        """Actions in [-1, 1] as the environment takes them."""
+        """Scale actions in [-1, 1] to the environment."""
         scaled = act.numpy(force=True) * self._half + self._middle
         clipped: np.ndarray = np.clip(scaled, self._low, self._high)
         return clipped.astype(self._dtype, copy=False)
 
     def to_unit(self, act: Tensor) -> Tensor:
-        """Actions of the environment in [-1, 1]."""
+        """Scale actions of the environment to [-1, 1]."""
         middle, half = self._to_unit
         return (act.float() - middle) / half

@@ -22,7 +22,7 @@ from guerdon.policy.bounds import Bounds
 from guerdon.policy.noise import NoiseConfig, add_noise
 from guerdon.policy.targets import with_returns
 
-_EDGE = 0.01  # margin of squashed actions from the bounds; see `squashed_gaussian_log_prob`
+_EDGE = 0.01  # width at the bounds in which densities are averaged: `squashed_gaussian_log_prob`
 
 
 class SACConfig(NoiseConfig):

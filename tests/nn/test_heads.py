@@ -7,9 +7,7 @@ from guerdon.nn import (
     ContinuousHead,
     DeterministicHead,
     DiscreteHead,
-    DistributionalHead,
     DuelingHead,
-    QuantileHead,
 )
 
 
@@ -33,25 +31,6 @@ def test_a_dueling_head_adds_advantages_less_their_mean():
     fill(head.value, [[10.0]])
     fill(head.advantage, [[1.0], [2.0], [6.0]])
     assert head(ONE)["logit"].tolist() == [[8.0, 9.0, 13.0]]  # 10 + (1, 2, 6) - 3
-
-
-def test_a_distributional_head_gives_the_mean_of_its_distribution():
-    head = DistributionalHead(1, 2, n_atoms=3, bounds=(-1.0, 3.0))
-    fill(head.linear, [[0.0], [0.0], [0.0], [0.0], [math.log(2.0)], [0.0]])
-    output = head(ONE)
-    torch.testing.assert_close(
-        output["distribution"], torch.tensor([[[1 / 3, 1 / 3, 1 / 3], [0.25, 0.5, 0.25]]])
-    )
-    torch.testing.assert_close(output["logit"], torch.tensor([[1.0, 1.0]]))  # support -1, 1, 3
-    assert head.support.tolist() == [-1.0, 1.0, 3.0]
-
-
-def test_a_quantile_head_gives_the_mean_of_its_quantiles():
-    head = QuantileHead(1, 2, n_quantiles=2)
-    fill(head.linear, [[1.0], [3.0], [-2.0], [6.0]])
-    output = head(ONE)
-    assert output["quantile"].tolist() == [[[1.0, 3.0], [-2.0, 6.0]]]
-    assert output["logit"].tolist() == [[2.0, 2.0]]
 
 
 def test_a_spread_that_does_not_depend_on_the_state_is_one_vector():
