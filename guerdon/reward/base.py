@@ -290,8 +290,8 @@ class EpisodeRewardModel(RewardModel):
 class SuccessModel(EpisodeRewardModel):
     """A reward model that decides what a success is, and so where an episode ends.
 
-    Its annotations include ``after_success``: rows that come after a success in their episode, from
-    which nothing learns.
+    Its columns include ``predicted`` (predicted success), ``paid`` (a success that is rewarded) and
+    ``after_success``: rows that come after a success in their episode, from which nothing learns.
     """
 
     ends_episodes: bool = True
@@ -308,10 +308,6 @@ class SuccessModel(EpisodeRewardModel):
             real: Which rows are transitions [n_envs].
             memory: The state of the running episodes; changed.
         """
-        raise NotImplementedError
-
-    def judge(self, batch: Batch) -> Any:
-        """Predicted success of one whole episode [T, ...], frame by frame."""
         raise NotImplementedError
 
 

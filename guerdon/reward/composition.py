@@ -88,9 +88,11 @@ class Reward:
         """Fields of a transition that `resolve` reads, beside ``rew``."""
         self.collects = self._collected_fields()
         """Fields of fresh transitions that it collects; none: it needs no fresh data."""
-        models = (model for model in self.models if isinstance(model, SuccessModel))
-        self.success = max(models, key=lambda model: model.ends_episodes, default=None)
-        """The model that predicts success, if there is one; rather one that ends episodes."""
+        names = (name for name, model in named.items() if isinstance(model, SuccessModel))
+        self.success_term = self._success or next(names, None)
+        """Name of the term that predicts success, if there is one."""
+        success: Any = named.get(self.success_term or "")
+        self.success: SuccessModel | None = success
         self._resolved: tuple[torch.Tensor, Any] | None = None  # the newest rewards, and their mask
 
     def _find_success(self) -> str | None:
@@ -257,6 +259,15 @@ class Reward:
             terms[name] = as_rewards(term.model.score(complete), complete.rew)
         return self._scale_and_clip(self._sum(terms)).numpy(force=True)
 
+    def score_rollout(self, batch: Batch, indices: np.ndarray, source: Any) -> np.ndarray:
+        """The learner's reward of a rollout; see `collect_data`."""
+        return self._scale_and_clip(self._sum_of(batch, indices, source)).numpy(force=True)
+
+    def _sum_of(self, batch: Batch, indices: Any, source: Any) -> torch.Tensor:
+        """The sum of all terms of a rollout, not scaled."""
+        read = self._with_rows_before(batch, indices, source)
+        return self._sum(self._scores(read.to_device(self.models[0].device)))
+
     def reward_stats(self) -> Metrics:
         """Mean and standard deviation of the newest resolved rewards, unless the environment's."""
         if self._resolved is None or self.is_env:
@@ -312,9 +323,8 @@ class Reward:
             else:
                 model.collect_data(batch)
         if self.scaler:
-            read = self._with_rows_before(batch, indices, source)
-            terms = self._scores(read.to_device(self.models[0].device))
-            self.scaler.collect(self._sum(terms).numpy(force=True), batch.mask, batch.first)
+            rew = self._sum_of(batch, indices, source).numpy(force=True)
+            self.scaler.collect(rew, batch.mask, batch.first)
 
     @property
     def can_pretrain(self) -> bool:

@@ -2,22 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
-
-
-class EpisodePrediction(NamedTuple):
-    """Predictions for the frames of one episode [T]."""
-
-    probability: np.ndarray
-    success: np.ndarray
-    """Whether the probability reaches the threshold."""
-    held: np.ndarray
-    """Whether it has done so for the required number of frames in a row."""
-    end: int
-    """Frame at which the episode is evaluated: the first held success if that ends the episode,
-    else the last frame."""
 
 
 class SuccessMemory:

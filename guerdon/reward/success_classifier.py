@@ -24,7 +24,7 @@ from guerdon.nn.classifier import BinaryRewardClassifier, ClassifierConfig
 from guerdon.ops.classification import ensemble_probability, precision, recall
 from guerdon.reward.base import Metrics, RewardConfig, Setting, SuccessModel, register_reward_model
 from guerdon.reward.refit import Refit, RefitConfig
-from guerdon.reward.success import EpisodePrediction, SuccessMemory
+from guerdon.reward.success import SuccessMemory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -222,7 +222,7 @@ class ClassifierReward(SuccessModel):
         elif self.config.reward_mode == "terminal":
             paid &= batch.terminated | batch.truncated
         columns = {"probability": probability, "paid": paid, "after_success": after}
-        return columns | {"claimed": claimed}, memory
+        return columns | {"claimed": claimed, "predicted": probability >= self.threshold}, memory
 
     def ends(
         self, obs_next: Any, done: np.ndarray, real: np.ndarray, memory: SuccessMemory
@@ -235,17 +235,6 @@ class ClassifierReward(SuccessModel):
         held: np.ndarray = run >= self.config.hold
         memory.online_run = np.where(done | held, 0, run)
         return held
-
-    def judge(self, batch: Batch) -> EpisodePrediction:
-        """See `SuccessModel`."""
-        probability = self.probability(batch.obs_next)
-        success = probability >= self.threshold
-        rows = success[:, None]
-        mask, first = np.ones_like(rows), np.zeros_like(rows)
-        held = SuccessMemory(1).follow(rows, rows, mask, first, self.config.hold)[0][:, 0]
-        ended = self.ends_episodes and held.any()
-        end = int(held.argmax()) if ended else len(held) - 1
-        return EpisodePrediction(probability, success, held, end)
 
     # --- rewards
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from guerdon.collect.collector import SUCCESS
-
-if TYPE_CHECKING:
-    from guerdon.reward.success import EpisodePrediction
 
 FALSE_CLAIMS = 0.2
 """Share of episodes with a false predicted success from which there is a warning."""
@@ -34,13 +31,6 @@ class Audit:
     """Number of frames by true (row) and predicted (column) success."""
 
     def add(
-        self, prediction: EpisodePrediction, success: np.ndarray, terminated: bool = False
-    ) -> None:
-        """Add one episode; see `add_columns`."""
-        after = np.arange(len(success)) > prediction.end
-        self.add_columns(prediction.success, prediction.held, after, success, terminated)
-
-    def add_columns(
         self,
         predicted: np.ndarray,
         paid: np.ndarray,
@@ -53,9 +43,9 @@ class Audit:
         It is evaluated at the last frame that is not after a predicted success.
 
         Args:
-            predicted: Predicted success: where ``probability`` reaches the threshold.
-            paid: Column of `SuccessModel.annotate`: where the success is held.
-            after_success: Column of `SuccessModel.annotate`.
+            predicted: Column of `SuccessModel.annotate`.
+            paid: Likewise.
+            after_success: Likewise.
             success: True success; see `told_success`.
             terminated: Whether the environment terminated it.
         """

@@ -10,7 +10,7 @@ import numpy as np
 
 from guerdon.collect import Collected, Collector
 from guerdon.data.batch import Batch
-from guerdon.reward import EpisodeRewardModel
+from guerdon.data.rollout import Rollout
 from guerdon.training.audit import Audit, told_success
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from guerdon.reward import Reward
 
 _CHUNK = 1_024  # transitions that are scored at once: few calls, little memory
-_SHOWN = {"obs", "act", "rew", "terminated", "truncated", "obs_next", "annotations"}
 
 
 def evaluate(
@@ -41,17 +40,16 @@ def evaluate(
         episodes: Number of episodes.
         seed: Random seed of the environments and of the policy.
         deterministic: Whether to act without exploration.
-        reward: Learned reward whose returns of the episodes are computed, too, if it can; see
-            `can_follow`.
+        reward: Learned reward whose returns of the episodes are computed, too.
     """
     watch = None
-    if reward is not None and can_follow(reward):
+    if reward is not None and not reward.is_env:
         watch = LearnedReturns(reward, env.n_envs)
     with in_testing_state(policy, seed, deterministic):
         collected = Collector(policy, env, seed=seed, watch=watch).collect(n_episode=episodes)
     if watch is not None:
-        collected.learned = watch.returns()
-        collected.audit = watch.audit
+        watch.flush()
+        collected.learned, collected.audit = watch.returns, watch.audit
     return collected
 
 
@@ -131,7 +129,7 @@ class Evaluator:
     def _score_of(self, played: Collected) -> float:
         if not self._by_reward:
             return float(np.mean(played.returns))
-        return float(np.mean(played.learned)) if played.learned else 0.0
+        return float(np.mean(played.learned))
 
     def _rescored(self, steps: int) -> float:
         """Score of the best weights with the reward as it is now."""
@@ -204,98 +202,88 @@ def evaluation_metrics(result: Collected) -> dict[str, float]:
     return metrics
 
 
-def can_follow(reward: Reward) -> bool:
-    """Whether a reward other than the environment's can score episodes as they are played.
-
-    What an environment tells beside a transition is not kept.
-    """
-    return not reward.is_env and _SHOWN.issuperset(reward.fields)
-
-
 class LearnedReturns:
-    """Follows episodes step by step, for a `Collector` to call.
+    """Computes the learned returns of episodes, with an episode memory of its own.
+
+    Called by a `Collector` after every step; rows are scored in rollouts of about `_CHUNK`.
 
     Args:
-        reward: What transitions are worth.
-        n_envs: Environments that are played in.
-
-    Attributes:
-        audit: What a model of success said beside what is true, where there is one and the
-            environment tells.
+        reward: The learned reward.
+        n_envs: Number of environments.
     """
 
     def __init__(self, reward: Reward, n_envs: int) -> None:
         self._reward = reward
-        self._running = np.zeros(n_envs)
-        self._everyone = np.arange(n_envs)
-        self._returns: list[float] = []
-        self._steps: list[tuple[Step, np.ndarray, Batch]] = []
-        # Models that depend on earlier transitions are shown whole episodes, all others many rows.
-        self._whole = reward.history > 0 or any(
-            isinstance(model, EpisodeRewardModel) for model in reward.models
-        )
-        self._open: list[list[Batch]] = [[] for _ in range(n_envs)]
-        self._judge: Any = None if reward.success is None else reward.success.judge
-        self._kept = {"rew", "terminated", "truncated", *reward.fields, *reward.collects}
-        self.audit = Audit() if self._judge is not None else None
+        self._rollout = Rollout(max(_CHUNK // n_envs, 1), n_envs, reward.history)
+        self._memory = reward.new_memory(n_envs)
+        self._store_info = "info" in (*reward.fields, *reward.collects)
+        self._open: list[list[Batch]] = [[] for _ in range(n_envs)]  # rows of running episodes
+        self._ends: list[tuple[int, int]] = []  # environment and row of episode ends, in order
+        self.returns: list[float] = []
+        """Learned returns of the episodes, in the order in which they ended; see `flush`."""
+        self.audit = None if reward.success is None else Audit()
+        """Predicted beside true success, if the reward predicts success."""
 
     def __call__(self, rows: dict[str, Any], step: Step, dummy: np.ndarray | None) -> None:
-        """Takes a step; see `Collector`."""
-        ids = self._everyone if step.env_ids is None else step.env_ids
+        """Take a step; see `Collector`."""
+        rollout = self._rollout
+        if step.broken is not None:
+            self.flush()
+            rollout.cut(step.broken)
+            for env in step.broken:
+                self._open[env] = []
+        ids = np.arange(rollout.n_envs) if step.env_ids is None else step.env_ids
         real = np.ones(len(ids), bool) if dummy is None else ~dummy
-        told = {
-            "obs": rows["obs"],
-            "act": rows["act"],
+        fields = {
+            **rows,
             "rew": step.rew,
             "terminated": step.terminated,
             "truncated": step.truncated,
             "obs_next": step.obs_next,
+            "true_success": told_success(step.info, len(ids)),
         }
-        shown = Batch({name: part for name, part in told.items() if name in self._kept})
-        if self._judge is not None:
-            shown.success = told_success(step.info, len(ids))
-        if self._whole:
-            self._follow(step, ids[real], shown[real])
+        if self._store_info:
+            fields["info"] = step.info
+        indices = rollout.add(fields, step.env_ids, real)
+        ended = real & (step.terminated | step.truncated)
+        self._ends += zip(ids[ended], indices[ended] // rollout.n_envs, strict=True)
+        if rollout.cursors.max() >= rollout.n_steps:
+            self.flush()
+
+    def flush(self) -> None:
+        """Score all rows so far."""
+        if not self._rollout.cursors.any():
             return
-        self._steps.append((step, ids[real], shown[real]))
-        if len(self._steps) * len(self._everyone) >= _CHUNK:
-            self._score()
+        batch, indices = self._rollout.rollout()
+        annotated, self._memory = self._reward.annotate(batch, self._memory)
+        rew = self._reward.score_rollout(annotated, indices, self._rollout)
+        # Rows after a success have no reward, but count as frames.
+        scored = Batch(rew=np.where(annotated.mask, rew, 0.0), terminated=batch.terminated)
+        if self.audit is not None:
+            columns = annotated.columns[self._reward.success_term]
+            for name in ("predicted", "paid", "after_success"):
+                scored[name] = columns[name]
+            scored.success = batch.true_success
+        start = [0] * self._rollout.n_envs
+        for env, row in self._ends:
+            rows = slice(start[env], row + 1)
+            self._finish(env, scored[rows, env][batch.mask[rows, env]])
+            start[env] = row + 1
+        for env, first in enumerate(start):
+            rows = slice(first, None)
+            self._open[env].append(scored[rows, env][batch.mask[rows, env]])
+        self._ends = []
+        self._rollout.reset()
 
-    def returns(self) -> list[float]:
-        """The returns of all episodes that ended, in the order in which they did."""
-        self._score()
-        return self._returns
-
-    def _follow(self, step: Step, ids: np.ndarray, rows: Batch) -> None:
-        for env in () if step.broken is None else step.broken:
-            self._open[env] = []
-        for number, env in enumerate(ids):
-            self._open[env].append(rows[number : number + 1])
-            if rows.terminated[number] or rows.truncated[number]:
-                episode = Batch.cat(self._open[env])
-                self._open[env] = []
-                if self.audit is not None:
-                    judged = self._judge(episode)
-                    self.audit.add(judged, episode.success, bool(episode.terminated[-1]))
-                    episode.probability = judged.probability  # so that it is asked once
-                scored = self._reward.score(episode)
-                self._returns.append(float(np.sum(scored, dtype=np.float64)))
-
-    def _score(self) -> None:
-        steps, self._steps = self._steps, []
-        if not any(len(ids) for _, ids, _ in steps):
-            return
-        rows = Batch.cat([rows for _, _, rows in steps])
-        scored = np.asarray(self._reward.score(rows), np.float64)
-        start = 0
-        for step, ids, own in steps:
-            if step.broken is not None:
-                self._running[step.broken] = 0.0
-            self._running[ids] += scored[start : start + len(ids)]
-            start += len(ids)
-            ended = ids[own.terminated | own.truncated]
-            self._returns.extend(self._running[ended].tolist())
-            self._running[ended] = 0.0
+    def _finish(self, env: int, rows: Batch) -> None:
+        episode = Batch.cat([*self._open[env], rows])
+        self._open[env] = []
+        self.returns.append(float(np.sum(episode.rew, dtype=np.float64)))
+        if self.audit is not None:
+            self.audit.add(
+                episode.predicted, episode.paid, episode.after_success, episode.success,
+                terminated=bool(episode.terminated[-1]),
+            )  # fmt: skip
 
 
 def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float | None:

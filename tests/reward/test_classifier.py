@@ -196,7 +196,7 @@ def test_estimate_changes_nothing():
 
 def test_a_given_probability_is_not_computed_again():
     model, data = reader(), episode(10, 200, 220)
-    data.probability = model.judge(data).probability
+    data.probability = model.probability(data.obs_next)
     calls = len(model.members[0].frames)
     np.testing.assert_array_equal(model.estimate(data).rew, [0, 1, 0])
     data.probability[2] = 0.0

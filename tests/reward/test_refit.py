@@ -180,11 +180,11 @@ def test_a_rollout_that_was_scored_online_is_not_scored_again():
 
 def test_rejected_frames_are_no_success_in_an_evaluation():
     model = reader()
-    assert model.judge(episode(10, 200, 10)).end == 1
+    assert model.complete(episode(10, 200, 10)).paid.tolist() == [False, True, False]
     refitted(model, lambda value: value * 0)
-    prediction = model.judge(episode(10, 200, 10))
-    assert not prediction.held.any()
-    assert prediction.end == 2
+    columns = model.complete(episode(10, 200, 10))
+    assert not columns.paid.any()
+    assert not columns.after_success.any()
 
 
 def test_images_can_be_floats():

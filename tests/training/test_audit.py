@@ -8,26 +8,27 @@ import pytest
 from guerdon.envs import make_vec
 from guerdon.policy import create_policy
 from guerdon.reward import Reward, Term
-from guerdon.reward.success import EpisodePrediction
+from guerdon.training import evaluation as evaluation_module
 from guerdon.training.audit import Audit, told_success
 from guerdon.training.evaluation import evaluate, evaluation_metrics
 from guerdon.training.run import train
-from tests.reward.seeing import ID, FirstPixel, config_of, episode, reader, write_fit
+from tests.reward.seeing import ID, FirstPixel, config_of, reader, write_fit
 from tests.training.running import metrics_of
 
 
 def predicted(success, held=None, ends=True):
+    """Columns of the frames of an episode: predicted, held, and after the first held success."""
     success = np.array(success, bool)
     held = success if held is None else np.array(held, bool)
-    end = int(held.argmax()) if ends and held.any() else len(held) - 1
-    return EpisodePrediction(success.astype(float), success, held, end)
+    after = ends & (np.cumsum(held) - held > 0)
+    return success, held, after
 
 
 def audited(*episodes):
     """From pairs of predicted and true success of frames."""
     audit = Audit()
     for success, true in episodes:
-        audit.add(predicted(success), np.array(true, np.float32))
+        audit.add(*predicted(success), np.array(true, np.float32))
     return audit
 
 
@@ -58,7 +59,7 @@ def test_it_counts_episodes_and_the_frames_that_the_learner_reads():
 
 def test_a_success_has_to_be_held_to_be_claimed():
     audit = Audit()
-    audit.add(predicted([1, 0, 1, 1], held=[0, 0, 0, 1]), np.array([0, 0, 0, 1.0]))
+    audit.add(*predicted([1, 0, 1, 1], held=[0, 0, 0, 1]), np.array([0, 0, 0, 1.0]))
     assert audit.confirmed == [True]
     np.testing.assert_array_equal(audit.frames, [[1, 2], [0, 1]])
 
@@ -81,8 +82,8 @@ def test_without_true_success_only_predictions_are_counted():
 
 def test_an_episode_without_an_end_is_evaluated_at_its_last_frame():
     audit = Audit()
-    audit.add(predicted([0, 1, 1, 1], ends=False), np.array([0, 1, 0, 0.0]))
-    audit.add(predicted([1, 1, 0, 0], ends=False), np.array([1, 1, 0, 0.0]))
+    audit.add(*predicted([0, 1, 1, 1], ends=False), np.array([0, 1, 0, 0.0]))
+    audit.add(*predicted([1, 1, 0, 0], ends=False), np.array([1, 1, 0, 0.0]))
     assert audit.claimed == [True, False]
     assert audit.confirmed == [False, False]
     np.testing.assert_array_equal(audit.frames, [[3, 2], [0, 3]])
@@ -91,10 +92,10 @@ def test_an_episode_without_an_end_is_evaluated_at_its_last_frame():
 
 def test_an_environment_that_ends_at_success_is_warned_about():
     audit = Audit()
-    audit.add(predicted([0, 1]), np.array([0, 1.0]), terminated=True)
+    audit.add(*predicted([0, 1]), np.array([0, 1.0]), terminated=True)
     assert "the environment ends episodes at success" in audit.warnings()[0]
     other = Audit()
-    other.add(predicted([0, 0]), np.array([0, 0.0]), terminated=True)  # it fell, say
+    other.add(*predicted([0, 0]), np.array([0, 0.0]), terminated=True)  # it fell, say
     assert other.warnings() == []
 
 
@@ -198,43 +199,13 @@ def test_frames_are_scored_once():
     ],
     ids=str,
 )
-def test_returns_are_the_same_with_given_probabilities(options):
-    one, _ = played(reader(**options))
-    model = reader(**options)
-    model.judge = lambda episode: reader(**options).judge(episode)._replace(probability=None)
-    other, _ = played(model)
+def test_returns_do_not_depend_on_how_many_frames_are_scored_at_once(options, monkeypatch):
+    one, metrics = played(reader(**options))
+    monkeypatch.setattr(evaluation_module, "_CHUNK", 5)
+    other, same_metrics = played(reader(**options))
     np.testing.assert_allclose(one.learned, other.learned)
+    assert metrics == pytest.approx(same_metrics)
     assert len(set(one.learned)) > 1
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"hold": 2},
-        {"reward_mode": "per_step"},
-        {"terminate": "never", "hold": 2},
-        {"terminate": "online"},
-        {"reward_type": "continuous", "reward_mode": "per_step"},
-    ],
-    ids=str,
-)
-def test_annotated_columns_give_the_same_as_predictions_of_whole_episodes(options):
-    rng = np.random.default_rng(0)
-    by_columns, by_prediction = Audit(), Audit()
-    for number in range(40):
-        levels = rng.integers(0, 256, rng.integers(1, 8))
-        data, model, true = episode(*levels), reader(**options), rng.random(len(levels)) < 0.5
-        columns = model.complete(data)
-        by_columns.add_columns(
-            columns.probability >= model.threshold, columns.paid, columns.after_success,
-            true.astype(np.float32), number % 2 == 0,
-        )  # fmt: skip
-        by_prediction.add(model.judge(data), true.astype(np.float32), number % 2 == 0)
-    assert by_columns.metrics() == by_prediction.metrics()
-    assert by_columns.claimed == by_prediction.claimed
-    assert by_columns.given_away == by_prediction.given_away > 0
-    assert 0 < np.mean(by_columns.claimed) < 1
 
 
 def test_true_success_at_the_end_alone_is_not_enough():

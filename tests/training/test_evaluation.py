@@ -11,7 +11,6 @@ from guerdon.policy import create_policy
 from guerdon.reward import make_reward
 from guerdon.training import evaluation as evaluation_module
 from guerdon.training.evaluation import (
-    can_follow,
     evaluate,
     evaluation_metrics,
     in_testing_state,
@@ -183,16 +182,17 @@ def test_a_lost_episode_is_not_counted_in_the_learned_return():
     assert found.learned == found.returns == [6.0, 6.0, 6.0]
 
 
-def test_rewards_that_cannot_follow_are_left_out():
+def test_the_environment_reward_has_no_learned_return():
     env = modes_vector(AutoresetMode.NEXT_STEP, [Pattern((2,))])
-    plain = make_reward({"type": "env", "scale": 0.1})
-    informed = make_reward(rule("info_number", fields=["info"]))
-    assert can_follow(make_reward(rule("step_number")))
-    for reward in (plain, informed):
-        assert not can_follow(reward)
-        found = evaluate(Tracing(env), env, 2, reward=reward)
-        assert found.learned == []
-        assert not any(name.startswith("reward/") for name in evaluation_metrics(found))
+    found = evaluate(Tracing(env), env, 2, reward=make_reward({"type": "env", "scale": 0.1}))
+    assert found.learned == []
+    assert not any(name.startswith("reward/") for name in evaluation_metrics(found))
+
+
+def test_a_learned_reward_may_read_info():
+    env = modes_vector(AutoresetMode.NEXT_STEP, [Pattern((2,))])
+    found = evaluate(Tracing(env), env, 2, reward=make_reward(rule("info_number", fields=["info"])))
+    assert found.learned == found.returns
 
 
 def test_equal_returns_have_no_order():
