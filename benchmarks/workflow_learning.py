@@ -165,10 +165,10 @@ def said(chain: Chain, stage: Stage, seed: int) -> dict[str, Any]:
         config = compose(values[1], values[2:])
     elif words[1] == "fit":
         config = compose_fit(values[2], values[3:])
-    return {
-        "command": " ".join(["guerdon", *words]),
-        "config": config and config.model_dump(mode="json"),
-    }
+    told = config and config.model_dump(mode="json")
+    if "run" in told:  # when a run is saved is no part of what it learns
+        del told["run"]["checkpoint_every"]
+    return {"command": " ".join(["guerdon", *words]), "config": told}
 
 
 def is_done(chain: Chain, stage: Stage, seed: int) -> bool:

@@ -1,4 +1,4 @@
-"""From a config to the parts of a run."""
+"""Make the parts of a run from its config."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from guerdon.reward import Reward
 
 LIMIT = 30_000
-"""Steps of an episode where nobody sets a limit: one that never ends would stop an evaluation."""
+"""Time limit of environments without one: an episode that never ends would block evaluation."""
 EnvSetting = tuple["Callable[..., Any]", "Sequence[Any]", "Sequence[Any]"]
-"""What makes an environment, its settings for collecting, and those for evaluating."""
+"""A function that makes an environment, its arguments for collecting, and for evaluating."""
 
 
 @dataclass
 class Seeds:
-    """One seed for each part, all from the seed of the run."""
+    """Random seeds of the parts of a run."""
 
     policy: int
     collect: int
@@ -51,13 +51,13 @@ class Seeds:
 
     @classmethod
     def of(cls, seed: int) -> Seeds:
-        """Draws them."""
+        """Derive them from the seed of the run."""
         return cls(*(int(x) for x in np.random.SeedSequence(seed).generate_state(5)))
 
 
 @dataclass
 class Parts:
-    """What a run is made of."""
+    """Environments, policy, reward and collector of a run."""
 
     env: VectorEnv
     eval_env: VectorEnv
@@ -65,8 +65,8 @@ class Parts:
     reward: Reward
     collector: Collector
     seeds: Seeds
-    pictures: RewardDataCollector | None = None
-    """Keeps what cameras see, where that is asked for."""
+    images: RewardDataCollector | None = None
+    """Saves camera images, with ``reward.collect_data``."""
 
     @property
     def buffer(self) -> ReplayBuffer | Rollout:
@@ -75,15 +75,15 @@ class Parts:
         return self.collector.buffer
 
     def clean_point(self) -> None:
-        """Breaks off all episodes, so that a run saved here goes on exactly like this one."""
+        """Truncate open episodes, so that a run that is resumed here continues like this one."""
         self.collector.break_off()
-        if self.pictures is not None:
-            self.pictures.break_off()
+        if self.images is not None:
+            self.images.break_off()
 
-    def keep_pictures(self, config: DataCollectionConfig) -> None:
-        """Keeps from now on what cameras see, as trajectories."""
-        self.pictures = RewardDataCollector(config, self.env.n_envs)
-        self.collector.watch = self.pictures.watch
+    def keep_images(self, config: DataCollectionConfig) -> None:
+        """Save camera images of all episodes from now on."""
+        self.images = RewardDataCollector(config, self.env.n_envs)
+        self.collector.watch = self.images.watch
 
     def training_state(self) -> dict[str, Any]:
         """Everything that is needed to resume from a clean point."""
@@ -105,20 +105,20 @@ class Parts:
             self.buffer.load_training_state(state["buffer"])
 
     def close(self) -> None:
-        """Ends all environments, when all that is to be kept is on the disk."""
+        """Close the environments, after all images are written."""
         with closing(self.env), closing(self.eval_env):
-            if self.pictures is not None:
-                self.pictures.close()
+            if self.images is not None:
+                self.images.close()
 
 
 def make_env(
     config: EnvConfig, settings: tuple[Callable[..., Any], Sequence[Any]] | None = None, **more: Any
 ) -> VectorEnv:
-    """The environments of a config's section.
+    """Make the environments of a config section.
 
     Args:
         config: The section.
-        settings: A function that makes one environment, and what to call it with; instead of
+        settings: A function that makes one environment, and its arguments for each, instead of
             the section's ``id`` and ``settings``.
         **more: Further arguments of `make_vec`.
     """
@@ -136,21 +136,14 @@ def make_parts(
     model: Any = None,
     policy_fn: Callable[..., Policy] | None = None,
 ) -> Parts:
-    """Makes the parts of a run.
-
-    Args:
-        config: What was asked for.
-        env_setting: Environments, instead of those that the config names.
-        model: A network for the policy, instead of its own.
-        policy_fn: A policy class, instead of the one that the config names.
-    """
+    """Make the parts of a run; see `guerdon.train` for the arguments."""
     seeds = Seeds.of(config.seed)
     collecting, testing = config.env, config.env.for_evaluation(config.eval.n_envs)
     makers: list[Any] = [None, None]
     if env_setting is not None:
         make, *settings = env_setting
         makers = [(make, each) for each in settings]
-    with ExitStack() as opened:  # environments have processes: none stays if anything fails
+    with ExitStack() as opened:  # closes the environments' processes if anything fails
         env, eval_env = (
             opened.enter_context(make_env(section, maker))
             for section, maker in zip((collecting, testing), makers, strict=True)
@@ -183,14 +176,7 @@ def make_parts(
 
 
 def prepare_reward(config: GuerdonConfig, policy: Policy, env: VectorEnv, seed: int) -> Reward:
-    """Make the reward of a config for a run, with its demonstrations.
-
-    Args:
-        config: The config.
-        policy: The policy that learns from it.
-        env: The environments.
-        seed: Random seed of the models.
-    """
+    """Make the reward of a run, with its demonstrations."""
     gamma = config.policy.get("gamma", 0.99)
     section = {name: getattr(config.reward, name) for name in (*STAGES, "terms")}
     setting = Setting(
@@ -218,12 +204,7 @@ def prepare_reward(config: GuerdonConfig, policy: Policy, env: VectorEnv, seed: 
 
 
 def uses_demonstrations(config: GuerdonConfig, name: str) -> bool:
-    """Whether a term of a run reads its demonstrations: what they taught may be in a checkpoint.
-
-    Args:
-        config: The config.
-        name: Name of the term.
-    """
+    """Whether a term of the reward reads demonstrations: not if it is frozen from a checkpoint."""
     options = config.reward.terms[name]
     kind = REWARDS.get(options["type"])
     own = {key: value for key, value in options.items() if key != "weight"}
@@ -259,7 +240,7 @@ def _check_trained(config: GuerdonConfig, reward: Reward) -> None:
 
 
 def _check_intrinsic(config: GuerdonConfig) -> None:
-    """Sees that what a second value is for is there, and is not counted twice."""
+    """Check that terms with a value function of their own exist, and are not counted twice."""
     for name in (config.policy.get("intrinsic") or {}).get("terms", ()):
         if name not in config.reward.terms:
             raise ValueError(f"'policy.intrinsic.terms' names {name!r}, which the reward has not")
@@ -296,20 +277,13 @@ def make_policy(
     policy_fn: Callable[..., Policy] | None = None,
     **options: Any,
 ) -> Policy:
-    """The policy of a config.
-
-    Args:
-        config: What was asked for.
-        env: Where it acts.
-        policy_fn: A policy class, instead of the one that the config names.
-        **options: ``seed``, ``device`` and ``model``.
-    """
+    """Make the policy of a config; options are ``seed``, ``device`` and ``model``."""
     make = create_policy if policy_fn is None else policy_fn
     return make(config.policy, env.observation_space, env.action_space, **options)
 
 
 def known_name(policy: type[Policy]) -> str:
-    """The name that a policy class is registered by; a class without one gets its own."""
+    """The name that a policy class is registered by; it is registered if it was not."""
     for name in POLICIES.names():
         if POLICIES.get(name) is policy:
             return name
@@ -320,13 +294,12 @@ def known_name(policy: type[Policy]) -> str:
 def compose_run(
     path: Path, overrides: Sequence[str] = (), policy_fn: Callable[..., Policy] | None = None
 ) -> GuerdonConfig:
-    """The config of a run.
+    """Read the config of a run.
 
     Args:
         path: Its ``config.yaml``.
         overrides: Changes to it.
-        policy_fn: The policy class of the run, if it was given one. Becomes known by the name that
-            the config has for it, if nothing is.
+        policy_fn: The `policy_fn` of the run, if it had one.
     """
     if isinstance(policy_fn, type):
         name = sources.read(path)["policy"]["type"]
@@ -336,13 +309,13 @@ def compose_run(
 
 
 def rollout_steps(config: GuerdonConfig, env: VectorEnv) -> int:
-    """Rows of each environment in an on-policy iteration, to begin with: rollouts grow."""
+    """Rows of each environment that a rollout allocates at first."""
     steps = config.collect.n_step or env.n_envs
     return -(-steps // env.n_envs) + 1  # and one for resets
 
 
 def find_device(name: str) -> str:
-    """The device that a name means, if it is there; ``auto`` is the best there is."""
+    """The device of a name; ``auto`` is CUDA or MPS if available, else the CPU."""
     there = {
         "cuda": torch.cuda.is_available(),
         "mps": torch.backends.mps.is_available(),

@@ -1,9 +1,8 @@
-"""`train`: from a config to a finished run folder, and on from where one stopped."""
+"""`train`: train a policy from a config, or resume a run."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import sys
 import threading
@@ -18,13 +17,14 @@ from guerdon.config import GuerdonConfig, compose, to_yaml
 from guerdon.envs.ids import registered_limit
 from guerdon.reward.success_classifier import ClassifierReward
 from guerdon.training.audit import Audit
-from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint, save_checkpoint
+from guerdon.training.checkpoints import save_checkpoint
 from guerdon.training.display import Mode, Status, make_display
 from guerdon.training.evaluation import Evaluator
 from guerdon.training.experts import make_experts
 from guerdon.training.monitor import Budget, Monitor
 from guerdon.training.parts import EnvSetting, Parts, compose_run, make_parts
 from guerdon.training.recorder import Recorder
+from guerdon.training.resuming import check_same, restore, restore_best, saved_state
 from guerdon.training.reward_files import load_reward, save_reward, with_reward_of
 from guerdon.training.run_folder import RunFolder, default_path
 from guerdon.training.threads import threads
@@ -49,17 +49,6 @@ _AUDITED = {
     "success_once": "eval/success_once",
     "model_success_rate": "reward/success_rate",
 }
-# Options of a reward that a run can go on with other values of.
-_MAY_CHANGE = {
-    "learning_rate",
-    "batch_size",
-    "update_per_collect",
-    "train_every",
-    "weight",
-    "record_path",
-    "positive_dir",
-    "negative_dir",
-}
 
 
 def train(
@@ -74,32 +63,32 @@ def train(
     model: Any = None,
     policy_fn: Callable[..., Policy] | None = None,
 ) -> Summary:
-    """Trains a policy, and leaves a run folder.
+    """Train a policy, and write a run directory.
 
     Args:
         source: A preset, the path of a config file, sections as a dictionary, or a config.
         *overrides: Dotted keys with values, as on the command line: ``"policy.gamma=0.9"``.
-        seed: Of everything random; the config's own by default.
+        seed: Random seed; the config's by default.
         resume: Directory of a run to resume; its config is used, with the overrides.
         exact: Resume from the last scheduled checkpoint instead of one that an interrupt saved:
             the rest is then the same, bit for bit, as without the interrupt.
-        from_reward: The folder of a run whose reward, as that run left it, a fresh policy learns
-            from; it takes the place of the reward that the source names.
+        from_reward: Directory of a run whose final reward the policy learns from, frozen, instead
+            of the reward of the source.
         display: What to show: ``auto``, ``live``, ``lines`` or ``none``.
-        env_setting: A function that makes an environment, with settings for the collecting and
-            for the evaluating ones; instead of what the config names.
+        env_setting: A function that makes an environment, and its arguments for the environments
+            that collect and for those that evaluate, instead of the config's ``env.id``.
         model: A network for the policy, instead of its own.
-        policy_fn: A policy class, instead of the one that the config names.
+        policy_fn: A policy class, instead of ``policy.type``.
 
     Returns:
-        What ``summary.json`` holds, and ``run_dir``.
+        The content of ``summary.json``, and ``run_dir``.
     """
     if resume is not None:
         if source is not None:
             raise ValueError("a run is resumed with its own config: leave the preset or file out")
         source = RunFolder(resume).config
         if not source.is_file():
-            raise FileNotFoundError(f"{resume} holds no run to resume: it has no config.yaml")
+            raise FileNotFoundError(f"{resume} is not a run directory: it has no config.yaml")
     elif exact:
         raise ValueError("'exact' says how a run is resumed: give 'resume', too")
     if isinstance(source, GuerdonConfig):
@@ -115,7 +104,7 @@ def train(
         assert isinstance(source, Path)
         moved = [change for change in changes if change.startswith("imports=")]
         config = compose_run(source, changes, policy_fn)
-        _check_same(compose_run(source, moved), config)
+        check_same(compose_run(source, moved), config)
     with ExitStack() as stack:
         stack.enter_context(threads(config.run.threads))
         # Before the folder: a config that cannot be built leaves nothing behind.
@@ -123,7 +112,7 @@ def train(
         parts = make_parts(made, env_setting=env_setting, model=model, policy_fn=policy_fn)
         stack.callback(parts.close)
         _check_target(config, parts)
-        state, step = (None, None) if resume is None else _saved_state(RunFolder(resume), exact)
+        state, step = (None, None) if resume is None else saved_state(RunFolder(resume), exact)
         _begin_reward(config, parts, state)
         config = _with_checkpoint_interval(config)
         if resume is None:
@@ -133,9 +122,9 @@ def train(
             folder = RunFolder.reopen(resume)
         stack.enter_context(folder)
         if config.reward.collect_data:
-            parts.keep_pictures(config.reward.data_collection)
+            parts.keep_images(config.reward.data_collection)
         if state is not None:
-            _restore(parts, state, folder)
+            restore(parts, state, folder)
             _load_successes(config, parts)
         return _run(config, parts, folder, display, state, step)
 
@@ -161,18 +150,8 @@ def _with_checkpoint_interval(config: GuerdonConfig) -> GuerdonConfig:
     )
 
 
-def _saved_state(folder: RunFolder, exact: bool) -> tuple[dict[str, Any] | None, int]:
-    """The state that a run is resumed from, and its step: -1 if it was stopped before the first."""
-    which = "scheduled" if exact else "latest"
-    if not checkpoint_steps(folder.checkpoints) or (
-        exact and not (folder.checkpoints / which).exists()
-    ):
-        return None, -1
-    return load_checkpoint(folder.checkpoints, which)
-
-
 def _begin_reward(config: GuerdonConfig, parts: Parts, state: dict[str, Any] | None) -> None:
-    """Gives the reward what it begins with, unless a checkpoint will."""
+    """Load the reward from ``checkpoint_path``, unless the run's own checkpoint has it."""
     if config.reward.pretrain and not parts.reward.can_pretrain:
         raise ValueError(
             f"'reward.pretrain' is set, but nothing in {', '.join(parts.reward.terms)} can be "
@@ -184,7 +163,7 @@ def _begin_reward(config: GuerdonConfig, parts: Parts, state: dict[str, Any] | N
 
 
 def _load_successes(config: GuerdonConfig, parts: Parts) -> None:
-    """Reads what success classifiers will be refitted with, before the run starts."""
+    """Read the data that success classifiers are refitted with, before the run starts."""
     for model in parts.reward.models:
         if config.reward.cotrain and isinstance(model, ClassifierReward):
             model.load_successes()
@@ -211,7 +190,7 @@ def _run(
             monitor.load_training_state(state["monitor"])
             evaluator.load_training_state(state["evaluator"])
         if step is not None:
-            _restore_best(folder, evaluator)
+            restore_best(folder, evaluator)
         recorder.text(f"{'started' if step is None else 'resumed'} at step {max(step or 0, 0)}")
         if state is None and config.reward.pretrain:
             _pretrain(parts, recorder)
@@ -234,9 +213,9 @@ def _run(
                 **common,
             )
         summary = _summary(config, monitor, evaluator)
-        if parts.pictures is not None:
-            parts.pictures.flush()
-            positive, negative = parts.pictures.counts
+        if parts.images is not None:
+            parts.images.flush()
+            positive, negative = parts.images.counts
             summary["trajectories"] = {"positive": positive, "negative": negative}
         folder.write_summary(summary)
         if not summary["updates"] and summary["stop_reason"] != "interrupted":
@@ -262,52 +241,6 @@ def _pretrain(parts: Parts, recorder: Recorder) -> None:
         return
     recorder.log(0, metrics)
     recorder.text(f"trained the reward in {time.perf_counter() - start:.1f} s")
-
-
-def _check_same(before: GuerdonConfig, now: GuerdonConfig) -> None:
-    """Sees that a run goes on as the run it is: limits may change, but not what is learned."""
-    for key, old, new in (
-        ("seed", before.seed, now.seed),
-        ("env.id", before.env.id, now.env.id),
-        ("env.n_envs", before.env.n_envs, now.env.n_envs),
-        ("policy.type", before.policy["type"], now.policy["type"]),
-        ("policy.model", before.policy.get("model"), now.policy.get("model")),
-        ("reward.terms", list(before.reward.terms), list(now.reward.terms)),
-        ("reward.checkpoint_path", before.reward.checkpoint_path, now.reward.checkpoint_path),
-        *_differences("reward.terms", before.reward.terms, now.reward.terms),
-    ):
-        if old != new:
-            raise ValueError(f"{key} of a run cannot change on resume: it is {old}, not {new}")
-
-
-def _differences(path: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
-    """The options that differ and matter, as key, old and new value."""
-    if not isinstance(old, dict) or not isinstance(new, dict):
-        if old != new:
-            yield path, old, new
-        return
-    for key in dict.fromkeys((*old, *new)):
-        if key not in _MAY_CHANGE:
-            yield from _differences(f"{path}.{key}", old.get(key), new.get(key))
-
-
-def _restore_best(folder: RunFolder, evaluator: Evaluator) -> None:
-    """Make the files of the best policy those of the checkpoint that a run resumes from."""
-    best = evaluator.best
-    if not best:
-        shutil.rmtree(folder.best, ignore_errors=True)
-    elif checkpoint_steps(folder.best) != [best["step"]]:
-        save_checkpoint(folder.best, best["step"], {"weights": best["weights"]}, keep=1)
-
-
-def _restore(parts: Parts, state: dict[str, Any], folder: RunFolder) -> None:
-    try:
-        parts.load_training_state(state)
-    except (RuntimeError, ValueError, KeyError) as error:
-        raise ValueError(
-            f"the checkpoint in {folder.path} does not fit this config or this version of guerdon "
-            f"({str(error).splitlines()[0]}): resume with the config and version that wrote it"
-        ) from error
 
 
 def _evaluator(
@@ -387,7 +320,7 @@ def _summary(config: GuerdonConfig, monitor: Monitor, evaluator: Evaluator) -> S
 
 
 def _successes(evaluation: Collected | None) -> Summary:
-    """Success in the last evaluation, where the environment or a model tells."""
+    """Success in the newest evaluation, if the environment or the reward reports it."""
     found: Summary = {}
     if evaluation is None:
         return found
@@ -401,7 +334,7 @@ def _successes(evaluation: Collected | None) -> Summary:
 
 @contextmanager
 def interrupts() -> Iterator[Callable[[], bool]]:
-    """Makes the first Ctrl-C (or polite kill) a request to stop; the second is Python's own."""
+    """Make the first SIGINT, SIGTERM or SIGHUP a request to stop; the second is not changed."""
     asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield asked.is_set

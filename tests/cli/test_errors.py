@@ -30,7 +30,7 @@ from tests.cli.tiny import guerdon, train
         (["nothing.yaml"], "there is no config file 'nothing.yaml'"),
         (["nothing.py"], "there is no config file 'nothing.py'"),
         (["env.id=CartPol-v1"], "there is no environment 'CartPol-v1'; did you mean 'CartPole-v1'"),
-        (["--resume", "nothing"], "nothing holds no run to resume: it has no config.yaml"),
+        (["--resume", "nothing"], "nothing is not a run directory: it has no config.yaml"),
         (["cartpole_ppo", "--resume", "run"], "a run is resumed with its own config: leave"),
         (["cartpole_ppo", "--display", "loud"], "Invalid value for '--display'"),
         (["cartpole_ppo", "--dispaly", "live"], "No such option: --dispaly"),
