@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from guerdon.nn.config import ModelConfig
 from guerdon.nn.convolution import ImageEncoder, make_image_encoder
-from guerdon.nn.init import HIDDEN_GAIN, linear
+from guerdon.nn.init import HIDDEN_GAIN, apply_linear, linear
 from guerdon.nn.spaces import CompositeSpace, Flatten, get_part, is_image, part_spaces, shape_of
 
 # In place where the backward pass does not need the input.
@@ -45,9 +45,9 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Features [..., size] of vectors [..., n_in]."""
-        for layer in self.children():
-            x = self.activation(layer(x.to(layer.weight.dtype)))  # type: ignore[arg-type]
-        return x if x.is_floating_point() else x.float()
+        for layer in self._modules.values():
+            x = self.activation(apply_linear(layer, x))  # type: ignore[arg-type]
+        return x
 
 
 class VectorEncoder(nn.Module):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from guerdon.nn.init import linear
+from guerdon.nn.init import apply_linear, linear
 
 Output = dict[str, Tensor]
 Bounds = tuple[float, float]
@@ -27,7 +27,7 @@ class DiscreteHead(nn.Module):
 
     def forward(self, features: Tensor) -> Output:
         """``logit`` of features [..., size]."""
-        return {"logit": self.linear(features)}
+        return {"logit": apply_linear(self.linear, features)}
 
 
 class DuelingHead(nn.Module):
@@ -81,7 +81,7 @@ class ContinuousHead(nn.Module):
 
     def forward(self, features: Tensor) -> Output:
         """``mu`` and ``log_std`` of features [..., size]."""
-        mu = self.linear(features)
+        mu = apply_linear(self.linear, features)
         if self.state_dependent:
             mu, log_std = mu.chunk(2, -1)
         if len(self.shape) != 1:
@@ -102,7 +102,7 @@ class DeterministicHead(nn.Module):
 
     def forward(self, features: Tensor) -> Output:
         """``action`` of features [..., size]."""
-        action = self.linear(features).tanh_()
+        action = apply_linear(self.linear, features).tanh_()
         if len(self.shape) != 1:
             action = action.reshape(*action.shape[:-1], *self.shape)
         return {"action": action}

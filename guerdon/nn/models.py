@@ -14,7 +14,7 @@ from guerdon.nn.heads import (
     DuelingHead,
     Output,
 )
-from guerdon.nn.init import POLICY_GAIN, VALUE_GAIN, linear
+from guerdon.nn.init import POLICY_GAIN, VALUE_GAIN, apply_linear, linear
 from guerdon.nn.lstm import LSTMCore
 from guerdon.nn.normalizer import Normalizer, make_normalizer
 from guerdon.nn.spaces import lead_dims, unwrap
@@ -162,8 +162,7 @@ class ActorCritic(Model):
         return {"value": self._value(self.critic_encoder(self.normalize(inputs)))}
 
     def _value(self, features: Tensor) -> Tensor:
-        value: Tensor = self.value_head(features)
-        return value.squeeze(-1)
+        return apply_linear(self.value_head, features).squeeze(-1)
 
 
 class DeterministicActor(Model):

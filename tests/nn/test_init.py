@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
 
-from guerdon.nn.init import linear, orthogonal_, seeded
+from guerdon.nn.init import apply_linear, linear, orthogonal_, seeded
 
 
 def build(source):
@@ -65,3 +66,19 @@ def test_orthogonal_reaches_convolutions():
     orthogonal_(module, 1.0)
     flat = module[0].weight.flatten(1)
     assert torch.allclose(flat @ flat.T, torch.eye(2), atol=1e-5)
+
+
+@pytest.mark.parametrize("wrap", [lambda layer: layer, weight_norm])
+def test_apply_linear_is_the_call(wrap):
+    layer = wrap(nn.Linear(3, 2))
+    x = torch.randn(4, 3)
+    assert torch.equal(apply_linear(layer, x), layer(x))
+    assert apply_linear(layer, x.double()).dtype == torch.float32
+
+
+def test_apply_linear_lets_hooks_see_the_output():
+    layer = nn.Linear(3, 2)
+    seen = []
+    layer.register_forward_hook(lambda *call: seen.append(call[2]))
+    output = apply_linear(layer, torch.ones(1, 3))
+    assert torch.equal(seen[0], output)
