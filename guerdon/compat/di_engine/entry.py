@@ -1,0 +1,144 @@
+"""Entry functions of nerveX and DI-engine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from guerdon import config as configuration
+from guerdon.compat.layouts import is_preset, sections, translated
+from guerdon.policy import POLICIES, Policy
+from guerdon.training import run
+from guerdon.training.parts import known_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from guerdon.compat.layouts import Source
+    from guerdon.training.parts import EnvSetting
+    from guerdon.training.run import Summary
+
+_IDS = {"id", "env_id", "env_type"}
+
+
+def serial_pipeline(
+    config: Source,
+    seed: int = 0,
+    env_setting: EnvSetting | None = None,
+    model: Any = None,
+    policy_fn: Callable[..., Policy] | None = None,
+    max_env_step: int | None = None,
+    max_train_iter: int | None = None,
+) -> Summary:
+    """Train a policy in this process: `guerdon.train` with nerveX's arguments.
+
+    Args:
+        config: A preset, the path of a file (YAML, or Python with ``main_config``), sections as a
+            dictionary, a config, or DI-engine's pair ``(main_config, create_config)``.
+        seed: Random seed.
+        env_setting: A function that makes an environment, with settings for the collecting and for
+            the evaluating ones; instead of what the config names.
+        model: A network for the policy, instead of its own: an instance or a class.
+        policy_fn: A policy class, instead of the one that the config names; it is registered under
+            its name if it is not registered yet.
+        max_env_step: Environment steps at which to stop; defaults to the config's.
+        max_train_iter: Updates at which to stop; defaults to the config's.
+
+    Returns:
+        What ``summary.json`` holds, and ``run_dir``.
+    """
+    return _pipeline(
+        None, config, seed, env_setting, model, policy_fn, max_train_iter, max_env_step
+    )
+
+
+def serial_pipeline_reward_model_offpolicy(
+    input_cfg: Source,
+    seed: int = 0,
+    env_setting: EnvSetting | None = None,
+    model: Any = None,
+    policy_fn: Callable[..., Policy] | None = None,
+    max_train_iter: int | None = None,
+    max_env_step: int | None = None,
+    pretrain_reward: bool = False,
+    cooptrain_reward: bool = True,
+) -> Summary:
+    """Train a reward model and an off-policy policy.
+
+    Args:
+        input_cfg: See `serial_pipeline`, as for the others up to `max_env_step`. The section
+            ``reward_model`` is the same as ``reward``.
+        seed: See there.
+        env_setting: See there.
+        model: See there.
+        policy_fn: See there.
+        max_train_iter: See there.
+        max_env_step: See there.
+        pretrain_reward: Train the reward model before the policy, on the data it has by then.
+        cooptrain_reward: Train it together with the policy, unless the config says otherwise;
+            False takes precedence over the config.
+    """
+    return _pipeline(
+        False, input_cfg, seed, env_setting, model, policy_fn, max_train_iter, max_env_step,
+        pretrain_reward, cooptrain_reward,
+    )  # fmt: skip
+
+
+def serial_pipeline_reward_model_onpolicy(
+    input_cfg: Source,
+    seed: int = 0,
+    env_setting: EnvSetting | None = None,
+    model: Any = None,
+    policy_fn: Callable[..., Policy] | None = None,
+    max_train_iter: int | None = None,
+    max_env_step: int | None = None,
+    pretrain_reward: bool = False,
+    cooptrain_reward: bool = True,
+) -> Summary:
+    """Train a reward model and an on-policy policy.
+
+    Arguments are those of `serial_pipeline_reward_model_offpolicy`.
+    """
+    return _pipeline(
+        True, input_cfg, seed, env_setting, model, policy_fn, max_train_iter, max_env_step,
+        pretrain_reward, cooptrain_reward,
+    )  # fmt: skip
+
+
+def _pipeline(
+    on_policy: bool | None,
+    source: Any,
+    seed: int,
+    env_setting: EnvSetting | None,
+    model: Any,
+    policy_fn: Callable[..., Policy] | None,
+    max_train_iter: int | None,
+    max_env_step: int | None,
+    pretrain: bool = False,
+    cotrain: bool = True,
+) -> Summary:
+    limits = {"run.max_steps": max_env_step, "run.max_updates": max_train_iter}
+    overrides = [f"{key}={int(value)}" for key, value in limits.items() if value is not None]
+    overrides += ["reward.pretrain=true"] * pretrain + ["reward.cotrain=false"] * (not cotrain)
+    if is_preset(source):
+        if isinstance(policy_fn, type):
+            overrides.append(f"policy={known_name(policy_fn)}")
+    else:
+        source = sections(source)
+        env, policy = source.get("env", {}), source.get("policy", {})
+        if env_setting is not None and not (isinstance(env, str) or env.keys() & _IDS):
+            source["env"] = {**env, "id": getattr(env_setting[0], "__name__", "env")}
+        if isinstance(policy_fn, type):
+            own = {} if isinstance(policy, str) else policy
+            source["policy"] = {**own, "type": known_name(policy_fn)}
+    source, overrides = translated(source, overrides)
+    if on_policy is not None:
+        name = configuration.compose(source, overrides).policy["type"]
+        ours, other = ("on", "off") if on_policy else ("off", "on")
+        if POLICIES.get(name).on_policy != on_policy:
+            raise ValueError(
+                f"serial_pipeline_reward_model_{ours}policy is for {ours}-policy policies, and "
+                f"{name} is none: use serial_pipeline_reward_model_{other}policy"
+            )
+    return run.train(
+        source, *overrides, seed=seed, env_setting=env_setting, model=model, policy_fn=policy_fn
+    )
