@@ -376,7 +376,10 @@ def test_exact_without_a_scheduled_checkpoint_starts_again(tmp_path):
     assert differences(tmp_path / "run", tmp_path / "other", last) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGKILL, signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize(
     ("policy", "reward"),
     [("ppo", "gail"), ("ppo", "rnd"), ("dqn", "pwil"), ("ppo_continuous", "classifier")],
