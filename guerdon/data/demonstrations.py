@@ -9,12 +9,11 @@ from itertools import chain, islice
 from typing import Any
 
 import numpy as np
-import torch
 from gymnasium import Space
 
 from guerdon.data.array_files import read_arrays
 from guerdon.data.batch import Batch
-from guerdon.data.leaves import describe, to_numpy
+from guerdon.data.leaves import Array, describe, to_numpy
 from guerdon.data.serializer import check_only, check_replaceable, read_tree, write_tree
 from guerdon.data.spaces import check_rows, space_from_json, space_to_json
 from guerdon.data.tree import flatten
@@ -86,7 +85,7 @@ def _check_episode(episode: Batch, name: str) -> None:
     missing = [key for key in KEYS if key not in episode]
     if missing:
         raise ValueError(f"{name} has no {missing[0]!r}; it needs {', '.join(KEYS)}")
-    if not isinstance(episode.rew, np.ndarray | torch.Tensor):
+    if not isinstance(episode.rew, Array):
         raise ValueError(f"rew of {name} must be an array, not {describe(episode.rew)}")
     try:
         rows = len(episode)
@@ -124,17 +123,13 @@ def joined_observations(episode: Batch) -> Any:
 def _same_bits(left: Any, right: Any) -> bool:
     if type(left) is not type(right):
         return False
-    if not isinstance(left, np.ndarray | torch.Tensor):
+    if not isinstance(left, Array):
         return bool(left == right)
     if left.dtype != right.dtype or left.shape != right.shape:
         return False
-    if isinstance(left, torch.Tensor):
-        sides = [side.contiguous().reshape(-1).view(torch.uint8) for side in (left, right)]
-        return left.device == right.device and torch.equal(*sides)
     if left.dtype == object:
         return bool(left.tolist() == right.tolist())
-    left, right = (np.ascontiguousarray(side).reshape(-1).view(np.uint8) for side in (left, right))
-    return np.array_equal(left, right)
+    return bool(to_numpy(left).tobytes() == to_numpy(right).tobytes())
 
 
 def save_demonstrations(
