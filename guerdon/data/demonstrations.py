@@ -150,14 +150,7 @@ def save_demonstrations(
         overwrite: Whether demonstrations that are in the folder may be replaced.
     """
     folder = pathlib.Path(folder)
-    old = _is_old(folder)
-    if not overwrite and (old or (folder / "manifest.json").exists()):
-        raise FileExistsError(f"{folder} holds demonstrations: pass overwrite=True to replace them")
-    if old:
-        _old_meta(folder)  # an error, if it is somebody else's
-        check_only(folder, {"meta.json", *(path.name for path in folder.glob("shard_*.npz"))})
-    else:
-        check_replaceable(folder, _KIND)
+    check_folder(folder, overwrite)
     spaces = (demonstrations.observation_space, demonstrations.action_space)
     described = [None if space is None else space_to_json(space) for space in spaces]
     meta = {
@@ -171,6 +164,20 @@ def save_demonstrations(
     folder.parent.mkdir(parents=True, exist_ok=True)
     shards = _shards(demonstrations.episodes, shard_bytes)
     write_tree(folder, chain([("meta", meta)], shards), _KIND)
+
+
+def check_folder(folder: pathlib.Path, overwrite: bool) -> None:
+    """Raise an error unless `save_demonstrations` may write to a folder."""
+    old = _is_old(folder)
+    if not overwrite and (old or (folder / "manifest.json").exists()):
+        raise FileExistsError(
+            f"{folder} holds demonstrations: add --overwrite or pass overwrite=True to replace them"
+        )
+    if old:
+        _old_meta(folder)  # an error, if it is somebody else's
+        check_only(folder, {"meta.json", *(path.name for path in folder.glob("shard_*.npz"))})
+    else:
+        check_replaceable(folder, _KIND)
 
 
 def _shards(episodes: list[Batch], shard_bytes: int) -> Iterator[tuple[str, list[dict[str, Any]]]]:

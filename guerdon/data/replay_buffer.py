@@ -298,8 +298,8 @@ class ReplayBuffer:
             continues = np.append(other._walk(rows, 1)[1, :-1] == rows[1:], False)
             for i in range(len(rows)):
                 at = self.add(batch[i : i + 1], target)
-                if annotations is not None and annotated[i]:
-                    self.annotate(at, annotations[i : i + 1])
+                if annotations is not None:
+                    self.annotate(np.where(annotated[i], at, -1), annotations[i : i + 1])
                 if not continues[i]:
                     self.cut(target)
         self._make_columns(self.schema.layout._replace(only_done=only_done))
