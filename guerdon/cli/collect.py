@@ -30,12 +30,12 @@ def collect(
     levels, minari = common.noise_levels(noise), written == "minari"
     if minari and levels:
         raise ValueError("Minari has no place for the level of noise: leave out --noise")
-    if not minari and not overwrite and (Path(out) / "meta.json").exists():
-        raise ValueError(f"{out} holds demonstrations: add --overwrite to replace them")
-    from guerdon.data.demonstrations import save_demonstrations
+    from guerdon.data.demonstrations import check_folder, save_demonstrations
     from guerdon.data.minari import to_minari
     from guerdon.training.experts import collect_run
 
+    if not minari:
+        check_folder(Path(out), overwrite)
     with common.progress(episodes=None) as update:
         played = collect_run(
             run,

@@ -51,15 +51,8 @@ class Batch:
     _data: dict[str, Any]
 
     def __init__(self, data: Any = None, /, **fields: Any) -> None:
-        rows: dict[str, Any] = {}
-        _set_data(self, rows)
-        if data is not None:
-            rows.update(_mapping(data))
-        for key, value in fields.items():
-            if type(value) is np.ndarray and value.dtype.kind in "fiub":
-                rows[key] = value  # the hot path
-            else:
-                rows[key] = _leaf(value, key)
+        given = _mapping(fields)
+        _set_data(self, given if data is None else {**_mapping(data), **given})
 
     # --- keys
 
@@ -265,14 +258,7 @@ class Batch:
 
     def to_device(self, device: torch.device) -> Batch:
         """Every numeric leaf as a tensor on a device, in single precision."""
-        return from_leaves(
-            {
-                key: value.to_device(device)
-                if type(value) is Batch
-                else leaves.to_device(value, device)
-                for key, value in self._data.items()
-            }
-        )
+        return self.apply(lambda leaf: leaves.to_device(leaf, device))
 
     def to_numpy(self) -> Batch:
         """Every tensor as an array; memory is shared where possible."""

@@ -3,26 +3,24 @@
 import json
 import os
 import pathlib
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
-import torch
 from gymnasium import Space
 
+from guerdon.data.array_files import read_arrays
 from guerdon.data.batch import Batch
-from guerdon.data.files import atomic_file, read_arrays, write_arrays
-from guerdon.data.leaves import describe, to_numpy
-from guerdon.data.spaces import check_rows, number_to_json, space_from_json, space_to_json
-from guerdon.data.tree import flatten, unflatten
+from guerdon.data.leaves import Array, describe, to_numpy
+from guerdon.data.serializer import check_only, check_replaceable, read_tree, write_tree
+from guerdon.data.spaces import check_rows, space_from_json, space_to_json
+from guerdon.data.tree import flatten
 
-FORMAT = "guerdon demonstrations"
-VERSION = 1
 KEYS = ("obs", "act", "rew", "terminated", "truncated", "obs_next")
 
-_SHARD = "shard_{:06d}.npz"
+_KIND = "demonstrations"
 
 
 @dataclass(frozen=True)
@@ -87,7 +85,7 @@ def _check_episode(episode: Batch, name: str) -> None:
     missing = [key for key in KEYS if key not in episode]
     if missing:
         raise ValueError(f"{name} has no {missing[0]!r}; it needs {', '.join(KEYS)}")
-    if not isinstance(episode.rew, np.ndarray | torch.Tensor):
+    if not isinstance(episode.rew, Array):
         raise ValueError(f"rew of {name} must be an array, not {describe(episode.rew)}")
     try:
         rows = len(episode)
@@ -125,17 +123,13 @@ def joined_observations(episode: Batch) -> Any:
 def _same_bits(left: Any, right: Any) -> bool:
     if type(left) is not type(right):
         return False
-    if not isinstance(left, np.ndarray | torch.Tensor):
+    if not isinstance(left, Array):
         return bool(left == right)
     if left.dtype != right.dtype or left.shape != right.shape:
         return False
-    if isinstance(left, torch.Tensor):
-        sides = [side.contiguous().reshape(-1).view(torch.uint8) for side in (left, right)]
-        return left.device == right.device and torch.equal(*sides)
     if left.dtype == object:
         return bool(left.tolist() == right.tolist())
-    left, right = (np.ascontiguousarray(side).reshape(-1).view(np.uint8) for side in (left, right))
-    return np.array_equal(left, right)
+    return bool(to_numpy(left).tobytes() == to_numpy(right).tobytes())
 
 
 def save_demonstrations(
@@ -144,136 +138,118 @@ def save_demonstrations(
     shard_bytes: int = 64 * 2**20,
     overwrite: bool = False,
 ) -> None:
-    """Writes demonstrations to a folder: numbered shards of episodes, and ``meta.json`` last.
+    """Write demonstrations to a folder, in one piece or not at all.
 
     An episode's observations are stored once where each next observation is the observation of the
-    row after it. A folder without ``meta.json`` was not written to its end.
+    row after it.
 
     Args:
         demonstrations: What to write.
-        folder: Where to; it is made if need be.
-        shard_bytes: A shard is closed when it has that many bytes; episodes are not split.
-        overwrite: Whether demonstrations that are in the folder may be removed.
+        folder: Where to; its parents are made if need be.
+        shard_bytes: A file of episodes is closed when it has that many bytes.
+        overwrite: Whether demonstrations that are in the folder may be replaced.
     """
     folder = pathlib.Path(folder)
-    if (folder / "meta.json").exists() or any(folder.glob("shard_*.npz")):
-        if not overwrite:
-            raise FileExistsError(
-                f"{folder} holds demonstrations: pass overwrite=True to replace them"
-            )
-        with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as aside:
-            save_demonstrations(demonstrations, aside, shard_bytes)
-            _replace(folder, pathlib.Path(aside))
-        return
+    check_folder(folder, overwrite)
     spaces = (demonstrations.observation_space, demonstrations.action_space)
     described = [None if space is None else space_to_json(space) for space in spaces]
-    shared = [shares_observations(episode) for episode in demonstrations.episodes]
-    folder.mkdir(parents=True, exist_ok=True)
-    shards: list[dict[str, Any]] = []
-    for shard in _shards(demonstrations.episodes, shard_bytes):
-        rows = _shard_rows([(demonstrations.episodes[i], shared[i]) for i in shard])
-        name = _SHARD.format(len(shards))
-        write_arrays(folder / name, dict(flatten(rows)), {"first_episode": shard[0]})
-        shards.append({"file": name, "episodes": len(shard)})
-    numbers = zip(
-        *(demonstrations.seeds, demonstrations.returns, demonstrations.lengths, shared), strict=True
-    )
     meta = {
-        "format": FORMAT,
-        "version": VERSION,
         "env_id": demonstrations.env_id,
         "observation_space": described[0],
         "action_space": described[1],
-        "episodes": [
-            {
-                "seed": None if seed is None else int(seed),
-                "return": number_to_json(total),
-                "length": int(length),
-                "shared_observations": shares,
-            }
-            for seed, total, length, shares in numbers
-        ],
-        "shards": shards,
+        "seeds": [None if seed is None else int(seed) for seed in demonstrations.seeds],
+        "returns": demonstrations.returns.tolist(),
+        "lengths": demonstrations.lengths.tolist(),
     }
-    with atomic_file(folder / "meta.json") as file:
-        file.write(json.dumps(meta, indent=1, allow_nan=False).encode())
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    shards = _shards(demonstrations.episodes, shard_bytes)
+    write_tree(folder, chain([("meta", meta)], shards), _KIND)
 
 
-def _replace(folder: pathlib.Path, source: pathlib.Path) -> None:
-    """Puts new demonstrations in the place of old ones; meta.json goes first and comes last."""
-    meta = folder / "meta.json"
-    if meta.exists():
-        _read_meta(folder)  # an error, if it is somebody else's
-    meta.unlink(missing_ok=True)
-    for old in folder.glob("shard_*.npz"):
-        old.unlink()
-    for new in (*source.glob("shard_*.npz"), source / "meta.json"):
-        new.replace(folder / new.name)
+def check_folder(folder: pathlib.Path, overwrite: bool) -> None:
+    """Raise an error unless `save_demonstrations` may write to a folder."""
+    old = _is_old(folder)
+    if not overwrite and (old or (folder / "manifest.json").exists()):
+        raise FileExistsError(
+            f"{folder} holds demonstrations: add --overwrite or pass overwrite=True to replace them"
+        )
+    if old:
+        _old_meta(folder)  # an error, if it is somebody else's
+        check_only(folder, {"meta.json", *(path.name for path in folder.glob("shard_*.npz"))})
+    else:
+        check_replaceable(folder, _KIND)
 
 
-def _shards(episodes: list[Batch], shard_bytes: int) -> Iterator[list[int]]:
-    """The numbers of the episodes of each shard."""
-    shard: list[int] = []
-    size = 0
-    for number, episode in enumerate(episodes):
-        shard.append(number)
-        size += sum(getattr(leaf, "nbytes", 0) for _, leaf in flatten(episode))
-        if size >= shard_bytes:
-            yield shard
-            shard, size = [], 0
-    if shard:
-        yield shard
-
-
-def _shard_rows(episodes: list[tuple[Batch, bool]]) -> Batch:
-    rest = [
-        Batch({key: leaf for key, leaf in episode.items() if key not in ("obs", "obs_next")})
-        for episode, _ in episodes
-    ]
-    observations = [
-        Batch(obs=joined_observations(episode) if shares else episode.obs)
-        for episode, shares in episodes
-    ]
-    in_full = [Batch(obs_next=episode.obs_next) for episode, shares in episodes if not shares]
-    rows = Batch.cat(rest)
-    rows.update(Batch.cat(observations))
-    rows.update(Batch.cat(in_full))
-    return rows
-
-
-def _read_meta(folder: pathlib.Path) -> dict[str, Any]:
-    try:
-        meta = json.loads((folder / "meta.json").read_bytes())
-    except FileNotFoundError:
-        hint = "was writing interrupted?" if any(folder.glob("shard_*.npz")) else "is it the right?"
-        raise FileNotFoundError(f"{folder} has no meta.json: {hint}") from None
-    except ValueError as error:
-        raise ValueError(f"{folder / 'meta.json'} is damaged: {error}") from None
-    if not isinstance(meta, dict) or meta.get("format") != FORMAT:
-        raise ValueError(f"{folder / 'meta.json'} is not a file written by guerdon")
-    if meta.get("version", 0) > VERSION:
-        raise ValueError(f"{folder} has format {meta['version']}, newer than this: upgrade guerdon")
-    return meta
+def _shards(episodes: list[Batch], shard_bytes: int) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Yield the parts with the episodes, which are made when they are written."""
+    shard: list[dict[str, Any]] = []
+    size = number = 0
+    for i, episode in enumerate(episodes):
+        stored = episode.to_dict()
+        if shares_observations(episode):
+            del stored["obs_next"]
+            stored["obs"] = Batch(obs=joined_observations(episode)).to_dict()["obs"]
+        shard.append(stored)
+        # What describes an array takes room, too.
+        size += sum(getattr(leaf, "nbytes", 0) + 200 for _, leaf in flatten(episode))
+        if size >= shard_bytes or i + 1 == len(episodes):
+            yield f"shard_{number:06d}", shard
+            shard, size, number = [], 0, number + 1
 
 
 def load_folder(folder: pathlib.Path) -> Demonstrations:
-    """Reads what `save_demonstrations` wrote."""
-    meta = _read_meta(folder)
-    episodes: list[Batch] = []
+    """Read what `save_demonstrations` wrote."""
+    if _is_old(folder):
+        return _load_old(folder)
+    if folder.exists() and not (folder / "manifest.json").exists():
+        raise FileNotFoundError(f"{folder} holds no demonstrations: it has no manifest.json")
+    tree = read_tree(folder, _KIND)
+    meta = tree.pop("meta")
+    episodes = []
+    for rows in chain(*tree.values()):
+        episode = Batch(rows)
+        if "obs_next" not in episode:
+            both = Batch(obs=episode.obs)
+            episode.obs, episode.obs_next = both[:-1].obs, both[1:].obs
+        episodes.append(episode)
+    return _with_meta(episodes, meta, meta["seeds"])
+
+
+def _with_meta(episodes: list[Batch], meta: dict[str, Any], seeds: list[Any]) -> Demonstrations:
+    observation_space, action_space = (
+        None if meta[key] is None else space_from_json(meta[key])
+        for key in ("observation_space", "action_space")
+    )
+    return Demonstrations(episodes, meta["env_id"], observation_space, action_space, seeds)
+
+
+# --- folders with meta.json and shards of .npz, which are only read
+
+
+def _is_old(folder: pathlib.Path) -> bool:
+    return (folder / "meta.json").exists() or any(folder.glob("shard_*.npz"))
+
+
+def _old_meta(folder: pathlib.Path) -> dict[str, Any]:
+    meta: dict[str, Any] = json.loads((folder / "meta.json").read_bytes())
+    if meta.get("format") != "guerdon demonstrations" or meta["version"] != 1:
+        raise ValueError("meta.json is not a file written by guerdon")
+    return meta
+
+
+def _load_old(folder: pathlib.Path) -> Demonstrations:
     try:
+        meta = _old_meta(folder)
+        described = iter(meta["episodes"])
+        episodes: list[Batch] = []
         for shard in meta["shards"]:
-            if not (folder / shard["file"]).exists():
-                raise FileNotFoundError(f"{folder} is not complete: {shard['file']} is missing")
-            rows = unflatten(read_arrays(folder / shard["file"])[0])
-            stop = len(episodes) + shard["episodes"]
-            episodes += _cut_shard(rows, meta["episodes"][len(episodes) : stop], shard["file"])
-        observation_space, action_space = (
-            None if meta[key] is None else space_from_json(meta[key])
-            for key in ("observation_space", "action_space")
-        )
-        seeds = [episode["seed"] for episode in meta["episodes"]]
-        return Demonstrations(episodes, meta["env_id"], observation_space, action_space, seeds)
-    except (KeyError, TypeError, IndexError, ValueError) as error:
+            rows = read_arrays(folder / shard["file"])
+            episodes += _cut_shard(rows, list(islice(described, shard["episodes"])), shard["file"])
+        return _with_meta(episodes, meta, [episode["seed"] for episode in meta["episodes"]])
+    except FileNotFoundError as error:
+        name = pathlib.Path(error.filename).name
+        raise FileNotFoundError(f"{folder} is not complete: {name} is missing") from None
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
         raise ValueError(f"the demonstrations in {folder} are damaged: {error}") from error
 
 

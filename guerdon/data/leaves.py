@@ -28,12 +28,8 @@ def describe(leaf: Any) -> str:
         return f"{dtype} tensor of shape {tuple(leaf.shape)}{place}"
     if hasattr(leaf, "keys"):
         return f"{type(leaf).__name__} of keys ({', '.join(map(str, leaf.keys()))})"
-    return f"{type(leaf).__name__} {reprlib.repr(leaf.item() if is_scalar(leaf) else leaf)}"
-
-
-def is_scalar(leaf: Any) -> bool:
-    """Whether a leaf is a single value out of a NumPy array."""
-    return isinstance(leaf, np.generic)
+    plain_leaf = leaf.item() if isinstance(leaf, np.generic) else leaf
+    return f"{type(leaf).__name__} {reprlib.repr(plain_leaf)}"
 
 
 def from_ndarray(array: np.ndarray) -> np.ndarray:
@@ -114,7 +110,8 @@ def _alike(left: Any, right: Any) -> bool:
         np.bool_ if isinstance(side, bool | np.bool_) else type(side) for side in (left, right)
     ]
     numbers = all(issubclass(kind, int | float | np.number) for kind in kinds)
-    return kinds[0] is kinds[1] or (numbers and not (is_scalar(left) and is_scalar(right)))
+    both_numpy = isinstance(left, np.generic) and isinstance(right, np.generic)
+    return kinds[0] is kinds[1] or (numbers and not both_numpy)
 
 
 def shape(leaf: Any) -> tuple[int, ...]:
@@ -149,21 +146,15 @@ def torch_index(index: Any, leaf: torch.Tensor) -> Any:
 
 def compute(function: Callable[..., Any], leaf: Any, others: tuple[Any, ...], key: str) -> Any:
     """``function(leaf, other)``, or an error that says for which key it failed."""
+    tensors = {isinstance(s, torch.Tensor) for s in (leaf, *others) if isinstance(s, Array)}
     try:
-        for other in others:
-            if isinstance(other, _other_kind(leaf)):
-                raise TypeError("convert one side with to_torch or to_numpy")
+        if len(tensors) > 1:
+            raise TypeError("convert one side with to_torch or to_numpy")
         return function(leaf, *others)
     except (TypeError, ValueError, RuntimeError, ArithmeticError) as error:
         kind = next((k for k in (TypeError, ZeroDivisionError) if isinstance(error, k)), ValueError)
         sides = " and ".join(describe(side) for side in (leaf, *others))
         raise kind(f"key {key!r} cannot be computed with: {sides}: {error}") from error
-
-
-def _other_kind(leaf: Any) -> Any:
-    if type(leaf) is np.ndarray:
-        return torch.Tensor
-    return np.ndarray if isinstance(leaf, torch.Tensor) else ()
 
 
 def to_torch(leaf: Any, dtype: torch.dtype | None, device: str | torch.device | None) -> Any:
@@ -262,4 +253,4 @@ def assign(leaf: Any, index: Any, value: Any, key: str) -> None:
 
 def text(leaf: Any) -> str:
     """How a leaf is printed; NumPy's scalars look like Python's."""
-    return repr(leaf.item() if is_scalar(leaf) else leaf)
+    return repr(leaf.item() if isinstance(leaf, np.generic) else leaf)

@@ -5,6 +5,7 @@ import pathlib
 from typing import Any
 
 from guerdon.data.demonstrations import Demonstrations, load_folder
+from guerdon.data.files import set_aside
 from guerdon.data.minari import from_minari, is_minari_folder
 from guerdon.data.transitions import read_transitions
 
@@ -39,7 +40,7 @@ def load_demonstrations(source: Any) -> Demonstrations:
             raise FileNotFoundError(
                 f"no demonstrations {source!r} come with guerdon; it has {held}"
             )
-    if not path.exists():
+    if not path.exists() and not set_aside(path).exists():
         raise FileNotFoundError(f"there are no demonstrations at {path}")
     if path.is_file():
         if path.suffix in (".pkl", ".pickle"):

@@ -1,8 +1,8 @@
-"""Preferences between segments: a file of JSON lines, and the segments in files beside it.
+"""Preferences between segments: a file of JSON lines, and the segments in a folder beside it.
 
 A line is a judgement of a pair: ``pair`` (its name), ``label`` (0: the first segment is better, 1:
 the second is, 0.5: they are equal, ``"skip"``: the rater could not say, null: nobody was asked),
-``rater`` and ``time``. The pair's first line also has ``segments``, the file that holds both.
+``rater`` and ``time``. The pair's first line also has ``segments``, the folder that holds both.
 Of several judgements of a pair by one rater, the newest counts.
 """
 
@@ -14,13 +14,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+from guerdon.data.array_files import read_arrays
 from guerdon.data.batch import Batch
-from guerdon.data.files import atomic_file, read_arrays, write_arrays
-from guerdon.data.tree import flatten, unflatten
+from guerdon.data.files import atomic_file
+from guerdon.data.serializer import read_tree, write_tree
+from guerdon.data.tree import flatten
 
 SKIP: Literal["skip"] = "skip"
 Label = float | Literal["skip"] | None
 LABELS = (0.0, 0.5, 1.0, SKIP, None)
+_KIND = "pair of segments"
 
 
 @dataclass(frozen=True)
@@ -86,13 +89,12 @@ def save_preferences(path: str | os.PathLike[str], preferences: Iterable[Prefere
     folder.mkdir(parents=True, exist_ok=True)
     lines = []
     for each in preferences:
-        file = folder / f"{each.pair}.npz"
-        leaves = dict(flatten({"first": each.first, "second": each.second}))
-        write_arrays(file, leaves, {"pair": each.pair})
+        both = {"first": each.first.to_dict(), "second": each.second.to_dict()}
+        write_tree(folder / each.pair, {"segments": both}, _KIND)
         lines.append(
             {
                 "pair": each.pair,
-                "segments": f"{folder.name}/{file.name}",
+                "segments": f"{folder.name}/{each.pair}",
                 **_judgement(each.label, each.rater, each.time),
             }
         )
@@ -190,5 +192,5 @@ def _read_segments(path: pathlib.Path, name: str) -> tuple[Batch, Batch]:
     file = path.parent / name
     if not file.exists():
         raise FileNotFoundError(f"{path} names segments that are not there: {file}")
-    both = unflatten(read_arrays(file)[0])
+    both = Batch(read_tree(file, _KIND)["segments"]) if file.is_dir() else read_arrays(file)
     return both.first, both.second

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 
@@ -9,15 +10,14 @@ import numpy as np
 
 from guerdon.data import buffer_files, kernels
 from guerdon.data.batch import Batch, from_leaves, layout
-from guerdon.data.files import read_arrays, write_arrays
 from guerdon.data.kernels import FIRST, LAST, PENDING, TERMINATED, TRUNCATED, VALID
 from guerdon.data.leaves import describe, to_numpy
+from guerdon.data.serializer import check_replaceable, read_tree, write_tree
 from guerdon.data.storage import DiskStorage, Storage, make_storage
 from guerdon.data.transition_schema import FIELDS, Layout, Leaf, Schema, fill_value
 from guerdon.data.tree import Path, flatten, unflatten
 
 if TYPE_CHECKING:
-    import pathlib
     from collections.abc import Sequence
 
     import torch
@@ -29,6 +29,7 @@ _FLAGS = {
     "first": FIRST,
 }
 _TRIES = 8
+_KIND = "buffer"
 _FIRST_CAPACITY = 256  # of a `ListReplayBuffer`
 
 
@@ -290,6 +291,7 @@ class ReplayBuffer:
             target = self._checked_envs([env % self.n_envs])
             batch = other.read(rows, [*names, "obs_next"], stack_num=1)
             annotations = batch.pop("annotations", None)
+            annotated = other._flags[rows] & PENDING == 0
             if self.save_only_last_obs:  # then `add` takes stacks
                 frames = Batch(obs=batch.obs, obs_next=batch.obs_next)
                 batch.update(frames.apply(lambda leaf: leaf[:, None]))
@@ -297,7 +299,7 @@ class ReplayBuffer:
             for i in range(len(rows)):
                 at = self.add(batch[i : i + 1], target)
                 if annotations is not None:
-                    self.annotate(at, annotations[i : i + 1])
+                    self.annotate(np.where(annotated[i], at, -1), annotations[i : i + 1])
                 if not continues[i]:
                     self.cut(target)
         self._make_columns(self.schema.layout._replace(only_done=only_done))
@@ -699,19 +701,21 @@ class ReplayBuffer:
         buffer_files.load_training_state(self, state)
 
     def save(self, path: str | pathlib.Path) -> None:
-        """Write the buffer into one file of arrays, in one piece or not at all."""
-        state = self.training_state()
-        write_arrays(path, state["arrays"], state["meta"])
+        """Write the buffer to a folder, in one piece or not at all; an older one is replaced."""
+        check_replaceable(path, _KIND)
+        write_tree(path, self.training_state(), _KIND)
 
     @classmethod
     def load(
         cls, path: str | pathlib.Path, storage: str | torch.device | Storage = "memory"
     ) -> Self:
         """Read a buffer that `save` wrote."""
-        arrays, meta = read_arrays(path)
-        if meta.get("kind") != cls.__name__:
-            raise ValueError(f"{path} holds a {meta.get('kind')}, not a {cls.__name__}")
-        buffer: Self = buffer_files.restore(cls, {"meta": meta, "arrays": arrays}, storage)
+        if pathlib.Path(path).is_file():
+            raise ValueError(f"{path} is a file, but buffers are saved as folders: fill a new one")
+        state = read_tree(path, _KIND)
+        if state["meta"]["kind"] != cls.__name__:
+            raise ValueError(f"{path} holds a {state['meta']['kind']}, not a {cls.__name__}")
+        buffer: Self = buffer_files.restore(cls, state, storage)
         return buffer
 
     def __reduce__(self) -> tuple[Any, ...]:

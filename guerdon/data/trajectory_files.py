@@ -201,9 +201,8 @@ def _npz_bytes(trajectory: Trajectory) -> bytes:
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED, compresslevel=_LEVEL) as archive:
         for name, array in arrays.items():
-            entry = io.BytesIO()
-            np.lib.format.write_array(entry, array, allow_pickle=False)
-            archive.writestr(f"{name}.npy", entry.getbuffer())
+            with archive.open(f"{name}.npy", "w") as entry:
+                np.lib.format.write_array(entry, array, allow_pickle=False)
     return content.getvalue()
 
 
@@ -224,24 +223,18 @@ def read_trajectory(path: str | os.PathLike[str]) -> Trajectory:
         ValueError: The file is damaged, or no trajectory.
     """
     path = pathlib.Path(path)
-    try:
-        return _read(path)
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged or no trajectory: {error}") from error
-
-
-def _read(path: pathlib.Path) -> Trajectory:
     readers = {".npz": _read_npz, ".npy": _read_npy}
-    if path.suffix not in readers:
-        raise ValueError("it is neither .npz nor .npy")
-    if path.exists() and not path.is_file():
-        raise ValueError("it is no file")
     try:
+        if path.suffix not in readers:
+            raise ValueError("it is neither .npz nor .npy")
+        if path.exists() and not path.is_file():
+            raise ValueError("it is no file")
         return readers[path.suffix](path)
-    except (OSError, ValueError):
+    except OSError:
         raise
     except Exception as error:  # a damaged archive can fail in any way
-        raise ValueError(str(error) or type(error).__name__) from error
+        reason = str(error) or type(error).__name__
+        raise ValueError(f"{path} is damaged or no trajectory: {reason}") from error
 
 
 def _read_npz(path: pathlib.Path) -> Trajectory:
@@ -306,8 +299,8 @@ def _read_npy(path: pathlib.Path) -> Trajectory:
 
 def _read_header(file: BinaryIO | Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     version = np.lib.format.read_magic(file)
-    if version == (1, 0):
-        return np.lib.format.read_array_header_1_0(file)
-    if version == (2, 0):
-        return np.lib.format.read_array_header_2_0(file)
-    raise ValueError(f"its arrays are of version {version}, which is not read")
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"its arrays are of version {version}, which is not read")
+    newer = version == (2, 0)
+    read = np.lib.format.read_array_header_2_0 if newer else np.lib.format.read_array_header_1_0
+    return read(file)

@@ -279,5 +279,5 @@ def query_schedule(comparisons: int, initial_share: float, rounds: int, schedule
 
 def _next_number(path: pathlib.Path) -> int:
     """A number above those of all pairs whose segments lie beside a file of preferences."""
-    stems = [file.stem for file in path.with_name(f"{path.stem}_segments").glob("*.npz")]
+    stems = [file.stem for file in path.with_name(f"{path.stem}_segments").glob("*")]
     return max((int(stem) for stem in stems if stem.isdecimal()), default=-1) + 1

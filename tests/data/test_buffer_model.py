@@ -213,8 +213,8 @@ class BufferMachine(RuleBasedStateMachine):
         if how == "pickle":
             again = pickle.loads(pickle.dumps(self.buffer))
         elif how == "save":
-            self.buffer.save(self.folder / "buffer.npz")
-            again = self.kind.load(self.folder / "buffer.npz", storage=self.new_storage())
+            self.buffer.save(self.folder / "saved")
+            again = self.kind.load(self.folder / "saved", storage=self.new_storage())
         else:
             again = self.kind(**self.options, storage=self.new_storage())
             again.load_training_state(self.buffer.training_state())

@@ -8,14 +8,18 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from guerdon.data import Batch, demonstrations
+from guerdon.data import Batch, ReplayBuffer, demonstrations
 from guerdon.data.demonstrations import (
+    KEYS,
     Demonstrations,
     save_demonstrations,
     shares_observations,
 )
 from guerdon.data.loading import load_demonstrations
+from guerdon.data.serializer import read_tree
+from guerdon.data.spaces import space_to_json
 from guerdon.data.unpickle import UnsafePickleError
+from tests.data.test_array_files import write_arrays
 
 
 def episode(length=3, terminated=True, chained=True, seed=0, **more):
@@ -116,7 +120,7 @@ def test_a_folder_gives_back_what_it_got(tmp_path, shapes, shard_bytes):
     check_equal(load_demonstrations(folder), data)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["demos"]
     if shard_bytes == 1:
-        assert len(list(folder.glob("shard_*.npz"))) == len(episodes)
+        assert len(list(folder.glob("shard_*"))) == len(episodes)
 
 
 def test_nested_batches_tensors_and_text(tmp_path):
@@ -158,23 +162,22 @@ def test_shared_observations_take_half_the_room(tmp_path):
     def size(chained):
         folder = tmp_path / str(chained)
         save_demonstrations(Demonstrations([episode(5000, chained=chained)]), folder)
-        return (folder / "shard_000000.npz").stat().st_size
+        return (folder / "shard_000000.safetensors").stat().st_size
 
     assert size(False) - size(True) > 4999 * 8 - 1000
 
 
-def test_meta_is_strict_json_that_says_what_is_inside(tmp_path):
+def test_the_state_is_strict_json_that_says_what_is_inside(tmp_path):
     bad = changed("rew", np.array([1.0, np.inf, 1.0]))
     data = Demonstrations([episode(), bad], "Some-v0", **SPACES, seeds=[np.int64(3), None])
     save_demonstrations(data, tmp_path / "demos")
-    text = (tmp_path / "demos" / "meta.json").read_text()
-    meta = json.loads(text, parse_constant=pytest.fail)
+    text = (tmp_path / "demos" / "state.json").read_text()
+    json.loads(text, parse_constant=pytest.fail)
+    meta = read_tree(tmp_path / "demos", "demonstrations", ["meta"])["meta"]
     assert meta["env_id"] == "Some-v0"
-    assert meta["shards"] == [{"file": "shard_000000.npz", "episodes": 2}]
-    assert [row["seed"] for row in meta["episodes"]] == [3, None]
-    assert [row["length"] for row in meta["episodes"]] == [3, 3]
-    assert meta["episodes"][0]["return"] == pytest.approx(episode().rew.sum())
-    assert meta["episodes"][1]["return"] == "inf"
+    assert meta["seeds"] == [3, None]
+    assert meta["lengths"] == [3, 3]
+    assert meta["returns"] == [pytest.approx(episode().rew.sum()), np.inf]
 
 
 def test_a_folder_is_not_overwritten_unasked(tmp_path):
@@ -193,10 +196,118 @@ def test_a_failed_overwrite_keeps_the_old(tmp_path):
     old = Demonstrations([episode()])
     save_demonstrations(old, folder)
     bad = Demonstrations([changed("info", np.array([{1}, {2}, {3}], dtype=object))])
-    with pytest.raises(TypeError, match="key 'info'"):
+    with pytest.raises(TypeError, match=r"'shard_000000\.0\.info\.0' is set"):
         save_demonstrations(bad, folder, overwrite=True)
     check_equal(load_demonstrations(folder), old)
     assert [path.name for path in tmp_path.iterdir()] == ["demos"]
+
+
+def test_files_of_others_are_left_alone(tmp_path):
+    data = Demonstrations([episode()])
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(FileExistsError, match=r"holds 'notes\.txt'"):
+        save_demonstrations(data, tmp_path, overwrite=True)
+    with pytest.raises(FileExistsError, match="is a file"):
+        save_demonstrations(data, tmp_path / "notes.txt", overwrite=True)
+    demos = tmp_path / "demos"
+    save_demonstrations(data, demos)
+    (demos / "notes.txt").write_text("mine")
+    with pytest.raises(FileExistsError, match=r"holds 'notes\.txt'"):
+        save_demonstrations(data, demos, overwrite=True)
+    assert (tmp_path / "notes.txt").read_text() == (demos / "notes.txt").read_text() == "mine"
+    check_equal(load_demonstrations(demos), data)
+    with pytest.raises(ValueError, match="is a guerdon demonstrations, not a guerdon buffer"):
+        ReplayBuffer.load(demos)
+
+
+def test_an_interrupted_write_leaves_nothing_and_an_interrupted_replacement_the_old(tmp_path):
+    def fail(_episode):
+        raise KeyboardInterrupt
+
+    old, folder = Demonstrations([episode()]), tmp_path / "demos"
+    for write in (False, True):
+        if write:
+            save_demonstrations(old, folder)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(demonstrations, "shares_observations", fail)
+            with pytest.raises(KeyboardInterrupt):
+                save_demonstrations(Demonstrations([episode()] * 2), folder, overwrite=True)
+        assert [path.name for path in tmp_path.iterdir()] == ["demos"] * write
+    folder.rename(tmp_path / ".demos.replaced")  # as a kill between two renames leaves it
+    check_equal(load_demonstrations(folder), old)
+
+
+def test_broken_folders(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no demonstrations at"):
+        load_demonstrations(tmp_path / "nowhere")
+    with pytest.raises(FileNotFoundError, match=r"has no manifest\.json"):
+        load_demonstrations(tmp_path)
+    (tmp_path / "file.txt").write_text("")
+    with pytest.raises(ValueError, match=r"file\.txt is no folder"):
+        load_demonstrations(tmp_path / "file.txt")
+    demos = tmp_path / "demos"
+    save_demonstrations(Demonstrations([episode(), episode()]), demos, shard_bytes=1)
+    for path in sorted(demos.iterdir()):
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])
+        with pytest.raises(ValueError, match=f"{path.name} is damaged"):
+            load_demonstrations(demos)
+        path.write_bytes(whole)
+    (demos / "shard_000001.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"shard_000001\.safetensors is missing"):
+        load_demonstrations(demos)
+    with pytest.raises(TypeError, match="not read from a int"):
+        load_demonstrations(3)
+
+
+# --- folders with meta.json and .npz, which are no longer written
+
+
+@pytest.fixture
+def old_folder(tmp_path):
+    """Three episodes in two shards; the second does not share its observations."""
+    episodes = [episode(3), episode(2, chained=False, seed=1), episode(4, False, seed=2)]
+    leaves = [{"path": [key], "kind": "array", "entry": key} for key in KEYS]
+    for number, members in enumerate((episodes[:2], episodes[2:])):
+        shared = [number == 1 or i == 0 for i in range(len(members))]
+        rows = {key: np.concatenate([each[key] for each in members]) for key in KEYS[1:5]}
+        rows["obs"] = np.concatenate(
+            [
+                np.concatenate([each.obs, each.obs_next[-1:]]) if shares else each.obs
+                for each, shares in zip(members, shared, strict=True)
+            ]
+        )
+        if number == 0:
+            rows["obs_next"] = members[1].obs_next
+        held = [leaf for leaf in leaves if leaf["entry"] in rows]
+        write_arrays(tmp_path / f"shard_00000{number}.npz", held, rows)
+    meta = {
+        "format": "guerdon demonstrations",
+        "version": 1,
+        "env_id": "Some-v0",
+        "observation_space": space_to_json(SPACES["observation_space"]),
+        "action_space": space_to_json(SPACES["action_space"]),
+        "episodes": [
+            {"seed": i, "length": len(each), "shared_observations": i != 1}
+            for i, each in enumerate(episodes)
+        ],
+        "shards": [
+            {"file": "shard_000000.npz", "episodes": 2},
+            {"file": "shard_000001.npz", "episodes": 1},
+        ],
+    }
+    (tmp_path / "meta.json").write_text(json.dumps(meta))
+    return tmp_path, Demonstrations(episodes, "Some-v0", **SPACES, seeds=[0, 1, 2])
+
+
+def test_an_old_folder_is_read_and_can_be_replaced(old_folder):
+    folder, data = old_folder
+    check_equal(load_demonstrations(folder), data)
+    with pytest.raises(FileExistsError, match="overwrite=True"):
+        save_demonstrations(data, folder)
+    save_demonstrations(data, folder, overwrite=True)
+    check_equal(load_demonstrations(folder), data)
+    assert not list(folder.glob("*.npz"))
 
 
 def test_somebody_elses_meta_is_left_alone(tmp_path):
@@ -206,49 +317,31 @@ def test_somebody_elses_meta_is_left_alone(tmp_path):
     assert (tmp_path / "meta.json").read_text() == "{}"
 
 
-def test_an_interrupted_write_is_recognised(tmp_path, monkeypatch):
-    def fail(_path):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(demonstrations, "atomic_file", fail)
-    with pytest.raises(KeyboardInterrupt):
-        save_demonstrations(Demonstrations([episode()]), tmp_path)
-    with pytest.raises(FileNotFoundError, match=r"has no meta\.json: was writing interrupted\?"):
-        load_demonstrations(tmp_path)
-
-
-def test_broken_folders(tmp_path):
-    with pytest.raises(FileNotFoundError, match="no demonstrations at"):
-        load_demonstrations(tmp_path / "nowhere")
-    with pytest.raises(FileNotFoundError, match=r"has no meta\.json"):
-        load_demonstrations(tmp_path)
-    (tmp_path / "file.txt").write_text("")
-    with pytest.raises(ValueError, match=r"file\.txt is no folder"):
-        load_demonstrations(tmp_path / "file.txt")
-    save_demonstrations(Demonstrations([episode(), episode()]), tmp_path, shard_bytes=1)
-    meta = json.loads((tmp_path / "meta.json").read_text())
+def test_broken_old_folders(old_folder):
+    folder, _ = old_folder
+    meta = json.loads((folder / "meta.json").read_text())
     for key, value, error in (
-        ("version", 9, "upgrade guerdon"),
+        ("version", 9, "not a file written by guerdon"),
         ("format", "other", "not a file written by guerdon"),
-        ("episodes", meta["episodes"][:1], r"damaged: shard_000001\.npz does not hold the rows"),
-        ("episodes", meta["episodes"] * 2, "damaged: there are 4 seeds for 2 episodes"),
-        ("episodes", [{**meta["episodes"][0], "length": 2}] * 2, "shard_000000"),
-        ("episodes", [{}, {}], "damaged"),
+        ("episodes", meta["episodes"][:1], r"damaged: shard_000000\.npz does not hold the rows"),
+        ("episodes", meta["episodes"] * 2, "damaged: there are 6 seeds for 3 episodes"),
+        ("episodes", [{}, {}, {}], "damaged"),
         ("shards", [], "damaged: demonstrations need at least one"),
         ("action_space", {"type": "Odd"}, "damaged: this is no space"),
     ):
-        (tmp_path / "meta.json").write_text(json.dumps({**meta, key: value}))
+        (folder / "meta.json").write_text(json.dumps({**meta, key: value}))
         with pytest.raises(ValueError, match=error):
-            load_demonstrations(tmp_path)
-    (tmp_path / "meta.json").write_text("{")
-    with pytest.raises(ValueError, match=r"meta\.json is damaged"):
-        load_demonstrations(tmp_path)
-    (tmp_path / "meta.json").write_text(json.dumps(meta))
-    (tmp_path / "shard_000001.npz").unlink()
+            load_demonstrations(folder)
+    (folder / "meta.json").write_text("{")
+    with pytest.raises(ValueError, match="are damaged"):
+        load_demonstrations(folder)
+    (folder / "meta.json").write_text(json.dumps(meta))
+    (folder / "shard_000001.npz").unlink()
     with pytest.raises(FileNotFoundError, match=r"shard_000001\.npz is missing"):
-        load_demonstrations(tmp_path)
-    with pytest.raises(TypeError, match="not read from a int"):
-        load_demonstrations(3)
+        load_demonstrations(folder)
+    (folder / "meta.json").unlink()
+    with pytest.raises(FileNotFoundError, match=r"meta\.json is missing"):
+        load_demonstrations(folder)
 
 
 # --- pickles of other systems

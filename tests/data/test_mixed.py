@@ -15,7 +15,7 @@ import torch
 
 from guerdon.compat.nervex import BufferManager, Limits
 from guerdon.data import ListReplayBuffer, MixedReplay, PrioritizedReplayBuffer, ReplayBuffer
-from guerdon.data.files import read_arrays, write_arrays
+from guerdon.data.serializer import read_tree, write_tree
 
 
 def row(number, **extra):
@@ -370,8 +370,8 @@ def test_it_comes_back_and_samples_the_same(mix, how, tmp_path):
         state = mixed.training_state()
         json.dumps(state["meta"])
         if how == "file":
-            write_arrays(tmp_path / "mixed.npz", state["arrays"], state["meta"])
-            state["arrays"], state["meta"] = read_arrays(tmp_path / "mixed.npz")
+            write_tree(tmp_path / "mixed", state, "buffer")
+            state = read_tree(tmp_path / "mixed", "buffer")
         again = make(20)
         again.load_training_state(state)
     for number in itertools.islice(itertools.count(400), 6):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from guerdon.data import Batch, Preference, load_preferences, save_label, save_preferences
+from tests.data.test_array_files import write_arrays
 
 
 def segment(start, n_rows=3):
@@ -40,13 +41,27 @@ def test_a_line_holds_the_judgement_and_names_the_segments(path):
     assert lines(path) == [
         {
             "pair": "a",
-            "segments": "labels_segments/a.npz",
+            "segments": "labels_segments/a",
             "label": 1.0,
             "rater": "anna",
             "time": "2030-01-02T03:04:05+00:00",
         }
     ]
-    assert (path.parent / "labels_segments" / "a.npz").exists()
+    assert (path.parent / "labels_segments" / "a").is_dir()
+
+
+def test_segments_in_a_file_of_arrays_are_read(path):
+    path.with_name("labels_segments").mkdir()
+    leaves = [
+        {"path": [side, "act"], "kind": "array", "entry": side} for side in ("first", "second")
+    ]
+    arrays = {"first": np.arange(3), "second": np.arange(3) + 10}
+    write_arrays(path.parent / "labels_segments" / "a.npz", leaves, arrays)
+    line = {"pair": "a", "segments": "labels_segments/a.npz", "label": 1.0, "rater": "anna"}
+    path.write_text(json.dumps(line) + "\n")
+    (found,) = load_preferences(path)
+    assert found.label == 1
+    assert (found.first.act.tolist(), found.second.act.tolist()) == ([0, 1, 2], [10, 11, 12])
 
 
 def test_the_time_is_now_where_none_is_given(path):

@@ -176,8 +176,8 @@ def test_beta_may_be_a_number_of_any_library(tmp_path):
     buffer = filled(2)
     for beta in (np.float32(0.5), torch.tensor(0.5), np.float64(0.5)):
         buffer.beta = beta
-        buffer.save(tmp_path / "buffer.npz")
-        assert PrioritizedReplayBuffer.load(tmp_path / "buffer.npz").beta == 0.5
+        buffer.save(tmp_path / "saved")
+        assert PrioritizedReplayBuffer.load(tmp_path / "saved").beta == 0.5
 
 
 @pytest.mark.parametrize("bad", [-0.1, float("nan")])
@@ -398,8 +398,8 @@ def test_a_buffer_that_comes_back_draws_the_same(how, n_envs, tmp_path):
     buffer.beta = 0.8
     step(buffer, 13)
     if how == "save":
-        buffer.save(tmp_path / "buffer.npz")
-        again = PrioritizedReplayBuffer.load(tmp_path / "buffer.npz")
+        buffer.save(tmp_path / "saved")
+        again = PrioritizedReplayBuffer.load(tmp_path / "saved")
     elif how == "pickle":
         again = pickle.loads(pickle.dumps(buffer))
     else:

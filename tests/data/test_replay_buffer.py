@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from guerdon.data import Batch, PrioritizedReplayBuffer, ReplayBuffer
+from guerdon.data.kernels import PENDING
 
 # The Buffer section of the document: integers and flags keep their dtypes here.
 DOCUMENT = """
@@ -616,7 +617,7 @@ def test_copies_are_buffers_of_their_own():
         assert (len(other), len(buffer)) == (4, 3)
 
 
-def test_a_file_of_arrays_gives_the_buffer_back(tmp_path):
+def test_a_saved_folder_gives_the_buffer_back(tmp_path):
     buffer = filled(range(9), ends=[4], size=6, stack_num=2, seed=3)
     buffer.save(tmp_path / "buffer")
     other = ReplayBuffer.load(tmp_path / "buffer")
@@ -629,6 +630,13 @@ def test_a_file_of_arrays_gives_the_buffer_back(tmp_path):
     assert other[:] == buffer[:]
     with pytest.raises(ValueError, match="holds a ReplayBuffer, not a PrioritizedReplayBuffer"):
         PrioritizedReplayBuffer.load(tmp_path / "buffer")
+    buffer.save(tmp_path / "buffer")
+    assert [path.name for path in tmp_path.iterdir()] == ["buffer"]
+    (tmp_path / "buffer.npz").write_bytes(b"PK")
+    with pytest.raises(ValueError, match="is a file, but buffers are saved as folders"):
+        ReplayBuffer.load(tmp_path / "buffer.npz")
+    with pytest.raises(FileExistsError, match=r"holds 'buffer', too|holds 'buffer.npz', too"):
+        buffer.save(tmp_path)
 
 
 def test_another_buffers_rows_are_appended_in_time_order():
@@ -673,6 +681,17 @@ def test_rows_that_were_not_annotated_are_dropped_when_files_are_opened_again(tm
     again = ReplayBuffer(**options)  # as after the process was killed
     assert again[:].act.tolist() == [1, 2]
     assert again[:].annotations.score.tolist() == [1.0, 2.0]
+
+
+def test_rows_without_annotations_stay_without_them_in_another_buffer():
+    source, target = ReplayBuffer(6), ReplayBuffer(6)
+    for i in range(4):
+        at = source.add(**one(i))
+        if i < 3:
+            source.annotate(at, {"score": np.array([float(i)])})
+    target.update(source)
+    assert (target._flags[:4] & PENDING != 0).tolist() == [False, False, False, True]
+    assert target[:].annotations.score[:3].tolist() == [0.0, 1.0, 2.0]
 
 
 def test_annotations_are_kept_beside_transitions():

@@ -694,8 +694,8 @@ def test_a_buffer_moves_between_storages(kind, tmp_path):
         add(buffer, step, nested=True, broken=True)
     expected = buffer[:].to_numpy()
     for number, storage in enumerate(["memory", f"disk:{tmp_path / 'folder'}", "cpu", "memory"]):
-        buffer.save(tmp_path / f"{number}.npz")
-        buffer = kind.load(tmp_path / f"{number}.npz", storage=storage)
+        buffer.save(tmp_path / f"saved_{number}")
+        buffer = kind.load(tmp_path / f"saved_{number}", storage=storage)
         assert buffer[:].to_numpy() == expected
         assert isinstance(buffer.act, torch.Tensor if storage == "cpu" else np.ndarray)
     assert check_truth(buffer, broken=True) == 8

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from guerdon.data import PrioritizedReplayBuffer
-from guerdon.training import checkpoints
+from guerdon.data import PrioritizedReplayBuffer, serializer
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint, save_checkpoint
 
 
@@ -287,7 +286,7 @@ def test_what_is_not_there_is_a_clear_error(tmp_path):
 def rewrite_manifest(folder, **changes):
     manifest = json.loads((folder / "manifest.json").read_text())
     del manifest["sha256"]
-    (folder / "manifest.json").write_bytes(checkpoints._manifest_text(manifest | changes))
+    (folder / "manifest.json").write_bytes(serializer.manifest_text(manifest | changes))
 
 
 def test_a_newer_format_is_an_error_and_nothing_older_is_used(tmp_path):

@@ -13,8 +13,8 @@ from torch import nn
 
 from guerdon.compat.di_engine import BaseRewardModel
 from guerdon.data import Batch
+from guerdon.data.serializer import decode_part, encode_part
 from guerdon.reward import REWARDS, Setting, create_reward_model, make_reward
-from guerdon.training.state_files import decode_part, encode_part
 from tests.reward.ranked import same_states
 
 

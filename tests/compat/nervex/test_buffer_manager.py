@@ -13,7 +13,7 @@ import pytest
 
 from guerdon.compat.nervex import BufferManager, Limits
 from guerdon.data import Batch, ListReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer
-from guerdon.data.files import read_arrays, write_arrays
+from guerdon.data.serializer import read_tree, write_tree
 
 
 def row(number, **extra):
@@ -370,8 +370,8 @@ def test_a_manager_that_comes_back_samples_the_same(how, tmp_path):
         state = manager.training_state()
         json.dumps(state["meta"])
         if how == "file":
-            write_arrays(tmp_path / "manager.npz", state["arrays"], state["meta"])
-            state["arrays"], state["meta"] = read_arrays(tmp_path / "manager.npz")
+            write_tree(tmp_path / "manager", state, "buffer")
+            state = read_tree(tmp_path / "manager", "buffer")
         again = full_manager(rows=20)
         again.load_training_state(state)
     assert again.statistics() == manager.statistics()
@@ -553,8 +553,8 @@ def test_items_come_back(how, tmp_path):
     else:
         state = manager.training_state()
         if how == "file":
-            write_arrays(tmp_path / "items.npz", state["arrays"], state["meta"])
-            state["arrays"], state["meta"] = read_arrays(tmp_path / "items.npz")
+            write_tree(tmp_path / "items", state, "buffer")
+            state = read_tree(tmp_path / "items", "buffer")
         again = items(4, range(9), max_use=3)
         again.load_training_state(state)
     for number in range(7, 12):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from safetensors.torch import load_file
 
-from guerdon.training.state_files import decode_part, encode_part
+from guerdon.data.serializer import decode_part, encode_part
 
 TORCH_DTYPES = [
     torch.bool,

@@ -1,0 +1,322 @@
+"""Trees of arrays and plain values as folders: safetensors, JSON, and checksums.
+
+Checkpoints, saved buffers, reward models, demonstrations and preference segments are such folders:
+one safetensors file for each part that has arrays, the rest in ``state.json``, and
+``manifest.json``, which names every file with its checksum. Reading runs no code.
+"""
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import safetensors
+import torch
+
+import guerdon
+from guerdon.data.files import atomic_folder, set_aside
+from guerdon.data.leaves import describe
+
+VERSION = 1
+
+_MANIFEST, _STATE = "manifest.json", "state.json"
+_CHUNK = 1 << 22
+# dtypes that NumPy, torch and safetensors share; a leaf of any other is stored as its bytes.
+_CODES = {"bool": "BOOL", "bfloat16": "BF16"} | {
+    f"{kind}{bits}": f"{kind[0].upper()}{bits}"
+    for kind in ("uint", "int", "float")
+    for bits in (8, 16, 32, 64)
+}
+
+
+class DamagedError(ValueError):
+    """Files are missing, or not what was written."""
+
+
+def write_tree(
+    folder: str | os.PathLike[str],
+    tree: Mapping[str, Any] | Iterable[tuple[str, Any]],
+    kind: str,
+) -> None:
+    """Write a tree to a folder, in one piece or not at all; large arrays are not copied.
+
+    Args:
+        folder: The folder; one of that name is replaced.
+        tree: The parts by name, or pairs that are written one after the other. Below them:
+            dictionaries, lists, tuples, tensors of any device, NumPy arrays and numbers, and what
+            JSON holds.
+        kind: What the tree is, such as ``checkpoint``; reading asks for the same.
+    """
+    files, parts = {}, {}
+    with atomic_folder(Path(folder)) as temporary:
+        for key, part in tree.items() if isinstance(tree, Mapping) else tree:
+            if type(key) is not str:
+                raise TypeError(f"the parts of a {kind} are named by strings, not by {key!r}")
+            parts[key], pieces = encode_part(key, part)
+            if pieces:
+                files[_part_file(key)] = _write_file(temporary / _part_file(key), pieces)
+        text = json.dumps({"state": parts}, allow_nan=False)
+        files[_STATE] = _write_file(temporary / _STATE, [text.encode()])
+        manifest = {
+            "format": f"guerdon {kind}",
+            "version": VERSION,
+            "guerdon": guerdon.__version__,
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "files": files,
+        }
+        _write_file(temporary / _MANIFEST, [manifest_text(manifest)])
+
+
+def read_tree(
+    folder: str | os.PathLike[str], kind: str, parts: Collection[str] | None = None
+) -> dict[str, Any]:
+    """Read a tree; tensors come to the CPU.
+
+    Args:
+        folder: A folder that `write_tree` wrote.
+        kind: What the tree is.
+        parts: The parts to read; all by default.
+
+    Raises:
+        DamagedError: A file is missing or damaged.
+        ValueError: The folder holds another kind of tree, or one of a newer guerdon.
+    """
+    folder = Path(folder)
+    if not folder.exists():
+        folder = set_aside(folder)
+    try:
+        files = _read_manifest(folder, kind)["files"]
+        _check_file(folder, _STATE, files[_STATE])
+        state = json.loads((folder / _STATE).read_bytes())["state"]
+        read = {}
+        for key in state if parts is None else [key for key in state if key in parts]:
+            name = _part_file(key)
+            if name in files:
+                _check_file(folder, name, files[name])
+            read[key] = decode_part(state[key], folder / name if name in files else None)
+        return read
+    except OSError as error:
+        raise DamagedError(f"{error.filename or folder}: {error.strerror or error}") from error
+    except (
+        *(KeyError, TypeError, AttributeError, RuntimeError),
+        safetensors.SafetensorError,
+    ) as error:
+        raise DamagedError(f"{folder} cannot be read: {error!r}") from error
+
+
+def check_replaceable(folder: str | os.PathLike[str], kind: str) -> None:
+    """Raise an error if writing a tree would remove anything but another tree of its kind."""
+    folder = Path(folder)
+    manifest = _read_manifest(folder, kind) if (folder / _MANIFEST).exists() else {"files": ()}
+    check_only(folder, {_MANIFEST, *manifest["files"]})
+
+
+def check_only(folder: Path, names: Collection[str]) -> None:
+    """Raise an error if a folder that is to be replaced holds anything but files of some names."""
+    if folder.is_file():
+        raise FileExistsError(f"{folder} is a file: name a new folder, or remove it")
+    others = {path.name for path in folder.glob("*")}.difference(names)
+    if others:
+        raise FileExistsError(f"{folder} holds {min(others)!r}, too: name a new folder")
+
+
+# --- files
+
+
+def _read_manifest(folder: Path, kind: str) -> dict[str, Any]:
+    path = folder / _MANIFEST
+    if not path.exists():
+        raise DamagedError(f"{path} is missing")
+    data = path.read_bytes()
+    try:
+        manifest: dict[str, Any] = json.loads(data)
+        whole = manifest_text({k: v for k, v in manifest.items() if k != "sha256"}) == data
+    except (ValueError, AttributeError):
+        whole = False
+    if not whole:
+        raise DamagedError(f"{path} is damaged")
+    if manifest["format"] != f"guerdon {kind}":
+        raise ValueError(f"{folder} is a {manifest['format']}, not a guerdon {kind}")
+    if manifest["version"] > VERSION:
+        raise ValueError(
+            f"{folder} has format {manifest['version']} and this guerdon reads up to {VERSION}: "
+            f"it was written by guerdon {manifest['guerdon']}, upgrade to that"
+        )
+    for name in manifest["files"]:
+        if name in ("", ".", "..") or any(mark in name for mark in "/\\:\0"):
+            raise ValueError(f"{path} names a file outside of its folder: {name!r}; do not use it")
+    return manifest
+
+
+def manifest_text(manifest: dict[str, Any]) -> bytes:
+    """Return the one text that a manifest is written as, with its own checksum."""
+    digest = hashlib.sha256(json.dumps(manifest).encode()).hexdigest()
+    return json.dumps({**manifest, "sha256": digest}, indent=1).encode()
+
+
+def _check_file(folder: Path, name: str, entry: dict[str, Any]) -> None:
+    path = folder / name
+    if not path.is_file():
+        raise DamagedError(f"{path} is missing")
+    size = path.stat().st_size
+    if size != entry["size"]:
+        raise DamagedError(f"{path} is damaged: it has {size} bytes instead of {entry['size']}")
+    with path.open("rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != entry["sha256"]:
+            raise DamagedError(f"{path} is damaged: its checksum is wrong")
+
+
+def _write_file(path: Path, pieces: Iterable[bytes | memoryview]) -> dict[str, Any]:
+    """Write a file to the disk, and return what the manifest says about it."""
+    digest, size = hashlib.sha256(), 0
+    with path.open("xb") as file:
+        for piece in pieces:
+            for start in range(0, len(piece), _CHUNK):  # hashed while it is still in the cache
+                chunk = piece[start : start + _CHUNK]
+                file.write(chunk)
+                digest.update(chunk)
+            size += len(piece)
+        file.flush()
+        os.fsync(file.fileno())
+    return {"sha256": digest.hexdigest(), "size": size}
+
+
+def _part_file(key: str) -> str:
+    return f"{quote(key, safe='')}.safetensors"
+
+
+# --- values
+
+
+def encode_part(key: str, value: Any) -> tuple[Any, Iterator[bytes | memoryview] | None]:
+    """Return what JSON holds of a value, and the pieces of a safetensors file if it has arrays."""
+    stored: dict[str, tuple[Any, str | None]] = {}
+    encoded = _encode(value, (key,), stored)
+    return encoded, _safetensors(stored) if stored else None
+
+
+def decode_part(part: Any, path: Path | None) -> Any:
+    """Return the value that `encode_part` took apart, with its safetensors file if it has one."""
+    if path is None:
+        return _decode(part, None)
+    with safetensors.safe_open(path, framework="pt") as file:
+        return _decode(part, file)
+
+
+def _encode(value: Any, path: tuple[Any, ...], stored: dict[str, tuple[Any, str | None]]) -> Any:
+    """Return what JSON holds for a value; arrays and tensors in it go to ``stored``."""
+    kind = type(value)
+    if value is None or kind in (bool, str):
+        return value
+    if kind is int:  # in hexadecimal, because Python and others limit the digits they read
+        return value if abs(value) < 1 << 63 else {"int": hex(value)}
+    if kind is float:
+        return value if math.isfinite(value) else {"float": repr(value)}
+    if kind in (list, tuple):
+        items = [_encode(item, (*path, i), stored) for i, item in enumerate(value)]
+        return items if kind is list else {"tuple": items}
+    if isinstance(value, dict):
+        encoded = [(key, _encode(item, (*path, key), stored)) for key, item in value.items()]
+        if all(type(key) is str for key in value):
+            return {"dict": dict(encoded)}
+        return {"items": [[_encode(key, path, stored), item] for key, item in encoded]}
+    if kind is np.ndarray and value.dtype == object:
+        items = [_encode(item, (*path, i), stored) for i, item in enumerate(value.flat)]
+        return {"objects": items, "shape": list(value.shape)}
+    name = _dotted(path[1:]) or "value"
+    while name in stored or name == "__metadata__":  # keys may hold dots; one name is reserved
+        name += "'"
+    if isinstance(value, torch.Tensor) and value.layout is torch.strided and not value.is_meta:
+        dtype = str(value.dtype).removeprefix("torch.")
+        entry, code = {"tensor": name, "dtype": dtype}, _CODES.get(dtype)
+    elif _is_plain(value):
+        form = "scalar" if isinstance(value, np.generic) else "array"
+        entry = {form: name, "dtype": value.dtype.str}
+        code = _CODES.get(value.dtype.name) if value.dtype.isnative else None
+    else:
+        raise TypeError(
+            f"{_dotted(path)!r} is {describe(value)}, which files cannot hold: make it numbers or "
+            "strings, or leave it out"
+        )
+    stored[name] = value, code
+    return entry if code else {**entry, "shape": list(value.shape)}
+
+
+def _dotted(path: tuple[Any, ...]) -> str:
+    return ".".join(_dotted(key) if isinstance(key, tuple) else str(key) for key in path)
+
+
+def _is_plain(leaf: Any) -> bool:
+    """Whether a leaf of NumPy is its bytes and a dtype, and nothing else."""
+    exact = isinstance(leaf, np.generic) or type(leaf) in (np.ndarray, np.memmap)
+    return exact and leaf.dtype.kind in "biufcmMSU"
+
+
+def _safetensors(stored: dict[str, tuple[Any, str | None]]) -> Iterator[bytes | memoryview]:
+    """Yield the pieces of a safetensors file, one leaf after the other.
+
+    The library wants them all at once on the CPU, and refuses tensors that share memory.
+    """
+    ordered = sorted(  # so that all lie aligned
+        stored.items(), key=lambda item: -item[1][0].itemsize if item[1][1] else -1
+    )
+    header, start = {}, 0
+    for name, (leaf, code) in ordered:
+        header[name] = {
+            "dtype": code or "U8",
+            "shape": tuple(leaf.shape) if code else (leaf.nbytes,),
+            "data_offsets": (start, start + leaf.nbytes),
+        }
+        start += leaf.nbytes
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
+    for _, (leaf, _) in ordered:
+        if leaf.nbytes:
+            yield _bytes(leaf)
+
+
+def _bytes(leaf: Any) -> memoryview:
+    if isinstance(leaf, torch.Tensor):
+        tensor = leaf.detach().cpu().resolve_conj().resolve_neg().contiguous()
+        return tensor.reshape(-1).view(torch.uint8).numpy().data
+    return np.asarray(leaf, order="C").reshape(-1).view(np.uint8).data
+
+
+def _decode(node: Any, file: Any) -> Any:
+    if isinstance(node, list):
+        return [_decode(item, file) for item in node]
+    if not isinstance(node, dict):
+        return node
+    kind, content = next(iter(node.items()))
+    match kind:
+        case "int":
+            return int(content, 16)
+        case "float":
+            return float(content)
+        case "tuple":
+            return tuple(_decode(item, file) for item in content)
+        case "dict":
+            return {key: _decode(item, file) for key, item in content.items()}
+        case "items":
+            return {_decode(key, file): _decode(item, file) for key, item in content}
+        case "objects":
+            array = np.empty(len(content), dtype=object)
+            for i, item in enumerate(content):
+                array[i] = _decode(item, file)  # one by one: NumPy would take lists apart
+            return array.reshape(node["shape"])
+    tensor = file.get_tensor(content).clone()  # the library's lies in the mapped file
+    if kind == "tensor":
+        dtype = getattr(torch, node["dtype"])
+        return tensor.view(dtype).reshape(node["shape"]) if "shape" in node else tensor
+    array = tensor.numpy()
+    if "shape" in node:
+        dtype = np.dtype(node["dtype"])  # of no bytes at all for an empty string
+        array = (array.view(dtype) if dtype.itemsize else np.zeros(1, dtype)).reshape(node["shape"])
+    return array[()] if kind == "scalar" else array
