@@ -12,22 +12,24 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from gymnasium import spaces
 
-from guerdon.collect.cameras import channel_axis
+from guerdon.config.errors import ConfigError, suggestion
 from guerdon.data.frames import Trajectory, next_number, write_trajectory
 from guerdon.data.leaves import to_numpy
 from guerdon.data.pictures import resized
 from guerdon.data.trajectory_files import count_trajectories, remove_stale, to_uint8
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from types import TracebackType
+    from collections.abc import Iterable, Sequence
 
     import torch
 
     from guerdon.config.schema import DataCollectionConfig
     from guerdon.envs import Step
 
+CHANNELS = (1, 3, 4)
+"""Possible numbers of channels, if none is given."""
 _SECTION = "reward.data_collection"
 _LABELS = ("success_frame", "success")
 _WAITING = 16  # finished episodes, or one an environment; then `add_env_output` blocks
@@ -66,14 +68,11 @@ class RewardDataCollector:
         self.n_envs = n_envs
         self._open: dict[int, _Episode] = {}
         self.break_off()
-        self._folders = {
-            True: pathlib.Path(config.positive_dir),
-            False: pathlib.Path(config.negative_dir),
-        }
-        self._limits = {
-            True: config.max_positive_trajectories,
-            False: config.max_negative_trajectories,
-        }
+        # By whether the trajectories are positive.
+        folders = (config.positive_dir, config.negative_dir)
+        limits = (config.max_positive_trajectories, config.max_negative_trajectories)
+        self._folders = dict(zip((True, False), map(pathlib.Path, folders), strict=True))
+        self._limits = dict(zip((True, False), limits, strict=True))
         for folder in self._folders.values():
             folder.mkdir(parents=True, exist_ok=True)
             remove_stale(folder)
@@ -212,12 +211,7 @@ class RewardDataCollector:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _images(self, obs: Any, key: str) -> np.ndarray:
@@ -230,7 +224,7 @@ class RewardDataCollector:
             )
         images = to_uint8(np.asarray(to_numpy(obs[key])), key)
         size = self.config.image_size
-        if images.ndim != 4 or channel_axis(images.shape, size) is None:
+        if channel_axis(images.shape, size) is None:
             channels = size[0] if size else "1, 3 or 4"
             raise ValueError(
                 f"frames of {key!r} have the shape {images.shape[1:]}: they have to be [H, W, C] "
@@ -267,7 +261,7 @@ class RewardDataCollector:
     def _write(self, episode: _Episode) -> None:
         try:
             if self._error is None:
-                self._write_file(episode)
+                self._write_file(episode, episode.positive)
             else:
                 self._lost += 1
         except BaseException as error:  # raised by the next call
@@ -276,10 +270,9 @@ class RewardDataCollector:
         finally:
             self._slots.release()
 
-    def _write_file(self, episode: _Episode) -> None:
-        positive, size = episode.positive, self.config.image_size
+    def _write_file(self, episode: _Episode, positive: bool) -> None:
+        size, limit = self.config.image_size, self._limits[positive]
         folder = self._folders[positive]
-        limit = self._limits[positive]
         if limit is not None:
             found = count_trajectories(folder)  # other processes may write there, too
             with self._lock:
@@ -370,3 +363,57 @@ def _told(
             values = np.where(given, _column(info[name], name, n_rows), values).astype(np.float64)
             told |= given
     return values, told
+
+
+# --- cameras
+
+
+def channel_axis(shape: Sequence[int], size: Sequence[int] | None) -> int | None:
+    """Return the channel axis of frames [T, H, W, C] or [T, C, H, W]; None if there is none.
+
+    Args:
+        shape: Shape of the frames.
+        size: Channels, height and width that are requested, if any.
+    """
+    possible = CHANNELS if size is None else (size[0],)
+    return next((axis for axis in (3, 1) if len(shape) == 4 and shape[axis] in possible), None)
+
+
+def check_cameras(space: spaces.Space[Any], config: DataCollectionConfig, env_id: str) -> None:
+    """Refuse cameras that observations do not have.
+
+    Args:
+        space: Observation space.
+        config: Names the cameras.
+        env_id: Environment of the observations.
+    """
+    if not isinstance(space, spaces.Dict):
+        raise ConfigError(
+            f"observations of {env_id!r} are one array, in which no camera can be told: frames are "
+            f"kept of dictionaries with a part for each camera (of many, env.kwargs.obs=both)"
+        )
+    size = config.image_size
+    shapes = {key: part.shape or () for key, part in space.items()}
+    cameras = [key for key, shape in shapes.items() if channel_axis((1, *shape), size) is not None]
+    sizes = {}
+    for key in config.image_keys:
+        axis = channel_axis((1, *shapes.get(key, ())), None)
+        if key not in cameras and axis is not None:
+            raise ConfigError(
+                f"image_size asks for images of {size and size[0]} channels, but those of "
+                f"{key!r} in observations of {env_id!r} are {list(shapes[key])}"
+            )
+        if key not in cameras:
+            what = f"{space[key]}, no image" if key in shapes else "not there"
+            raise ConfigError(
+                f"image_keys names {key!r}, which in observations of {env_id!r} is {what}: "
+                f"{suggestion(key, cameras)}"
+            )
+        *rest, last = shapes[key]
+        sizes[key] = [last, *rest] if axis == 3 else [*rest, last]
+    if size is None and len(set(map(tuple, sizes.values()))) > 1:
+        listed = ", ".join(f"{key!r} {each}" for key, each in sizes.items())
+        raise ConfigError(
+            f"images have several sizes ({listed}), but a classifier takes all cameras in one: set "
+            "image_size, for example to [3, 64, 64]"
+        )

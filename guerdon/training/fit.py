@@ -24,9 +24,8 @@ from guerdon.training.checkpoints import save_checkpoint
 from guerdon.training.display import Status, make_display
 from guerdon.training.fit_files import PART, begin_folder
 from guerdon.training.parts import find_device
-from guerdon.training.recorder import Recorder
 from guerdon.training.run import interrupts
-from guerdon.training.run_folder import finite
+from guerdon.training.run_folder import Recorder, finite
 from guerdon.training.threads import threads
 
 if TYPE_CHECKING:

@@ -11,8 +11,9 @@ from guerdon.data.batch import Batch
 from guerdon.data.demonstrations import KEYS, Demonstrations
 from guerdon.data.loading import load_demonstrations
 from guerdon.data.rollout import Rollout
-from guerdon.training.experts import make_experts, play_episodes
+from guerdon.training.experts import make_experts
 from guerdon.training.parts import Parts, make_parts
+from guerdon.training.replay import play_episodes
 from guerdon.training.reward_files import load_reward
 from guerdon.training.trainers import train_reward
 

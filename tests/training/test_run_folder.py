@@ -77,7 +77,7 @@ def test_a_run_that_was_killed_before_its_config_was_written_can_be_started_agai
 
 def test_a_folder_without_a_run_cannot_be_resumed(tmp_path):
     for path in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(FileNotFoundError, match="holds no run to resume"):
+        with pytest.raises(FileNotFoundError, match="so it cannot be resumed"):
             RunFolder.reopen(path)
     assert list(tmp_path.iterdir()) == []
 
