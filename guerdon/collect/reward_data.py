@@ -5,9 +5,9 @@ from __future__ import annotations
 import atexit
 import errno
 import pathlib
-import threading
+from collections import deque
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
@@ -79,11 +79,8 @@ class RewardDataCollector:
         self._next = {kind: next_number(folder) for kind, folder in self._folders.items()}
         # With episodes that wait to be written.
         self._numbers = dict(zip((True, False), self.counts, strict=True))
-        self._lock = threading.Lock()
+        self._waiting: deque[Future[None]] = deque()
         self._error: BaseException | None = None
-        self._error_raised = False
-        self._lost = 0
-        self._slots = threading.Semaphore(max(_WAITING, n_envs) + 1)  # one is being written
         self._thread: ThreadPoolExecutor | None = ThreadPoolExecutor(1, "reward data")
         atexit.register(self.close)
 
@@ -116,7 +113,7 @@ class RewardDataCollector:
                 them from ``final_info``, if it has them.
             is_last_step: Whether episodes end here, for all rows or for each.
         """
-        self._check()
+        self._settle(max(_WAITING, self.n_envs) + 1)
         if self.full:
             self.break_off()
             return
@@ -173,15 +170,12 @@ class RewardDataCollector:
         if not episode.labels:
             return
         self.break_off([env_idx])
-        self._check()
+        self._settle(max(_WAITING, self.n_envs))  # and one that is being written
         if self._thread is None:
             raise ValueError("this RewardDataCollector is closed: make a new one")
-        with self._lock:
-            if self._reached(episode.positive):
-                return
+        if not self._reached(episode.positive):
             self._numbers[episode.positive] += 1
-        self._slots.acquire()
-        self._thread.submit(self._write, episode)
+            self._waiting.append(self._thread.submit(self._write, episode, episode.positive))
 
     def break_off(self, env_ids: Iterable[int] | None = None) -> None:
         """Drop open episodes.
@@ -194,9 +188,7 @@ class RewardDataCollector:
 
     def flush(self) -> None:
         """Wait until every episode that ended is written."""
-        if self._thread is not None:
-            self._thread.submit(int).result()  # one thread: all before it are done
-        self._check()
+        self._settle(0)
 
     def close(self) -> None:
         """Wait until every episode that ended is written, and stop; open ones are dropped."""
@@ -205,8 +197,8 @@ class RewardDataCollector:
         if self._thread is not None:
             self._thread.shutdown()
             self._thread = None
-        if not self._error_raised:
-            self._check()
+        if self._error is None:
+            self._settle(0)
 
     def __enter__(self) -> Self:
         return self
@@ -237,46 +229,36 @@ class RewardDataCollector:
         limit = self._limits[positive]
         return limit is not None and self._numbers[positive] >= limit
 
-    def _check(self) -> None:
-        """Raise the error of the thread."""
-        if self._error is None:
-            return
-        self._error_raised = True
-        if not isinstance(self._error, OSError):
-            raise self._error
-        if self._thread is not None:
-            self._thread.submit(int).result()  # so that all lost episodes are counted
-        positive, negative = self.counts
-        raise OSError(
-            self._error.errno or errno.EIO,
-            f"a trajectory could not be written ({self._error.strerror or self._error}): "
-            f"{positive} positive and {negative} negative ones are safe in {self._folders[True]} "
-            f"and {self._folders[False]}, {self._lost} newer ones are lost; make room or choose "
-            f"other folders ('{_SECTION}.positive_dir' and 'negative_dir'), and collect again: "
-            f"it resumes from there",
-        ) from self._error
-
-    # --- in the thread
-
-    def _write(self, episode: _Episode) -> None:
-        try:
-            if self._error is None:
-                self._write_file(episode, episode.positive)
-            else:
-                self._lost += 1
-        except BaseException as error:  # raised by the next call
-            self._lost += 1
+    def _settle(self, most: int) -> None:
+        """Wait until at most `most` episodes are not written yet; raise the error of one."""
+        while self._waiting and (len(self._waiting) > most or self._waiting[0].done()):
+            error = self._waiting.popleft().exception()
+            if error is None:
+                continue
+            rest = [each.exception() for each in self._waiting]
+            self._waiting.clear()
             self._error = error
-        finally:
-            self._slots.release()
+            if isinstance(error, OSError):
+                positive, negative = self.counts
+                lost = 1 + sum(each is not None for each in rest)
+                self._error = OSError(
+                    error.errno or errno.EIO,
+                    f"a trajectory could not be written ({error.strerror or error}): {positive} "
+                    f"positive and {negative} negative ones are safe in {self._folders[True]} and "
+                    f"{self._folders[False]}, {lost} newer ones are lost; make room or choose "
+                    f"other folders ('{_SECTION}.positive_dir' and 'negative_dir'), and collect "
+                    f"again: it resumes from there",
+                )
+        if self._error is not None:
+            raise self._error
 
-    def _write_file(self, episode: _Episode, positive: bool) -> None:
+    def _write(self, episode: _Episode, positive: bool) -> None:
+        """Write a file; runs in the thread."""
         size, limit = self.config.image_size, self._limits[positive]
         folder = self._folders[positive]
         if limit is not None:
             found = count_trajectories(folder)  # other processes may write there, too
-            with self._lock:
-                self._numbers[positive] = max(self._numbers[positive], found)
+            self._numbers[positive] = max(self._numbers[positive], found)
             if found >= limit:
                 return
         images = {}

@@ -65,6 +65,8 @@ class Status:
         total_steps: Environment steps of the whole run, if known.
     """
 
+    unit = "fps"
+
     def __init__(self, total_steps: int | None) -> None:
         self.total_steps = total_steps
         self.step = 0
@@ -108,7 +110,7 @@ class Status:
         fps = self.metrics.get("time/fps")
         if fps is None:
             return {}
-        shown = {"fps": f"{fps:,.0f}"}
+        shown = {self.unit: f"{fps:,.0f}"}
         if self.total_steps and fps > 0:
             left = max(self.total_steps - self.step, 0) / fps
             shown["left"] = str(timedelta(seconds=round(left)))

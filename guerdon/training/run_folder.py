@@ -81,7 +81,7 @@ class RunFolder:
                 sub.mkdir(exist_ok=True)
             folder.metrics.touch()
             folder.log.touch()
-            _write_json(folder.info, {"starts": [_start(command)]})
+            write_json(folder.info, {"starts": [_start(command)]})
             folder._write_config(config_text)
         except BaseException:
             folder.close()
@@ -104,7 +104,7 @@ class RunFolder:
             )
         folder._acquire()
         try:
-            _write_json(folder.info, {"starts": [*folder.starts(), _start(command)]})
+            write_json(folder.info, {"starts": [*folder.starts(), _start(command)]})
         except BaseException:
             folder.close()
             raise
@@ -132,13 +132,7 @@ class RunFolder:
         missing = [key for key in SUMMARY_KEYS if key not in summary]
         if missing:
             raise ValueError(f"a summary needs {', '.join(missing)}")
-        _write_json(self.summary, {key: finite(summary[key]) for key in (*SUMMARY_KEYS, *summary)})
-
-    def read_summary(self) -> dict[str, Any]:
-        """Return what `write_summary` wrote."""
-        if not self.summary.exists():
-            raise FileNotFoundError(f"{self.summary} is missing: the run has not ended")
-        return dict(json.loads(self.summary.read_bytes()))
+        write_json(self.summary, {key: finite(summary[key]) for key in (*SUMMARY_KEYS, *summary)})
 
     def close(self) -> None:
         """Release the lock."""
@@ -233,7 +227,8 @@ def _cpu_info() -> str:
     return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
 
-def _write_json(path: Path, content: Any) -> None:
+def write_json(path: Path, content: Any) -> None:
+    """Write a JSON file as a whole."""
     with atomic_file(path) as file:
         file.write(json.dumps(content, indent=1, allow_nan=False).encode() + b"\n")
 
