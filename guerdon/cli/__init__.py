@@ -1,15 +1,15 @@
-"""The command line: one file per verb."""
+"""The command line."""
 
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from typer import Option
 
 from guerdon import __version__
-from guerdon.cli import demo, errors, explain, plot, reward_collect, reward_fit, reward_probe, train
-from guerdon.cli.collect import collect
-from guerdon.cli.eval import evaluate
-from guerdon.cli.list import list_options
+from guerdon.cli import errors, info, rewards, runs
+
+Mode = Literal["serial", "parallel", "eval"]
 
 app = typer.Typer(
     cls=errors.Group,
@@ -21,9 +21,17 @@ app = typer.Typer(
 reward = typer.Typer(
     no_args_is_help=True, help="Probes rewards, collects images, and fits success classifiers."
 )
-
-
-Mode = Literal["serial", "parallel", "eval"]
+app.command("train")(runs.train)
+app.command("eval")(runs.evaluate)
+app.command("collect")(runs.collect)
+app.add_typer(reward, name="reward")
+reward.command("collect")(rewards.collect)
+reward.command("fit")(rewards.fit)
+reward.command("probe")(rewards.probe)
+app.command("list")(info.list_options)
+app.command("plot")(runs.plot)
+app.command("explain")(info.explain)
+app.command("demo")(rewards.demo)
 
 
 def _show_version(wanted: bool) -> None:
@@ -36,49 +44,40 @@ def _show_version(wanted: bool) -> None:
 def _options(
     context: typer.Context,
     mode: Annotated[
-        Mode | None, typer.Option("--mode", "-m", help="Without a command: train, or evaluate.")
+        Mode | None, Option("--mode", "-m", help="Without a command: train, or evaluate.")
     ] = None,
     config: Annotated[
         str | None,
-        typer.Option("--config", "-c", metavar="FILE", help="With -m: a config file, or a run."),
+        Option("--config", "-c", metavar="FILE", help="With -m: a config file, or a run."),
     ] = None,
-    seed: Annotated[
-        int | None, typer.Option("--seed", "-s", min=0, help="With -m: random seed.")
-    ] = None,
+    seed: Annotated[int | None, Option("--seed", "-s", min=0, help="With -m: random seed.")] = None,
     _version: Annotated[
         bool,
-        typer.Option(
-            "--version", "-v", callback=_show_version, is_eager=True, help="Show the version."
-        ),
+        Option("--version", "-v", callback=_show_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
     """Reinforcement learning for people whose reward has to be learned."""
-    asked = [value for value in (mode, config, seed) if value is not None]
+    if mode is None and config is None and seed is None:
+        if context.invoked_subcommand is None:
+            typer.echo(context.get_help())
+        return
     if context.invoked_subcommand is not None:
-        if asked:
-            raise ValueError(
-                f"-m, -c and -s stand alone: leave them out, or `{context.invoked_subcommand}`"
-            )
-    elif asked:
-        _run_mode(mode or "serial", config, seed)
-    else:
-        typer.echo(context.get_help())
-
-
-def _run_mode(mode: Mode, config: str | None, seed: int | None) -> None:
-    """Runs ``guerdon -m serial -c FILE -s SEED``."""
+        raise ValueError(
+            f"-m, -c and -s stand alone: leave them out, or `{context.invoked_subcommand}`"
+        )
+    mode = mode or "serial"
     if mode == "parallel":
         raise ValueError("-m parallel is not there yet: use -m serial")
     if config is None:
         raise ValueError(f"-m {mode} needs a config: add -c FILE")
     if mode == "serial":
-        train.run(config, seed=seed)
+        runs.run(config, seed=seed)
     else:
-        evaluate(_run_of(config), seed=seed or 0)
+        runs.evaluate(_run_of(config), seed=seed or 0)
 
 
 def _run_of(config: str) -> Path:
-    """The run of a config file: its folder, or its ``run.dir``."""
+    """Return the run directory of a config file: its folder, or its ``run.dir``."""
     from guerdon.entry import compose
 
     path = Path(config)
@@ -92,19 +91,6 @@ def _run_of(config: str) -> Path:
             f"-m eval -c RUN"
         )
     return Path(named)
-
-
-app.command("train")(train.train)
-app.command("eval")(evaluate)
-app.command("collect")(collect)
-app.add_typer(reward, name="reward")
-reward.command("collect")(reward_collect.collect)
-reward.command("fit")(reward_fit.fit)
-reward.command("probe")(reward_probe.probe)
-app.command("list")(list_options)
-app.command("plot")(plot.plot)
-app.command("explain")(explain.explain)
-app.command("demo")(demo.demo)
 
 
 def main() -> None:

@@ -6,55 +6,45 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
-import typer
+from typer import Argument, Option
 
 if TYPE_CHECKING:
     from guerdon.training.replay import Checkpoint
 
-INTERRUPTED = 130  # as a shell has it: 128 and the number of the signal
-_OVERRIDE = re.compile(r"~|[+]{0,2}[\w.]+=")
+INTERRUPTED = 130  # as in a shell: 128 and the number of the signal
 
-
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")]
+Run = Annotated[Path, Argument(metavar="RUN", help="Run directory.")]
 Arguments = Annotated[
     list[str],
-    typer.Argument(
-        metavar="PRESET|FILE|KEY=VALUE",
-        help="Preset or file, and overrides, as for `guerdon train`.",
-    ),
+    Argument(metavar="PRESET|FILE|KEY=VALUE", help="Preset or file, and overrides."),
 ]
-Seed = Annotated[int, typer.Option(min=0, help="Random seed.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Seed = Annotated[int, Option(min=0, help="Random seed.")]
+AsJson = Annotated[bool, Option("--json", help="Print JSON.")]
 Display = Annotated[
-    Literal["auto", "live", "lines", "none"],
-    typer.Option(help="auto: live on a terminal, else lines."),
+    Literal["auto", "live", "lines", "none"], Option(help="auto: live on a terminal, else lines.")
 ]
 Checkpoints = Annotated[
-    str, typer.Option("--checkpoint", metavar="best|latest|STEP,...", help="Policies of the run.")
+    str, Option("--checkpoint", metavar="best|latest|STEP,...", help="Policies of the run.")
 ]
 Noise = Annotated[
     str | None,
-    typer.Option(
-        metavar="P,P,...",
-        help="Play with each of these probabilities of a random action: 0,0.25,0.5",
-    ),
+    Option(metavar="P,P,...", help="Probabilities of a random action, each played: 0,0.25,0.5"),
 ]
 
 
 def split(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
-    """The preset or file among arguments, and the overrides."""
-    sources = [argument for argument in arguments if not _OVERRIDE.match(argument)]
+    """Split arguments into the preset or file, and the overrides."""
+    sources = [each for each in arguments if not re.match(r"~|[+]{0,2}[\w.]+=", each)]
     if len(sources) > 1:
         raise ValueError(
             f"one preset or file is run at a time, not {' and '.join(map(repr, sources))}: "
             f"write changes as KEY=VALUE"
         )
-    overrides = [argument for argument in arguments if argument not in sources]
-    return sources[0] if sources else None, overrides
+    return sources[0] if sources else None, [each for each in arguments if each not in sources]
 
 
 def checkpoint_of(text: str) -> "Checkpoint":
-    """The checkpoint of ``best``, ``latest`` or a number of steps."""
+    """Parse ``best``, ``latest`` or a number of steps."""
     if text in ("best", "latest"):
         return cast("Checkpoint", text)
     digits = text.removeprefix("step_")
@@ -64,7 +54,7 @@ def checkpoint_of(text: str) -> "Checkpoint":
 
 
 def noise_levels(text: str | None) -> list[float]:
-    """The probabilities of ``--noise``."""
+    """Parse the probabilities of ``--noise``."""
     try:
         levels = [] if text is None else [float(part) for part in text.split(",")]
     except ValueError:
@@ -75,13 +65,13 @@ def noise_levels(text: str | None) -> list[float]:
 
 
 def count(number: int, noun: str) -> str:
-    """A number with its noun: ``1 run``, ``2 runs``."""
+    """Return a number with its noun: ``1 run``, ``2 runs``."""
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 @contextmanager
 def progress(**totals: int | None) -> Iterator[Callable[..., None]]:
-    """Shows bars on a terminal; gives a function that takes a bar's name, value and total."""
+    """Show bars on a terminal; yield a function that takes a bar's name, value and total."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
@@ -103,7 +93,7 @@ def show_table(
     columns: Sequence[str] = ("", ""),
     justify: Literal["left", "right"] = "right",
 ) -> None:
-    """Prints rows under columns, of which the first is on the left."""
+    """Print a table; the first column is on the left."""
     from rich.console import Console
     from rich.table import Table
 

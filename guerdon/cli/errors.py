@@ -1,4 +1,4 @@
-"""Errors on the command line: a sentence where the user can mend it, a traceback where not."""
+"""Errors on the command line: a sentence if the user can fix it, else a traceback."""
 
 import dis
 import os
@@ -11,7 +11,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-USAGE = 2  # the exit code of whatever was asked for wrongly
+USAGE = 2  # exit code of wrong usage
 _FILES = (
     FileExistsError,
     FileNotFoundError,
@@ -22,13 +22,13 @@ _FILES = (
 
 
 class Group(TyperGroup):
-    """All verbs, with the errors of each in one sentence.
+    """All verbs; expected errors are shown in one sentence.
 
     ``GUERDON_DEBUG=1`` in the environment shows every traceback.
     """
 
     def main(self, *args: Any, **options: Any) -> Any:
-        """Runs a verb, and ends the process with its exit code."""
+        """Run a verb, and end the process with its exit code."""
         with plain_warnings():
             try:
                 code = super().main(*args, **{**options, "standalone_mode": False})
@@ -42,45 +42,30 @@ class Group(TyperGroup):
 
 
 def sentence_of(error: Exception) -> str | None:
-    """What to tell the user about an error; None where a traceback tells more.
-
-    Args:
-        error: As it was caught.
-    """
-    if hasattr(error, "format_message"):  # typer's own, about options and arguments
-        return _one_line(f"{error.format_message()}{_help_of(error)}")
+    """Return the message of an expected error; None if a traceback says more."""
+    if hasattr(error, "format_message"):  # of typer, about options and arguments
+        context = getattr(error, "ctx", None)
+        more = f" (see `{context.command_path} --help`)" if context is not None else ""
+        return _one_line(f"{error.format_message()}{more}")
+    message = str(error)
     if isinstance(error, OSError) and error.strerror:
         message = ": ".join(str(part) for part in (error.filename, error.strerror) if part)
-    else:
-        message = str(error)
-    expected = isinstance(error, _FILES) or _is_guerdons(type(error).__module__)
-    return _one_line(message) if message and (expected or _on_purpose(error)) else None
+    own = type(error).__module__.partition(".")[0] == "guerdon"
+    expected = own or isinstance(error, _FILES) or _is_raised_by_guerdon(error)
+    return _one_line(message) if message and expected else None
 
 
-def _on_purpose(error: Exception) -> bool:
-    """Whether a statement ``raise`` in guerdon is where the error comes from.
-
-    The same classes come from bugs, too: from other packages, or from a line that failed.
-    """
+def _is_raised_by_guerdon(error: Exception) -> bool:
+    """Whether a ``raise`` in guerdon raised it; bugs raise the same classes elsewhere."""
     trace = error.__traceback__
     if not isinstance(error, ValueError | RuntimeError | OSError) or trace is None:
         return False
-    if isinstance(error, NotImplementedError):
-        return False
     while trace.tb_next is not None:
         trace = trace.tb_next
-    frame = trace.tb_frame
-    operation = dis.opname[frame.f_code.co_code[trace.tb_lasti]]
-    return operation == "RAISE_VARARGS" and _is_guerdons(frame.f_globals.get("__name__", ""))
-
-
-def _is_guerdons(module: str) -> bool:
-    return module.partition(".")[0] == "guerdon"
-
-
-def _help_of(error: Any) -> str:
-    context = getattr(error, "ctx", None)
-    return f" (see `{context.command_path} --help`)" if context is not None else ""
+    code, names = trace.tb_frame.f_code.co_code, trace.tb_frame.f_globals
+    raised = dis.opname[code[trace.tb_lasti]] == "RAISE_VARARGS"
+    own = names.get("__name__", "").partition(".")[0] == "guerdon"
+    return raised and own and not isinstance(error, NotImplementedError)
 
 
 def _one_line(text: str) -> str:
@@ -89,7 +74,7 @@ def _one_line(text: str) -> str:
 
 @contextmanager
 def plain_warnings() -> Iterator[None]:
-    """Shows warnings as sentences, without the line of code that they come from."""
+    """Show warnings as sentences, without the line of code that they come from."""
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
         typer.echo(f"Warning: {_one_line(str(message))}", err=True)

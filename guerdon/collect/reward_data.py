@@ -5,29 +5,31 @@ from __future__ import annotations
 import atexit
 import errno
 import pathlib
-import threading
+from collections import deque
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from gymnasium import spaces
 
-from guerdon.collect.cameras import channel_axis
+from guerdon.config.errors import ConfigError, suggestion
 from guerdon.data.frames import Trajectory, next_number, write_trajectory
 from guerdon.data.leaves import to_numpy
 from guerdon.data.pictures import resized
 from guerdon.data.trajectory_files import count_trajectories, remove_stale, to_uint8
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from types import TracebackType
+    from collections.abc import Iterable, Sequence
 
     import torch
 
     from guerdon.config.schema import DataCollectionConfig
     from guerdon.envs import Step
 
+CHANNELS = (1, 3, 4)
+"""Possible numbers of channels, if none is given."""
 _SECTION = "reward.data_collection"
 _LABELS = ("success_frame", "success")
 _WAITING = 16  # finished episodes, or one an environment; then `add_env_output` blocks
@@ -66,25 +68,19 @@ class RewardDataCollector:
         self.n_envs = n_envs
         self._open: dict[int, _Episode] = {}
         self.break_off()
-        self._folders = {
-            True: pathlib.Path(config.positive_dir),
-            False: pathlib.Path(config.negative_dir),
-        }
-        self._limits = {
-            True: config.max_positive_trajectories,
-            False: config.max_negative_trajectories,
-        }
+        # By whether the trajectories are positive.
+        folders = (config.positive_dir, config.negative_dir)
+        limits = (config.max_positive_trajectories, config.max_negative_trajectories)
+        self._folders = dict(zip((True, False), map(pathlib.Path, folders), strict=True))
+        self._limits = dict(zip((True, False), limits, strict=True))
         for folder in self._folders.values():
             folder.mkdir(parents=True, exist_ok=True)
             remove_stale(folder)
         self._next = {kind: next_number(folder) for kind, folder in self._folders.items()}
         # With episodes that wait to be written.
         self._numbers = dict(zip((True, False), self.counts, strict=True))
-        self._lock = threading.Lock()
+        self._waiting: deque[Future[None]] = deque()
         self._error: BaseException | None = None
-        self._error_raised = False
-        self._lost = 0
-        self._slots = threading.Semaphore(max(_WAITING, n_envs) + 1)  # one is being written
         self._thread: ThreadPoolExecutor | None = ThreadPoolExecutor(1, "reward data")
         atexit.register(self.close)
 
@@ -117,7 +113,7 @@ class RewardDataCollector:
                 them from ``final_info``, if it has them.
             is_last_step: Whether episodes end here, for all rows or for each.
         """
-        self._check()
+        self._settle(max(_WAITING, self.n_envs) + 1)
         if self.full:
             self.break_off()
             return
@@ -174,15 +170,12 @@ class RewardDataCollector:
         if not episode.labels:
             return
         self.break_off([env_idx])
-        self._check()
+        self._settle(max(_WAITING, self.n_envs))  # and one that is being written
         if self._thread is None:
             raise ValueError("this RewardDataCollector is closed: make a new one")
-        with self._lock:
-            if self._reached(episode.positive):
-                return
+        if not self._reached(episode.positive):
             self._numbers[episode.positive] += 1
-        self._slots.acquire()
-        self._thread.submit(self._write, episode)
+            self._waiting.append(self._thread.submit(self._write, episode, episode.positive))
 
     def break_off(self, env_ids: Iterable[int] | None = None) -> None:
         """Drop open episodes.
@@ -195,9 +188,7 @@ class RewardDataCollector:
 
     def flush(self) -> None:
         """Wait until every episode that ended is written."""
-        if self._thread is not None:
-            self._thread.submit(int).result()  # one thread: all before it are done
-        self._check()
+        self._settle(0)
 
     def close(self) -> None:
         """Wait until every episode that ended is written, and stop; open ones are dropped."""
@@ -206,18 +197,13 @@ class RewardDataCollector:
         if self._thread is not None:
             self._thread.shutdown()
             self._thread = None
-        if not self._error_raised:
-            self._check()
+        if self._error is None:
+            self._settle(0)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _images(self, obs: Any, key: str) -> np.ndarray:
@@ -230,7 +216,7 @@ class RewardDataCollector:
             )
         images = to_uint8(np.asarray(to_numpy(obs[key])), key)
         size = self.config.image_size
-        if images.ndim != 4 or channel_axis(images.shape, size) is None:
+        if channel_axis(images.shape, size) is None:
             channels = size[0] if size else "1, 3 or 4"
             raise ValueError(
                 f"frames of {key!r} have the shape {images.shape[1:]}: they have to be [H, W, C] "
@@ -243,47 +229,36 @@ class RewardDataCollector:
         limit = self._limits[positive]
         return limit is not None and self._numbers[positive] >= limit
 
-    def _check(self) -> None:
-        """Raise the error of the thread."""
-        if self._error is None:
-            return
-        self._error_raised = True
-        if not isinstance(self._error, OSError):
-            raise self._error
-        if self._thread is not None:
-            self._thread.submit(int).result()  # so that all lost episodes are counted
-        positive, negative = self.counts
-        raise OSError(
-            self._error.errno or errno.EIO,
-            f"a trajectory could not be written ({self._error.strerror or self._error}): "
-            f"{positive} positive and {negative} negative ones are safe in {self._folders[True]} "
-            f"and {self._folders[False]}, {self._lost} newer ones are lost; make room or choose "
-            f"other folders ('{_SECTION}.positive_dir' and 'negative_dir'), and collect again: "
-            f"it resumes from there",
-        ) from self._error
-
-    # --- in the thread
-
-    def _write(self, episode: _Episode) -> None:
-        try:
-            if self._error is None:
-                self._write_file(episode)
-            else:
-                self._lost += 1
-        except BaseException as error:  # raised by the next call
-            self._lost += 1
+    def _settle(self, most: int) -> None:
+        """Wait until at most `most` episodes are not written yet; raise the error of one."""
+        while self._waiting and (len(self._waiting) > most or self._waiting[0].done()):
+            error = self._waiting.popleft().exception()
+            if error is None:
+                continue
+            rest = [each.exception() for each in self._waiting]
+            self._waiting.clear()
             self._error = error
-        finally:
-            self._slots.release()
+            if isinstance(error, OSError):
+                positive, negative = self.counts
+                lost = 1 + sum(each is not None for each in rest)
+                self._error = OSError(
+                    error.errno or errno.EIO,
+                    f"a trajectory could not be written ({error.strerror or error}): {positive} "
+                    f"positive and {negative} negative ones are safe in {self._folders[True]} and "
+                    f"{self._folders[False]}, {lost} newer ones are lost; make room or choose "
+                    f"other folders ('{_SECTION}.positive_dir' and 'negative_dir'), and collect "
+                    f"again: it resumes from there",
+                )
+        if self._error is not None:
+            raise self._error
 
-    def _write_file(self, episode: _Episode) -> None:
-        positive, size = episode.positive, self.config.image_size
+    def _write(self, episode: _Episode, positive: bool) -> None:
+        """Write a file; runs in the thread."""
+        size, limit = self.config.image_size, self._limits[positive]
         folder = self._folders[positive]
-        limit = self._limits[positive]
         if limit is not None:
             found = count_trajectories(folder)  # other processes may write there, too
-            with self._lock:
-                self._numbers[positive] = max(self._numbers[positive], found)
+            self._numbers[positive] = max(self._numbers[positive], found)
             if found >= limit:
                 return
         images = {}
@@ -370,3 +345,57 @@ def _told(
             values = np.where(given, _column(info[name], name, n_rows), values).astype(np.float64)
             told |= given
     return values, told
+
+
+# --- cameras
+
+
+def channel_axis(shape: Sequence[int], size: Sequence[int] | None) -> int | None:
+    """Return the channel axis of frames [T, H, W, C] or [T, C, H, W]; None if there is none.
+
+    Args:
+        shape: Shape of the frames.
+        size: Channels, height and width that are requested, if any.
+    """
+    possible = CHANNELS if size is None else (size[0],)
+    return next((axis for axis in (3, 1) if len(shape) == 4 and shape[axis] in possible), None)
+
+
+def check_cameras(space: spaces.Space[Any], config: DataCollectionConfig, env_id: str) -> None:
+    """Refuse cameras that observations do not have.
+
+    Args:
+        space: Observation space.
+        config: Names the cameras.
+        env_id: Environment of the observations.
+    """
+    if not isinstance(space, spaces.Dict):
+        raise ConfigError(
+            f"observations of {env_id!r} are one array, in which no camera can be told: frames are "
+            f"kept of dictionaries with a part for each camera (of many, env.kwargs.obs=both)"
+        )
+    size = config.image_size
+    shapes = {key: part.shape or () for key, part in space.items()}
+    cameras = [key for key, shape in shapes.items() if channel_axis((1, *shape), size) is not None]
+    sizes = {}
+    for key in config.image_keys:
+        axis = channel_axis((1, *shapes.get(key, ())), None)
+        if key not in cameras and axis is not None:
+            raise ConfigError(
+                f"image_size asks for images of {size and size[0]} channels, but those of "
+                f"{key!r} in observations of {env_id!r} are {list(shapes[key])}"
+            )
+        if key not in cameras:
+            what = f"{space[key]}, no image" if key in shapes else "not there"
+            raise ConfigError(
+                f"image_keys names {key!r}, which in observations of {env_id!r} is {what}: "
+                f"{suggestion(key, cameras)}"
+            )
+        *rest, last = shapes[key]
+        sizes[key] = [last, *rest] if axis == 3 else [*rest, last]
+    if size is None and len(set(map(tuple, sizes.values()))) > 1:
+        listed = ", ".join(f"{key!r} {each}" for key, each in sizes.items())
+        raise ConfigError(
+            f"images have several sizes ({listed}), but a classifier takes all cameras in one: set "
+            "image_size, for example to [3, 64, 64]"
+        )

@@ -57,7 +57,6 @@ def table(result: WorkflowResult) -> list[tuple[str, str]]:
 
 
 def _numbers(fit: dict[str, Any], *keys: str) -> str:
-    """Metrics of a fit; None where there was nothing to count."""
     return ", ".join("-" if fit[key] is None else f"{fit[key]:.3f}" for key in keys)
 
 
@@ -89,11 +88,11 @@ def write_report(folder: str | Path, result: WorkflowResult) -> Path:
         f"<tr><td>{html.escape(name)}</td><td>{html.escape(value)}</td></tr>"
         for name, value in table(result)
     )
-    commands = "\n".join(
+    commands = [
         shlex.join(["guerdon", "eval", str(folder / name)]) for name in ("collect", "learn")
-    )
+    ]
     page = _PAGE.format(
-        rows=rows, shown=shown, how=html.escape(HOW), commands=html.escape(commands),
+        rows=rows, shown=shown, how=HOW, commands=html.escape("\n".join(commands)),
         seed=result.seed,
     )  # fmt: skip
     with atomic_file(folder / REPORT) as file:

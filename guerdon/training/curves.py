@@ -9,8 +9,8 @@ import numpy as np
 
 from guerdon.config import sources
 from guerdon.config.errors import ConfigError, suggestion
-
-METRICS, CONFIG = "metrics.jsonl", "config.yaml"
+from guerdon.extras import require
+from guerdon.training.run_folder import RunFolder
 
 
 class Curve(NamedTuple):
@@ -22,21 +22,39 @@ class Curve(NamedTuple):
     """The metric at each of them."""
 
 
-class Group(NamedTuple):
-    """Runs that differ only in their seed."""
+def plot_runs(runs: Sequence[Path], metric: str, out: Path) -> int:
+    """Plot the mean over seeds and its 95% bootstrap band.
 
-    label: str
-    """Name of the runs, and options that differ from other groups of that name."""
-    runs: list[Path]
+    Args:
+        runs: Run directories.
+        metric: Name of the metric.
+        out: Image file.
 
-
-class Band(NamedTuple):
-    """Mean over runs with a confidence band."""
-
-    steps: np.ndarray
-    mean: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
+    Returns:
+        The number of groups; see `group_runs`.
+    """
+    require("matplotlib", "lab")
+    # Not pyplot, which needs a screen.
+    figure = require("matplotlib.figure", "lab").Figure(figsize=(7, 4.5), layout="constrained")
+    kinds = sorted(figure.canvas.get_supported_filetypes())
+    if out.suffix.lower().removeprefix(".") not in kinds:
+        raise ValueError(f"an image ends in .{', .'.join(kinds)}, which {str(out)!r} does not")
+    axes = figure.add_subplot(xlabel="environment steps", ylabel=metric)
+    axes.grid(alpha=0.3)
+    groups = group_runs(runs)
+    for label, members in groups:
+        found = [read_curve(run, metric) for run in members]
+        steps, values = on_grid(found)
+        seeds = "1 seed" if len(found) == 1 else f"{len(found)} seeds"
+        dot = "o" if len(steps) == 1 else None
+        (line,) = axes.plot(steps, values.mean(0), marker=dot, label=f"{label}, {seeds}")
+        if len(found) > 1:
+            low, high = bootstrap_band(values, np.random.default_rng(0))
+            axes.fill_between(steps, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
+    axes.legend()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(out, dpi=150)
+    return len(groups)
 
 
 def read_curve(run: Path, metric: str) -> Curve:
@@ -46,9 +64,9 @@ def read_curve(run: Path, metric: str) -> Curve:
         run: The run directory.
         metric: Name of the metric, for example ``eval/mean_reward``.
     """
-    file = run / METRICS
+    file = RunFolder(run).metrics
     if not file.is_file():
-        raise ConfigError(f"{str(run)!r} is no run's folder: it has no {file.name}")
+        raise ConfigError(f"{str(run)!r} is not a run directory: it has no {file.name}")
     found: dict[float, float] = {}
     names: set[str] = set()
     for text in file.read_text(encoding="utf-8").splitlines():
@@ -71,24 +89,34 @@ def read_curve(run: Path, metric: str) -> Curve:
     return Curve(np.array([*found], np.float64), np.array([*found.values()], np.float64))
 
 
-def group_runs(runs: Sequence[Path]) -> list[Group]:
+def group_runs(runs: Sequence[Path]) -> list[tuple[str, list[Path]]]:
     """Group runs that differ only in their seed, in the order of the first of each.
 
     Args:
         runs: Run directories.
+
+    Returns:
+        For each group its name, with the options that differ from other groups of that name, and
+        its runs.
     """
     groups: dict[tuple[tuple[str, str], ...], list[Path]] = {}
     for run in runs:
-        values = {"run.name": run.name}
-        if (run / CONFIG).is_file():
-            values = dict(_flat(sources.read(run / CONFIG)))
+        values, file = {"run.name": run.name}, RunFolder(run).config
+        if file.is_file():
+            values = dict(_flat(sources.read(file)))
         values = {key: values[key] for key in sorted(values) if key not in ("seed", "run.dir")}
         groups.setdefault(tuple(values.items()), []).append(run)
-    configs = [dict(identity) for identity in groups]
-    return [
-        Group(_label(config, configs), found)
-        for config, found in zip(configs, groups.values(), strict=True)
-    ]
+    configs, labels = [dict(identity) for identity in groups], []
+    for config in configs:
+        name = config.get("run.name", "run")
+        others = [other for other in configs if other.get("run.name", "run") == name]
+        different = [
+            f"{key}={value}"
+            for key, value in config.items()
+            if any(other.get(key) != value for other in others)
+        ]
+        labels.append(name.strip('"') + (f" ({', '.join(different)})" if different else ""))
+    return list(zip(labels, groups.values(), strict=True))
 
 
 def _flat(values: dict[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
@@ -97,18 +125,6 @@ def _flat(values: dict[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
             yield from _flat(value, f"{path}{key}.")
         else:
             yield f"{path}{key}", json.dumps(value)
-
-
-def _label(config: dict[str, str], configs: Sequence[dict[str, str]]) -> str:
-    name = config.get("run.name", "run")
-    others = [other for other in configs if other.get("run.name", "run") == name]
-    different = [
-        f"{key}={value}"
-        for key, value in config.items()
-        if any(other.get(key) != value for other in others)
-    ]
-    name = name.strip('"')
-    return f"{name} ({', '.join(different)})" if different else name
 
 
 def on_grid(curves: Sequence[Curve], points: int = 200) -> tuple[np.ndarray, np.ndarray]:
@@ -132,31 +148,16 @@ def on_grid(curves: Sequence[Curve], points: int = 200) -> tuple[np.ndarray, np.
 def bootstrap_band(
     values: np.ndarray, rng: np.random.Generator, level: float = 0.95, samples: int = 2_000
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return a bootstrap confidence band of the mean over rows.
+    """Return the ends of a bootstrap confidence band of the mean over rows.
 
     Args:
         values: One row for each run [runs, points].
         rng: Draws whole rows with replacement.
         level: Confidence level.
         samples: Number of bootstrap samples.
-
-    Returns:
-        The lower and the upper end at each point.
     """
     rows = rng.integers(len(values), size=(samples, len(values)))
     counts = (rows[:, :, None] == np.arange(len(values))).sum(1)
     means = counts @ values / len(values)
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2], axis=0)
     return low, high
-
-
-def mean_and_band(curves: Sequence[Curve], rng: np.random.Generator, points: int = 200) -> Band:
-    """Return the mean of curves with its 95% band.
-
-    Args:
-        curves: One for each run; a single one is its own band.
-        rng: Draws the bootstrap samples.
-        points: Number of steps.
-    """
-    steps, values = on_grid(curves, points)
-    return Band(steps, values.mean(0), *bootstrap_band(values, rng))

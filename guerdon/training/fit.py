@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 import time
@@ -13,7 +12,6 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from guerdon.data.files import atomic_file
 from guerdon.data.frames import load_frames
 from guerdon.nn.augment import augment
 from guerdon.nn.classifier import BinaryRewardClassifier
@@ -24,9 +22,8 @@ from guerdon.training.checkpoints import save_checkpoint
 from guerdon.training.display import Status, make_display
 from guerdon.training.fit_files import PART, begin_folder
 from guerdon.training.parts import find_device
-from guerdon.training.recorder import Recorder
 from guerdon.training.run import interrupts
-from guerdon.training.run_folder import finite
+from guerdon.training.run_folder import Recorder, finite, write_json
 from guerdon.training.threads import threads
 
 if TYPE_CHECKING:
@@ -76,20 +73,14 @@ def fit(
                 recorder.text(line)
             with seeded(config.seed, process.device):  # dropout
                 result = process.run(recorder, interrupted)
-            with atomic_file(folder.summary) as file:
-                file.write(json.dumps(result, indent=1, allow_nan=False).encode() + b"\n")
+            write_json(folder.summary, result)
             for warning in result["warnings"]:
                 recorder.text(f"Warning: {warning}")
     return result
 
 
 def read_frames(config: FitConfig, progress: Callable[[int, int], None] | None = None) -> Frames:
-    """Read the frames of a config.
-
-    Args:
-        config: Config of a fit.
-        progress: Called with the number of files read, and of all.
-    """
+    """Read the frames of a config; `progress` gets the number of files read, and of all."""
     data, model = config.reward.data, config.reward.model
     return load_frames(
         data.positive_dir, data.negative_dir, model.image_keys, model.image_size, progress=progress
@@ -161,10 +152,10 @@ class _Fit:
                 metrics |= {f"reward/{name}": value for name, value in found.items()}
             recorder.log(step, metrics)
             if saves:
-                is_best = not best or _rank(found) > _rank(best)
-                if is_best:
+                rank = (found["pr_auc"], -found["loss"])
+                mark = "best" if not best or rank > (best["pr_auc"], -best["loss"]) else None
+                if mark:
                     best, best_step = found, step
-                mark = "best" if is_best else None
                 save_checkpoint(section.save_dir, step, {PART: state}, keep=section.keep, mark=mark)
             if stop:
                 break
@@ -175,7 +166,7 @@ class _Fit:
             "stop_reason": "interrupted" if step < self.total else "finished",
             "seconds": time.perf_counter() - start,
             "validation": {name: finite(value) for name, value in best.items()},
-            "warnings": list(warnings_of(best)),
+            "warnings": warnings_of(best),
             "data": self.data,
             "seed": self.config.seed,
         }
@@ -216,22 +207,20 @@ class _Learner:
         labels: np.ndarray,
         log_odds: float,
     ) -> None:
-        optim = config.reward.optim
+        section = config.reward
         seed = int(stream.generate_state(1, np.uint64)[0] >> 1)
         self.generator = torch.Generator().manual_seed(seed)
         with seeded(self.generator):
-            self.member = BinaryRewardClassifier(config.reward.model)
+            self.member = BinaryRewardClassifier(section.model)
         self.member.begin_at(log_odds)
         self.member.to(device)
         self.optimizer = Optimizer(
             self.member.parameters(),
-            optim.lr,
-            max_grad_norm=optim.clip_grad or math.inf,
-            betas=optim.betas,
-            eps=optim.eps,
-            weight_decay=optim.weight_decay,
+            section.optim.lr,
+            max_grad_norm=section.optim.clip_grad or math.inf,
+            **section.optim.model_dump(include={"betas", "eps", "weight_decay"}),
         )
-        size = config.reward.global_batch_size
+        size = section.global_batch_size
         self.batches = balanced_batches(rows, labels, size, self.generator)
         self.device, self.log_odds = device, log_odds
 
@@ -276,16 +265,12 @@ def _device(config: FitConfig) -> tuple[str, list[str]]:
 class _FitStatus(Status):
     """Loss and PR-AUC instead of returns."""
 
-    def results(self) -> dict[str, str]:
-        """The newest loss and PR-AUC, as text."""
-        shown = {"loss": "train/loss", "PR-AUC": "reward/pr_auc"}
-        return {
-            name: f"{self.metrics[key]:.4f}" for name, key in shown.items() if key in self.metrics
-        }
+    unit = "steps/s"
 
-    def speed(self) -> dict[str, str]:
-        """Gradient steps per second, and the time left."""
-        return {name.replace("fps", "steps/s"): text for name, text in super().speed().items()}
+    def results(self) -> dict[str, str]:
+        """Return the newest loss and PR-AUC as text."""
+        shown, known = {"loss": "train/loss", "PR-AUC": "reward/pr_auc"}, self.metrics
+        return {name: f"{known[key]:.4f}" for name, key in shown.items() if key in known}
 
 
 # --- inputs and batches
@@ -431,11 +416,13 @@ def validate(
         Metrics by name; NaN where there is nothing to count.
     """
     temperature = measure.fit_temperature(logits, labels)
+    exact = measure.ensemble_probability(logits, temperature)
     # In the dtype of the networks, so that a threshold between two scores stays there.
-    scores = measure.ensemble_probability(logits, temperature).astype(np.float32)
+    scores = exact.astype(np.float32)
     threshold = measure.threshold_for(scores, labels, target_fpr)
+    uncalibrated = measure.ensemble_probability(logits)
     return {
-        "pr_auc": measure.pr_auc(measure.ensemble_probability(logits, temperature), labels),
+        "pr_auc": measure.pr_auc(exact, labels),
         "precision": measure.precision(scores, labels, threshold),
         "recall": measure.recall(scores, labels, threshold),
         "false_positive_rate": measure.false_positive_rate(scores, labels, threshold),
@@ -444,9 +431,7 @@ def validate(
             scores >= threshold, labels, episodes
         ),
         "calibration_error": measure.expected_calibration_error(scores, labels),
-        "calibration_error_before": measure.expected_calibration_error(  # the temperature
-            measure.ensemble_probability(logits), labels
-        ),
+        "calibration_error_before": measure.expected_calibration_error(uncalibrated, labels),
         "loss": measure.negative_log_likelihood(logits, labels, temperature),
         "base_rate": float(labels.mean()),
         "frames": len(labels),
@@ -458,42 +443,29 @@ def validate(
     }
 
 
-def _rank(found: dict[str, Any]) -> tuple[float, float]:
-    """Return what the best checkpoint is largest in: PR-AUC, then the negative loss."""
-    return found["pr_auc"], -found["loss"]
-
-
-def warnings_of(found: dict[str, Any]) -> Iterator[str]:
-    """Yield a sentence for each thing to know before using a classifier.
+def warnings_of(found: dict[str, Any]) -> list[str]:
+    """Return a sentence for each thing to know before using a classifier.
 
     Args:
         found: Metrics from `validate`.
     """
     positives, episodes = found["positives"], found["positive_episodes"]
+    pr_auc, recall, precision = (found[name] for name in ("pr_auc", "recall", "precision"))
     passing = f"the threshold {found['threshold']:.3g}"
-    if math.isnan(found["episode_false_positive_rate"]):
-        yield (
-            "validation has no failed episode: nothing can be said of false positives of "
-            "episodes; collect failures, too"
-        )
-    if positives < FEW_FRAMES or episodes < FEW_EPISODES:
-        yield (
-            f"validation has only {positives} frames with success, from {episodes} episodes: "
-            "these numbers are rough; collect more successes"
-        )
-    if found["pr_auc"] < GOOD_PR_AUC:
-        yield (
-            f"PR-AUC is {found['pr_auc']:.3f}, below {GOOD_PR_AUC}: see whether labels belong to "
-            "the frames they are on and whether the cameras show success, then collect more or "
-            "fit longer"
-        )
-    if found["recall"] < GOOD_RECALL:
-        yield (
-            f"only {found['recall']:.0%} of the frames with success pass {passing}: collect more "
-            "data or raise reward.target_fpr"
-        )
-    if found["precision"] < GOOD_PRECISION:
-        yield (
-            f"only {found['precision']:.0%} of the frames that pass {passing} show success: "
-            "collect more failures or lower reward.target_fpr"
-        )
+    sentences = {
+        "validation has no failed episode: nothing can be said of false positives of episodes; "
+        "collect failures, too": math.isnan(found["episode_false_positive_rate"]),
+        f"validation has only {positives} frames with success, from {episodes} episodes: these "
+        "numbers are rough; collect more successes": (
+            positives < FEW_FRAMES or episodes < FEW_EPISODES
+        ),
+        f"PR-AUC is {pr_auc:.3f}, below {GOOD_PR_AUC}: see whether labels belong to the frames "
+        "they are on and whether the cameras show success, then collect more or fit longer": (
+            pr_auc < GOOD_PR_AUC
+        ),
+        f"only {recall:.0%} of the frames with success pass {passing}: collect more data or raise "
+        "reward.target_fpr": recall < GOOD_RECALL,
+        f"only {precision:.0%} of the frames that pass {passing} show success: collect more "
+        "failures or lower reward.target_fpr": precision < GOOD_PRECISION,
+    }
+    return [sentence for sentence, holds in sentences.items() if holds]

@@ -27,7 +27,7 @@ from guerdon.training.run_folder import RunFolder
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-CONFIG, PART, GROUP = "fit.yaml", "classifier", "fit"
+CONFIG, PART = "fit.yaml", "classifier"
 COMPARED = ("image_keys", "image_size", "hidden_dim", "num_spatial_blocks", "width")
 # Of a file: the log of Hydra, the placement of workers, and the loader of data from the disk.
 _DROPPED = ("defaults", "cluster", "reward.group_name", "reward.data.num_workers")
@@ -86,11 +86,6 @@ class FitDataConfig(Section):
     """Maximum number of training frames, half of them with success if there are enough; null for
     all. Validation uses all of its frames."""
 
-    @property
-    def cameras(self) -> list[str] | None:
-        """Cameras, if this section names them."""
-        return [self.image_key] if self.image_key is not None else self.image_keys
-
 
 class FitSection(Section):
     """A classifier and how it is fitted."""
@@ -140,13 +135,13 @@ class FitSection(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        named = self.data.cameras
-        if self.data.image_key is not None and self.data.image_keys not in (None, named):
+        one, several = self.data.image_key, self.data.image_keys
+        if one is not None and several not in (None, [one]):
             raise ConfigError(
                 "give 'reward.data.image_key' or 'reward.data.image_keys', not both: they differ"
             )
+        key, named = ("image_keys", several) if one is None else ("image_key", [one])
         if named is not None and named != self.model.image_keys:
-            key = "image_key" if self.data.image_key is not None else "image_keys"
             raise ConfigError(
                 f"'reward.data.{key}' names {', '.join(named)}, but 'reward.model.image_keys' "
                 f"{', '.join(self.model.image_keys)}: leave out one of them"
@@ -192,19 +187,13 @@ def compose_fit(
         source: A preset (``"reach_classifier"``), the path of a YAML file, a mapping, or None.
         overrides: Dotted keys with values: ``"reward.optim.lr=3e-4"``.
     """
-    if source is None or not isinstance(source, str | Path):
-        values = sources.plain(source or {})
-    elif sources.is_file(source):
-        values = sources.read(Path(source))
-    else:
-        known = sources.options(GROUP)
+    if isinstance(source, str) and not sources.is_file(source):
+        known = sources.options("fit")
         if source not in known:
-            hint = suggestion(str(source), known)
-            raise ConfigError(
-                f"unknown preset of a fit {str(source)!r}: {hint} (a file ends in .yaml)"
-            )
-        values = sources.read(sources.ZOO / GROUP / f"{source}.yaml")
-    config = OmegaConf.create(values)
+            hint = suggestion(source, known)
+            raise ConfigError(f"unknown preset of a fit {source!r}: {hint} (a file ends in .yaml)")
+        source = sources.ZOO / "fit" / f"{source}.yaml"
+    config: Any = OmegaConf.create(sources.sections(source))
     for key in _DROPPED:
         path, _, name = key.rpartition(".")
         section = OmegaConf.select(config, path)
@@ -303,8 +292,8 @@ def begin_folder(config: FitConfig, overwrite: bool) -> RunFolder:
         config: Config of the fit.
         overwrite: Whether to remove a fit that is there.
     """
-    root = Path(config.reward.save_dir)
-    folder, steps = RunFolder(root), checkpoint_steps(root)
+    folder = RunFolder(config.reward.save_dir)
+    root, steps = folder.path, checkpoint_steps(folder.path)
     refit = (root / CONFIG).is_file()
     if not refit and (steps or folder.holds_run()):
         raise FileExistsError(f"{root} holds something else than a fit: name another save_dir")
@@ -314,13 +303,11 @@ def begin_folder(config: FitConfig, overwrite: bool) -> RunFolder:
         )
     root.mkdir(parents=True, exist_ok=True)
     if refit:  # only what a fit writes; the config last, since it marks the folder as a fit
-        for pattern in ("step_*", ".step_*", folder.tensorboard.name):
-            for path in root.glob(pattern):
-                shutil.rmtree(path)
-        for path in (folder.metrics, folder.log, folder.summary):
+        for path in (*root.glob("step_*"), *root.glob(".step_*"), folder.tensorboard):
+            shutil.rmtree(path, ignore_errors=not path.exists())
+        names = ("best", "latest", CONFIG)
+        for path in (folder.metrics, folder.log, folder.summary, *(root / name for name in names)):
             path.unlink(missing_ok=True)
-        for name in ("best", "latest", CONFIG):
-            (root / name).unlink(missing_ok=True)
     text = OmegaConf.to_yaml(OmegaConf.create(config.model_dump(mode="json")))
     with atomic_file(root / CONFIG) as file:
         file.write(text.encode())

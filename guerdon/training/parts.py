@@ -10,8 +10,7 @@ import numpy as np
 import torch
 
 from guerdon.collect import Collector
-from guerdon.collect.cameras import check_cameras
-from guerdon.collect.reward_data import RewardDataCollector
+from guerdon.collect.reward_data import RewardDataCollector, check_cameras
 from guerdon.config import compose, sources
 from guerdon.config.validation import validated
 from guerdon.data import ReplayBuffer

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from guerdon.data.batch import Batch
-from guerdon.data.demonstrations import KEYS, Demonstrations
-from guerdon.data.loading import load_demonstrations
-from guerdon.data.rollout import Rollout
-from guerdon.training.experts import make_experts, play_episodes
+from guerdon.data import Batch, Demonstrations, Rollout, load_demonstrations
+from guerdon.data.demonstrations import KEYS
+from guerdon.training.experts import make_experts
 from guerdon.training.parts import Parts, make_parts
+from guerdon.training.replay import play_episodes
 from guerdon.training.reward_files import load_reward
 from guerdon.training.trainers import train_reward
 
@@ -83,8 +83,7 @@ def probe(
         display: Display of the training of an expert, if demonstrations are made by one.
     """
     config = make_experts(config, display)
-    parts = make_parts(config)
-    try:
+    with closing(make_parts(config)) as parts:
         needed = set(parts.reward.fields) - {*KEYS, "annotations"}
         if needed:
             raise ValueError(
@@ -101,13 +100,14 @@ def probe(
             name: [_score(parts.reward, episode) for episode in played]
             for name, played in behaviours.items()
         }
-    finally:
-        parts.close()
     everything = [each for part in scored.values() for each in part]
-    after = _after(everything, config.policy.get("gamma", 0.99))
+    # The reward of each step after an end that has the value of the end's reward.
+    gamma = config.policy.get("gamma", 0.99)
+    ends = [(each.rew - each.endless)[-1] for each in everything if each.episode.terminated[-1]]
+    after = float(np.mean(ends)) * (1 - gamma) / gamma if ends and gamma else 0.0
     rows = [_probed(name, part, after) for name, part in scored.items()]
-    played = [each.episode for each in everything]
-    return Probe(rows, after, _verdict(rows, after, played), _ranking(rows))
+    verdict = _verdict(rows, after, [each.episode for each in everything])
+    return Probe(rows, after, verdict, _ranking(rows))
 
 
 def _train(config: GuerdonConfig, parts: Parts, steps: int) -> None:
@@ -157,15 +157,14 @@ def _demonstration_paths(options: Any) -> Iterator[str]:
 def _drawn(env: VectorEnv, constant: bool) -> Callable[..., Batch]:
     """Return a policy of random actions; a constant one repeats the first of each environment."""
     everyone = np.arange(env.n_envs)
-    first: list[np.ndarray] = []
+    drawn: np.ndarray | None = None
 
     def act(batch: Batch, state: Any = None) -> Batch:  # noqa: ARG001
+        nonlocal drawn
         env_ids = batch.get("env_ids", everyone)
-        if first and constant:
-            return Batch(act=first[0][env_ids])
-        number = env.n_envs if constant else len(env_ids)
-        drawn = np.stack([np.asarray(env.action_space.sample()) for _ in range(number)])
-        first.append(drawn)
+        if drawn is None or not constant:
+            number = env.n_envs if constant else len(env_ids)
+            drawn = np.stack([np.asarray(env.action_space.sample()) for _ in range(number)])
         return Batch(act=drawn[env_ids] if constant else drawn)
 
     return act
@@ -189,12 +188,6 @@ def _score(reward: Reward, episode: Batch) -> _Scored:
     return _Scored(episode, rew, endless)
 
 
-def _after(scored: list[_Scored], gamma: float) -> float:
-    """Return the reward of each step after an end that has the value of the end's reward."""
-    ends = [(each.rew - each.endless)[-1] for each in scored if each.episode.terminated[-1]]
-    return float(np.mean(ends)) * (1 - gamma) / gamma if ends and gamma else 0.0
-
-
 def _probed(name: str, scored: list[_Scored], after: float) -> Probed:
     steps = np.concatenate([each.endless for each in scored])
     means = np.array([each.endless.mean() for each in scored])
@@ -214,11 +207,9 @@ def _probed(name: str, scored: list[_Scored], after: float) -> Probed:
 
 def _verdict(rows: list[Probed], after: float, episodes: list[Batch]) -> str:
     lengths = {len(episode) for episode in episodes}
+    neither = "Neither living nor ending is a reward by itself:"
     if len(lengths) == 1 and not any(episode.terminated.any() for episode in episodes):
-        return (
-            f"Neither living nor ending is a reward by itself: every episode has {lengths.pop()} "
-            f"steps."
-        )
+        return f"{neither} every episode has {lengths.pop()} steps."
     above, below = (float(np.mean([getattr(row, n) for row in rows])) for n in ("above", "below"))
     measured = (
         f"{above:.0%} of steps are worth more than one after an end ({after:.3g}), {below:.0%} less"
@@ -227,7 +218,7 @@ def _verdict(rows: list[Probed], after: float, episodes: list[Batch]) -> str:
         return f"It rewards survival as such, whatever is done in the meantime: {measured}."
     if below > 0 and below >= MOST * (above + below):
         return f"It rewards ending as such, whatever is done before: {measured}."
-    return f"Neither living nor ending is a reward by itself: {measured}."
+    return f"{neither} {measured}."
 
 
 def _ranking(rows: list[Probed]) -> str:

@@ -1,14 +1,21 @@
-"""The trained policy of a run folder: load it, and let it play."""
+"""Load the policy of a run, and play with it: evaluations, demonstrations, camera frames."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from guerdon.collect import Collector
+from guerdon.collect.reward_data import RewardDataCollector, check_cameras
+from guerdon.data import Batch, Rollout
+from guerdon.data.demonstrations import KEYS, Demonstrations
 from guerdon.reward import REWARDS, SuccessModel
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint
-from guerdon.training.evaluation import evaluate, evaluation_metrics
+from guerdon.training.evaluation import evaluate, evaluation_metrics, in_testing_state
 from guerdon.training.parts import (
     EnvSetting,
     compose_run,
@@ -22,18 +29,24 @@ from guerdon.training.threads import threads
 from guerdon.training.video import Film, make_filmed_env
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from guerdon.collect import Collected
     from guerdon.config import GuerdonConfig
-    from guerdon.envs import VectorEnv
+    from guerdon.config.schema import DataCollectionConfig
+    from guerdon.envs import Step, VectorEnv
     from guerdon.policy import Policy
-    from guerdon.reward import Reward
+
+    Progress = Callable[[int, int], None]
 
 Checkpoint = Literal["best", "latest"] | int
 
-_FILMS = 3  # episodes of an evaluation that are filmed
+PATIENCE = 200
+"""Episodes of each policy without a new trajectory, after which `collect_frames` stops."""
+_FILMS = 3  # episodes of an evaluation that are recorded
+
+
+# --- policies
 
 
 def load_policy(
@@ -44,17 +57,90 @@ def load_policy(
     model: Any = None,
     policy_fn: Callable[..., Policy] | None = None,
 ) -> tuple[Policy, GuerdonConfig]:
-    """The policy of a run, ready to act without exploration, and the run's config.
+    """Load the policy of a run, to act without exploration, and the run's config.
 
     Args:
-        run_dir: The run's folder.
-        checkpoint: The best one, the latest, or that of a step.
-        env_setting: What `train` was given as such, if it was.
-        model: What `train` was given as such, if it was; an instance gets the run's weights.
-        policy_fn: What `train` was given as such, if it was.
+        run_dir: The run directory.
+        checkpoint: ``best``, ``latest`` or a step.
+        env_setting: As given to `train`, if it was.
+        model: As given to `train`, if it was; an instance gets the run's weights.
+        policy_fn: As given to `train`, if it was.
     """
-    policy, config, _ = _load(run_dir, checkpoint, env_setting, model, policy_fn)
-    return policy, config
+    return _load(run_dir, checkpoint, env_setting, model, policy_fn)[:2]
+
+
+def _load(
+    run_dir: str | Path,
+    checkpoint: Checkpoint,
+    env_setting: EnvSetting | None,
+    model: Any,
+    policy_fn: Callable[..., Policy] | None,
+) -> tuple[Policy, GuerdonConfig, int]:
+    folder = RunFolder(run_dir)
+    if not folder.config.is_file():
+        raise FileNotFoundError(
+            f"{run_dir} is not a run directory: it has no config.yaml (runs are in "
+            "runs/NAME/TIME-SEED, or where run.dir put them)"
+        )
+    config = compose_run(folder.config, policy_fn=policy_fn)
+    try:
+        device = find_device(config.run.device)
+    except ValueError:  # this machine has no such device
+        device = "cpu"
+    # One environment, for its spaces.
+    section = config.env.model_copy(update={"n_envs": 1, "settings": config.env.settings[:1]})
+    setting = None if env_setting is None else (env_setting[0], env_setting[1][:1])
+    with make_env(section, setting) as env:
+        policy = make_policy(config, env, policy_fn, device=device, model=model)
+    if checkpoint != "best":
+        state, step = load_checkpoint(folder.checkpoints, checkpoint, parts=("policy",))
+        weights = state["policy"]["module"]
+    elif checkpoint_steps(folder.best):
+        state, step = load_checkpoint(folder.best)
+        weights = state["weights"]
+    else:
+        raise FileNotFoundError(
+            f"{run_dir} has no best policy, since it was not evaluated: use the latest one"
+        )
+    try:
+        # Only the networks: an optimizer or a generator of another device cannot be loaded here.
+        policy.load_state_dict(weights)
+    except RuntimeError as error:
+        raise ValueError(
+            f"the policy of {run_dir} is not the {config.policy['type']} that its config.yaml "
+            f"describes: a model or policy_fn that `train` was given has to be given here, too"
+        ) from error
+    return policy.eval(), config, step
+
+
+def _players(
+    run_dir: str | Path, checkpoint: Checkpoint | Sequence[Checkpoint], noise: Sequence[Any]
+) -> tuple[list[tuple[Policy, Any]], GuerdonConfig]:
+    """Return each policy with each level of noise, and the run's config."""
+    several = [checkpoint] if isinstance(checkpoint, str | int) else checkpoint
+    if not several:
+        raise ValueError("give one checkpoint or more")
+    loaded = [load_policy(run_dir, each) for each in several]
+    return [(policy, level) for policy, _ in loaded for level in noise], loaded[0][1]
+
+
+def _noisy(policy: Policy, env: VectorEnv, noise: float | None, seed: int) -> Any:
+    """Replace some actions by random ones, which the reset of the environments seeds."""
+    if not noise:
+        return policy
+    generator = np.random.default_rng(seed)
+
+    def act(batch: Batch, state: Any = None) -> Batch:
+        output: Batch = policy(batch, state)
+        act = np.array(output.act)
+        for row in np.flatnonzero(generator.random(len(act)) < noise):
+            act[row] = env.action_space.sample()
+        return output.replace(act=act)
+
+    return act
+
+
+# --- evaluations
 
 
 def evaluate_run(
@@ -68,19 +154,19 @@ def evaluate_run(
     model: Any = None,
     policy_fn: Callable[..., Policy] | None = None,
 ) -> dict[str, Any]:
-    """Plays episodes with the policy of a run, in its evaluation environments.
+    """Evaluate the policy of a run in its evaluation environments.
 
     Args:
-        run_dir: The run's folder.
-        checkpoint: The best one, the latest, or that of a step.
-        episodes: How many.
-        seed: Of the environments and of what the policy draws.
-        video: Whether to film the first episodes into the run's folder ``videos``, in the place
-            of those filmed before. Environments are made one by one then, so that seeds may mean
+        run_dir: The run directory.
+        checkpoint: ``best``, ``latest`` or a step.
+        episodes: Number of episodes.
+        seed: Random seed of the environments and the policy.
+        video: Whether to record the first episodes into the run's folder ``videos``; older ones
+            are replaced. Environments are then made one by one, so that the same seed may give
             other episodes than without.
-        env_setting: What `train` was given as such, if it was. Such environments are not filmed.
-        model: What `train` was given as such, if it was.
-        policy_fn: What `train` was given as such, if it was.
+        env_setting: As given to `train`, if it was; such environments cannot be recorded.
+        model: As given to `train`, if it was.
+        policy_fn: As given to `train`, if it was.
 
     Returns:
         Numbers, ``returns`` and ``lengths`` of all episodes, and paths of ``videos``.
@@ -90,40 +176,38 @@ def evaluate_run(
     policy, config, step = _load(run_dir, checkpoint, env_setting, model, policy_fn)
     n_films = min(_FILMS, episodes) if video else 0
     section = config.env.for_evaluation(min(max(config.eval.n_envs, n_films), episodes))
-    folder, films = RunFolder(run_dir).videos, list[Film]()
+    folder, films = RunFolder(run_dir), list[Film]()
     if video:
-        env, films = make_filmed_env(section, folder, n_films)
+        env, films = make_filmed_env(section, folder.videos, n_films)
     elif env_setting is not None:
         env = make_env(section, (env_setting[0], env_setting[2][:episodes]))
     else:
         env = make_env(section)
+    kinds = [REWARDS.get(options["type"]) for options in config.reward.terms.values()]
+    reward = None
     with env, threads(config.run.threads):
-        reward = _classifier(run_dir, config, policy, env)
+        # A success model predicts beside the environment's success.
+        if any(issubclass(kind, SuccessModel) for kind in kinds) and checkpoint_steps(
+            folder.reward
+        ):
+            from guerdon.training.experts import make_experts  # which imports this file
+
+            reward = prepare_reward(make_experts(config, "none"), policy, env, seed=0)
+            saved, _ = load_checkpoint(folder.reward, parts=("state",))
+            reward.load_training_state(saved["state"])
         played = evaluate(
             policy, env, episodes, seed=seed, deterministic=config.eval.deterministic, reward=reward
         )
     videos = [film.path for film in films if film.finished]
-    for older in set(folder.glob("episode_*.mp4")).difference(videos) if video else ():
-        older.unlink()  # it would look like one of these
+    for older in set(folder.videos.glob("episode_*.mp4")).difference(videos) if video else ():
+        older.unlink()
+    returns = played.returns
     return {
         "run": str(run_dir),
         "env": config.env.id,
         "policy": config.policy["type"],
         "step": step,
         "seed": seed,
-        **evaluation(played),
-        "videos": [str(path) for path in videos],
-    }
-
-
-def evaluation(played: Collected) -> dict[str, Any]:
-    """The numbers of an evaluation.
-
-    Args:
-        played: Its episodes.
-    """
-    returns = played.returns
-    return {
         "episodes": played.n_episode,
         "return_mean": float(np.mean(returns)),
         "return_std": float(np.std(returns)),
@@ -134,70 +218,203 @@ def evaluation(played: Collected) -> dict[str, Any]:
         "audit": evaluation_metrics(played) if played.audit is not None else None,
         "returns": returns,
         "lengths": played.lengths,
+        "videos": [str(path) for path in videos],
     }
 
 
-def _classifier(
-    run_dir: str | Path, config: GuerdonConfig, policy: Policy, env: VectorEnv
-) -> Reward | None:
-    """The run's reward, where that is a classifier of success: what it says is worth knowing."""
-    root = RunFolder(run_dir).reward
-    kinds = [REWARDS.get(options["type"]) for options in config.reward.terms.values()]
-    if not any(issubclass(kind, SuccessModel) for kind in kinds) or not checkpoint_steps(root):
-        return None
-    from guerdon.training.experts import make_experts  # which plays runs, too
-
-    reward = prepare_reward(make_experts(config, "none"), policy, env, seed=0)
-    reward.load_training_state(load_checkpoint(root, parts=("state",))[0]["state"])
-    return reward
+# --- demonstrations
 
 
-def _load(
+def play_episodes(
+    acting: Any, env: VectorEnv, n_episodes: int, seed: int, progress: Progress | None = None
+) -> list[Batch]:
+    """Play whole episodes.
+
+    Args:
+        acting: A policy, or any function that a `Collector` calls with observations and a state.
+        env: Environments.
+        n_episodes: Number of episodes.
+        seed: Random seed of the environments.
+        progress: See `collect_demonstrations`.
+    """
+    ended = 0
+
+    def watch(_: Any, step: Step, dummy: np.ndarray | None) -> None:
+        nonlocal ended
+        done = step.terminated | step.truncated
+        number = int((done if dummy is None else done & ~dummy).sum())
+        if number and progress is not None:
+            ended += number
+            progress(ended, n_episodes)
+
+    buffer = Rollout(256, env.n_envs)
+    Collector(acting, env, buffer, seed=seed, watch=watch).collect(n_episode=n_episodes)
+    rollout, _ = buffer.rollout(KEYS)
+    episodes = []
+    for number in range(env.n_envs):
+        rows = rollout[rollout.mask[:, number], number]
+        stops = np.flatnonzero(rows.terminated | rows.truncated) + 1
+        for start, stop in zip([0, *stops], stops, strict=False):
+            episodes.append(Batch({key: rows[key][start:stop] for key in KEYS}))
+    return episodes
+
+
+def collect_demonstrations(
+    policy: Policy,
+    env: VectorEnv,
+    n_episodes: int,
+    *,
+    seed: int = 0,
+    noise: float | None = None,
+    deterministic: bool = True,
+    progress: Progress | None = None,
+) -> Demonstrations:
+    """Play whole episodes with a policy; the same arguments give the same ones.
+
+    Args:
+        policy: The policy.
+        env: Environments.
+        n_episodes: Number of episodes.
+        seed: Random seed of the environments, the policy and the noise.
+        noise: Probability of a random action, 0 to 1; stored with every transition as ``noise``.
+            None is 0, and nothing is stored.
+        deterministic: Whether to act without exploration.
+        progress: Called with the number of episodes so far, and of all, whenever one ends.
+    """
+    if n_episodes < 1:
+        raise ValueError(f"demonstrations need one episode or more, not {n_episodes}")
+    if noise is not None and not 0 <= noise <= 1:
+        raise ValueError(f"noise is a probability, 0 to 1, not {noise}")
+    with in_testing_state(policy, seed, deterministic):
+        acting = _noisy(policy, env, noise, seed)
+        episodes = play_episodes(acting, env, n_episodes, seed, progress)
+    if noise is not None:
+        for episode in episodes:
+            episode.noise = np.full(len(episode), noise, np.float32)
+    return Demonstrations(episodes, env.spec_id, env.observation_space, env.action_space)
+
+
+def collect_run(
     run_dir: str | Path,
-    checkpoint: Checkpoint,
-    env_setting: EnvSetting | None,
-    model: Any,
-    policy_fn: Callable[..., Policy] | None,
-) -> tuple[Policy, GuerdonConfig, int]:
-    folder = RunFolder(run_dir)
-    if not folder.config.is_file():
-        raise FileNotFoundError(
-            f"{run_dir} holds no run: it has no config.yaml (runs lie in runs/NAME/TIME-SEED, "
-            f"or where run.dir put them)"
-        )
-    config = compose_run(folder.config, policy_fn=policy_fn)
-    # One environment, for its spaces.
-    section = config.env.model_copy(update={"n_envs": 1, "settings": config.env.settings[:1]})
-    setting = None if env_setting is None else (env_setting[0], env_setting[1][:1])
-    with make_env(section, setting) as env:
-        policy = make_policy(config, env, policy_fn, device=_device(config), model=model)
-    state, step = _load_weights(folder, checkpoint)
-    try:
-        # Only the networks: an optimizer or a generator of another device cannot be loaded here.
-        policy.load_state_dict(state)
-    except RuntimeError as error:
-        raise ValueError(
-            f"the policy of {run_dir} is not the {config.policy['type']} that its config.yaml "
-            f"describes: a model or policy_fn that `train` was given has to be given here, too"
-        ) from error
-    return policy.eval(), config, step
+    n_episodes: int,
+    *,
+    checkpoint: Checkpoint | Sequence[Checkpoint] = "best",
+    noise: Sequence[float] = (),
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Demonstrations:
+    """Play with the policy of a run in its evaluation environments.
+
+    Args:
+        run_dir: The run directory.
+        n_episodes: Number of episodes of each checkpoint and level of noise.
+        checkpoint: ``best``, ``latest`` or a step; or several, played in this order.
+        noise: Levels of noise, see `collect_demonstrations`.
+        seed: Random seed.
+        progress: See `collect_demonstrations`.
+    """
+    players, config = _players(run_dir, checkpoint, noise or (None,))
+    played: list[Demonstrations] = []
+
+    def tell(number: int, _: int) -> None:
+        if progress is not None:
+            progress(len(played) * n_episodes + number, len(players) * n_episodes)
+
+    section = config.env.for_evaluation(min(config.eval.n_envs, n_episodes))
+    with make_env(section) as env, threads(config.run.threads):
+        for number, (policy, level) in enumerate(players):
+            demonstrations = collect_demonstrations(
+                policy,
+                env,
+                n_episodes,
+                seed=seed + number,
+                noise=level,
+                deterministic=config.eval.deterministic,
+                progress=tell,
+            )
+            played.append(demonstrations)
+    episodes = [episode for each in played for episode in each.episodes]
+    return Demonstrations(episodes, config.env.id, env.observation_space, env.action_space)
 
 
-def _load_weights(folder: RunFolder, checkpoint: Checkpoint) -> tuple[dict[str, Any], int]:
-    if checkpoint != "best":
-        state, step = load_checkpoint(folder.checkpoints, checkpoint, parts=("policy",))
-        return state["policy"]["module"], step
-    if not checkpoint_steps(folder.best):
-        raise FileNotFoundError(
-            f"{folder.path} has no best policy, since it was not evaluated: use the latest one"
-        )
-    state, step = load_checkpoint(folder.best)
-    return state["weights"], step
+# --- camera frames
 
 
-def _device(config: GuerdonConfig) -> str:
-    """The run's device, or the CPU on a machine that has no such one."""
-    try:
-        return find_device(config.run.device)
-    except ValueError:
-        return "cpu"
+@dataclass(frozen=True)
+class CollectedFrames:
+    """Result of `collect_frames`."""
+
+    positive: int
+    """Positive trajectories in their folder, including those of earlier calls."""
+    negative: int
+    """Negative ones."""
+    new: int
+    """Trajectories written by this call."""
+    episodes: int
+    """Episodes played."""
+    stop_reason: Literal["full", "episodes", "nothing_new", "interrupted"]
+    """Both limits are reached, all episodes were played, `PATIENCE` is over, or Ctrl-C."""
+
+
+def collect_frames(
+    run_dir: str | Path,
+    config: DataCollectionConfig,
+    n_episodes: int | None = None,
+    *,
+    checkpoint: Checkpoint | Sequence[Checkpoint] = "best",
+    noise: Sequence[float] = (),
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> CollectedFrames:
+    """Play with the policy of a run in its evaluation environments, and keep the frames.
+
+    Checkpoints and levels of noise take turns. Ctrl-C stops after the turn.
+
+    Args:
+        run_dir: The run directory.
+        config: Cameras, folders and limits.
+        n_episodes: Maximum number of episodes of each checkpoint and level of noise; None plays
+            until both limits are reached.
+        checkpoint: ``best``, ``latest`` or a step; or several.
+        noise: Probability of a random action, 0 to 1; several levels take turns.
+        seed: Random seed; together with the numbers of trajectories in the folders, so that
+            resuming plays other episodes.
+        progress: Called with the numbers of positive and negative trajectories after each turn.
+    """
+    from guerdon.training.run import interrupts  # which imports this file
+
+    players, run = _players(run_dir, checkpoint, noise or (None,))
+    patience = PATIENCE * len(players) if n_episodes is None else math.inf
+    played = fruitless = 0
+    section = run.env.for_evaluation(min(run.eval.n_envs, n_episodes or run.eval.n_envs))
+    with make_env(section) as env, threads(run.run.threads):
+        check_cameras(env.observation_space, config, section.id)
+        with RewardDataCollector(config, env.n_envs) as data, interrupts() as interrupted:
+            before = known = sum(data.counts)
+            seeds = np.random.default_rng([seed, *data.counts])
+            for turn in count():
+                start = turn // len(players) * env.n_envs
+                left = env.n_envs if n_episodes is None else min(env.n_envs, n_episodes - start)
+                reasons = {
+                    "full": data.full,
+                    "interrupted": interrupted(),
+                    "nothing_new": fruitless >= patience,
+                    "episodes": left <= 0,
+                }
+                if any(reasons.values()):
+                    break
+                policy, level = players[turn % len(players)]
+                turn_seed = int(seeds.integers(2**31))
+                with in_testing_state(policy, turn_seed, run.eval.deterministic):
+                    acting = _noisy(policy, env, level, turn_seed)
+                    collector = Collector(acting, env, seed=turn_seed, watch=data.watch)
+                    collector.collect(n_episode=left)
+                data.flush()
+                played += left
+                fruitless = 0 if sum(data.counts) > known else fruitless + left
+                known = sum(data.counts)
+                if progress is not None:
+                    progress(*data.counts)
+            positive, negative = data.counts
+    reason: Any = next(name for name, holds in reasons.items() if holds)
+    return CollectedFrames(positive, negative, positive + negative - before, played, reason)

@@ -23,10 +23,9 @@ from guerdon.training.evaluation import Evaluator
 from guerdon.training.experts import make_experts
 from guerdon.training.monitor import Budget, Monitor
 from guerdon.training.parts import EnvSetting, Parts, compose_run, make_parts
-from guerdon.training.recorder import Recorder
 from guerdon.training.resuming import check_same, restore, restore_best, saved_state
 from guerdon.training.reward_files import load_reward, save_reward, with_reward_of
-from guerdon.training.run_folder import RunFolder, default_path
+from guerdon.training.run_folder import Recorder, RunFolder, default_path
 from guerdon.training.threads import threads
 from guerdon.training.trainers import offpolicy_trainer, onpolicy_trainer
 

@@ -1,4 +1,4 @@
-"""The folder of a run: what lies where, who writes it, and how it ended."""
+"""The run directory: its files, its lock, and the `Recorder` that writes metrics to it."""
 
 import json
 import math
@@ -9,10 +9,10 @@ import shlex
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -20,6 +20,7 @@ import torch
 
 import guerdon
 from guerdon.data.files import atomic_file
+from guerdon.training.display import Display
 
 SUMMARY_KEYS = (
     "env_steps",
@@ -33,53 +34,39 @@ SUMMARY_KEYS = (
     "seed",
 )
 
-_held: set[Path] = set()  # a system's lock keeps other processes out, but not this one
+_held: set[Path] = set()  # a POSIX lock keeps other processes out, but not this one
 
 
 class RunFolder:
-    """The paths of a run. `create` starts a run in it, `reopen` goes on with one.
+    """Paths of a run. `create` starts a run, `reopen` resumes one.
 
-    Both lock the folder until `close`; the lock of a process that died is free. Used as a context
-    manager, the folder is closed at the end.
-
-    Attributes:
-        path: The folder.
-        config: The config as it was started with, YAML.
-        metrics: One JSON object for each call of `Recorder.log`.
-        log: What happened, in words.
-        summary: How the run ended, JSON.
-        info: The command, versions and machine of each start, JSON.
-        tensorboard: Event files.
-        checkpoints: See `guerdon.training.checkpoints`.
-        best: Weights of the best policy.
-        reward: What the reward model leaves.
-        videos: Recorded episodes.
+    Both lock the folder until `close` or the end of ``with``; a process that dies frees its lock.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.config = self.path / "config.yaml"
-        self.metrics = self.path / "metrics.jsonl"
-        self.log = self.path / "log.txt"
-        self.summary = self.path / "summary.json"
-        self.info = self.path / "run.json"
+        self.metrics = self.path / "metrics.jsonl"  # one JSON object for each `Recorder.log`
+        self.log = self.path / "log.txt"  # messages
+        self.summary = self.path / "summary.json"  # result of the run
+        self.info = self.path / "run.json"  # command, versions and machine of each start
         self.tensorboard = self.path / "tb"
         self.checkpoints = self.path / "checkpoints"
-        self.best = self.path / "best"
-        self.reward = self.path / "reward"
+        self.best = self.path / "best"  # weights of the best policy
+        self.reward = self.path / "reward"  # the reward on its own
         self.videos = self.path / "videos"
-        self._lock: _Lock | None = None
+        self._lock: tuple[int, Path] | None = None
 
     @classmethod
     def create(
         cls, path: str | Path, config_text: str, command: Sequence[str] | None = None
     ) -> Self:
-        """Starts a new run in a folder that holds none yet.
+        """Start a run in a folder that holds none.
 
         Args:
-            path: The folder; made when it is missing.
-            config_text: The whole config, for `config.yaml`.
-            command: The words of the command that started the run; this process's own by default.
+            path: The folder; made if it is missing.
+            config_text: Content of ``config.yaml``.
+            command: Words of the command that started the run; defaults to this process's.
         """
         folder = cls(path)
         folder.path.mkdir(parents=True, exist_ok=True)
@@ -87,14 +74,14 @@ class RunFolder:
         try:
             if folder.holds_run():
                 raise FileExistsError(
-                    f"{folder.path} already holds a run: go on with it by `--resume {folder.path}`,"
-                    " or name another folder"
+                    f"{folder.path} already holds a run: resume it with `--resume {folder.path}`, "
+                    "or name another folder"
                 )
             for sub in (folder.tensorboard, folder.checkpoints, folder.reward, folder.videos):
                 sub.mkdir(exist_ok=True)
             folder.metrics.touch()
             folder.log.touch()
-            folder._write_info([_start(command)])
+            write_json(folder.info, {"starts": [_start(command)]})
             folder._write_config(config_text)
         except BaseException:
             folder.close()
@@ -102,153 +89,125 @@ class RunFolder:
         return folder
 
     @classmethod
-    def reopen(
-        cls,
-        path: str | Path,
-        command: Sequence[str] | None = None,
-    ) -> Self:
-        """Opens the folder of a run, to go on with it; see `go_on`.
+    def reopen(cls, path: str | Path, command: Sequence[str] | None = None) -> Self:
+        """Open the folder of a run to resume it; see `go_on`.
 
         Args:
             path: The folder.
-            command: The words of the command that goes on; this process's own by default.
+            command: Words of the command that resumes; defaults to this process's.
         """
         folder = cls(path)
         if not folder.config.is_file():
-            raise FileNotFoundError(f"{folder.path} holds no run to resume: it has no config.yaml")
+            raise FileNotFoundError(
+                f"{folder.path} is not a run directory, so it cannot be resumed: it has no "
+                "config.yaml"
+            )
         folder._acquire()
         try:
-            folder._write_info([*folder.starts(), _start(command)])
+            write_json(folder.info, {"starts": [*folder.starts(), _start(command)]})
         except BaseException:
             folder.close()
             raise
         return folder
 
     def go_on(self, config_text: str) -> None:
-        """Makes a config that of the run from here on; it no longer has ended."""
+        """Replace the config, and remove the summary of the earlier end."""
         self._write_config(config_text)
         self.summary.unlink(missing_ok=True)
 
     def holds_run(self) -> bool:
-        """Whether a run was started here; one that was killed before its config was is none."""
+        """Whether a run was started here; not if it was killed before its config was written."""
         return self.config.exists() or (self.metrics.exists() and self.metrics.stat().st_size > 0)
 
     def starts(self) -> list[dict[str, Any]]:
-        """The command, versions and machine of each start of the run, oldest first."""
-        if not self.info.exists():
-            return []
-        return list(json.loads(self.info.read_bytes())["starts"])
+        """Return the command, versions and machine of each start of the run, oldest first."""
+        return list(json.loads(self.info.read_bytes())["starts"]) if self.info.exists() else []
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Writes `summary.json`; what is not finite becomes null.
+        """Write ``summary.json``; numbers that are not finite become null.
 
         Args:
-            summary: Has all of `SUMMARY_KEYS`; may have more.
+            summary: All of `SUMMARY_KEYS`, and possibly more.
         """
         missing = [key for key in SUMMARY_KEYS if key not in summary]
         if missing:
             raise ValueError(f"a summary needs {', '.join(missing)}")
-        ordered = {key: summary[key] for key in (*SUMMARY_KEYS, *summary)}
-        _write_json(self.summary, {key: finite(value) for key, value in ordered.items()})
-
-    def read_summary(self) -> dict[str, Any]:
-        """What `write_summary` wrote."""
-        if not self.summary.exists():
-            raise FileNotFoundError(f"{self.summary} is missing: the run has not ended")
-        return dict(json.loads(self.summary.read_bytes()))
+        write_json(self.summary, {key: finite(summary[key]) for key in (*SUMMARY_KEYS, *summary)})
 
     def close(self) -> None:
-        """Lets others write to the folder."""
+        """Release the lock."""
         if self._lock:
-            self._lock.release()
+            file, path = self._lock
             self._lock = None
+            _held.discard(path)
+            os.close(file)
 
-    def _acquire(self) -> None:
-        self._lock = _Lock(self.path.resolve() / ".lock")
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _write_config(self, text: str) -> None:
         with atomic_file(self.config) as file:
             file.write(text.encode())
 
-    def _write_info(self, starts: list[dict[str, Any]]) -> None:
-        _write_json(self.info, {"starts": starts})
+    def _acquire(self) -> None:
+        """Lock the folder.
 
-    def __enter__(self) -> Self:
-        return self
+        A POSIX lock is not inherited by a fork, so that workers that outlive a killed run do not
+        keep it. It is lost when the process closes the file once, however often it was opened.
+        """
+        path = self.path.resolve() / ".lock"
+        if path in _held:
+            raise RuntimeError(f"{self.path} is being written by this process already")
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            if os.name == "posix":
+                import fcntl
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            owner = os.read(file, 200).decode(errors="replace").strip() or "another process"
+            os.close(file)
+            raise RuntimeError(
+                f"{self.path} is being written by {owner}: wait until it ends, or name another "
+                "folder"
+            ) from error
+        self._lock = file, path
+        _held.add(path)
+        os.truncate(file, 0)
+        os.write(file, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
 
 
 def default_path(name: str, seed: int, root: str | Path = "runs") -> Path:
-    """Where a run goes that names no folder: ``runs/<name>/<time>-<seed>``."""
+    """Return the folder of a run that names none: ``runs/<name>/<time>-<seed>``."""
     safe = re.sub(r"[^\w.-]+", "_", name).strip(".") or "run"
     first = path = Path(root) / safe / f"{datetime.now():%Y%m%d-%H%M%S}-{seed}"
     number = 1
-    while path.exists():  # another run of this very second
+    while path.exists():  # another run of this second
         number += 1
         path = first.with_name(f"{first.name}-{number}")
     return path
 
 
 def finite(value: Any) -> Any:
-    """A number for JSON, which has no word for those that are not finite: None."""
+    """Return a number for JSON: None if it is not finite."""
     if isinstance(value, torch.Tensor | np.ndarray | np.generic):
         value = value.item()
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-class _Lock:
-    """A lock that belongs to this process and ends with it.
-
-    It is of POSIX's kind: a child made by fork does not inherit it, so that workers which outlive
-    a killed run do not keep the folder locked. Such a lock is lost when the process closes the
-    file once, however often it was opened; so the file stays open, and nobody else opens it.
-    """
-
-    def __init__(self, path: Path) -> None:
-        if path in _held:
-            raise RuntimeError(f"{path.parent} is being written by this process already")
-        self._path = path
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            self._acquire()
-        except BaseException:
-            os.close(self._file)
-            raise
-        _held.add(path)
-
-    def _acquire(self) -> None:
-        if os.name == "posix":
-            import fcntl
-
-            try:
-                fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                owner = os.read(self._file, 200).decode(errors="replace").strip() or "another one"
-                raise RuntimeError(
-                    f"{self._path.parent} is being written by {owner}: "
-                    "wait until it ends, or name another folder"
-                ) from error
-        os.truncate(self._file, 0)
-        os.write(self._file, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
-
-    def release(self) -> None:
-        _held.discard(self._path)
-        os.close(self._file)
-
-
 def _start(command: Sequence[str] | None) -> dict[str, Any]:
+    failed, git_hash = subprocess.getstatusoutput("git rev-parse HEAD")
+    # The name of a GPU that is not in use is not asked for: that would initialize it.
+    n_gpus = torch.cuda.device_count() if torch.cuda.is_initialized() else 0  # type: ignore[no-untyped-call]
+    cpu = re.search(r"^model name\s*: (.*)$", _cpu_info(), re.MULTILINE)
     return {
         "time": datetime.now().astimezone().isoformat(timespec="seconds"),
         "command": shlex.join(sys.argv if command is None else command),
         "working_folder": str(Path.cwd()),
-        "git": _git_hash(),
+        "git": None if failed else git_hash,
         "guerdon": guerdon.__version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -256,38 +215,112 @@ def _start(command: Sequence[str] | None) -> dict[str, Any]:
         "host": socket.gethostname(),
         "process": os.getpid(),
         "system": platform.platform(),
-        "cpu": _cpu_name(),
+        "cpu": cpu[1] if cpu else platform.processor() or platform.machine(),
         "cpu_count": os.cpu_count(),
         "torch_threads": torch.get_num_threads(),
-        "gpus": _gpu_names(),
+        "gpus": [torch.cuda.get_device_name(i) for i in range(n_gpus)],
     }
 
 
-def _git_hash() -> str | None:
-    try:
-        done = subprocess.run(
-            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()
+def _cpu_info() -> str:
+    path = Path("/proc/cpuinfo")
+    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
 
-def _gpu_names() -> list[str]:
-    """The GPUs, if one is in use: to ask for the name of an idle one would start it up."""
-    number = torch.cuda.device_count() if torch.cuda.is_initialized() else 0  # type: ignore[no-untyped-call]
-    return [torch.cuda.get_device_name(i) for i in range(number)]
-
-
-def _cpu_name() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return platform.processor()
-    match = re.search(r"^model name\s*: (.*)$", text, re.MULTILINE)
-    return match[1] if match else platform.machine()
-
-
-def _write_json(path: Path, content: Any) -> None:
+def write_json(path: Path, content: Any) -> None:
+    """Write a JSON file as a whole."""
     with atomic_file(path) as file:
         file.write(json.dumps(content, indent=1, allow_nan=False).encode() + b"\n")
+
+
+class Recorder:
+    """Writes metrics to ``metrics.jsonl``, to TensorBoard and to a display.
+
+    Every line is written when `log` returns, so that a killed process loses at most the line it was
+    writing. A resumed run keeps the lines up to its checkpoint: log metrics of a checkpoint's step
+    before saving it.
+
+    Args:
+        folder: The folder of the run.
+        display: Shows the metrics; closed with the recorder.
+        resume_step: Step of the checkpoint that the run resumes from; None for a new run.
+    """
+
+    def __init__(
+        self, folder: RunFolder, display: Display, *, resume_step: int | None = None
+    ) -> None:
+        from torch.utils.tensorboard import SummaryWriter  # slow to import
+
+        self._display = display
+        before = 0.0 if resume_step is None else _rewind(folder.metrics, resume_step)
+        self._start = time.monotonic() - before
+        self._metrics = folder.metrics.open("ab")
+        self._log = folder.log.open("ab")
+        purge = None if resume_step is None else resume_step + 1
+        self._tensorboard: Any = SummaryWriter(folder.tensorboard, purge_step=purge, flush_secs=10)
+
+    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Record metrics of one moment.
+
+        Args:
+            step: Environment steps taken.
+            metrics: Numbers, or arrays or tensors of one number, by name. Those that are not finite
+                become null in ``metrics.jsonl``.
+        """
+        values = {name: _number(name, value) for name, value in metrics.items()}
+        line = {"step": step, "time": round(time.monotonic() - self._start, 3)}
+        if not line.keys().isdisjoint(values):
+            raise ValueError("no metric can be called 'step' or 'time': every line has these")
+        line |= {name: finite(value) for name, value in values.items()}
+        self._metrics.write(json.dumps(line, allow_nan=False).encode() + b"\n")
+        self._metrics.flush()
+        for name, value in values.items():
+            self._tensorboard.add_scalar(name, value, step)
+        self._display.log(step, values)
+
+    def progress(self, step: int) -> None:
+        """Update the display between two calls of `log`; cheap."""
+        self._display.progress(step)
+
+    def text(self, line: str) -> None:
+        """Add a line to ``log.txt``, with the time of day, and show it."""
+        self._log.write(f"{datetime.now():%Y-%m-%d %H:%M:%S} {line}\n".encode())
+        self._log.flush()
+        self._display.text(line)
+
+    def close(self) -> None:
+        """Close the files and the display; may be called again."""
+        for each in (self._display, self._tensorboard, self._metrics, self._log):
+            each.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, torch.Tensor | np.ndarray | np.generic):
+        if value.ndim and value.shape != (1,):
+            raise ValueError(f"metric {name!r} has shape {tuple(value.shape)}, not one number")
+        value = value.item()
+    if not isinstance(value, int | float):
+        raise TypeError(f"metric {name!r} is a {type(value).__name__}, not a number")
+    return int(value) if isinstance(value, bool) else value
+
+
+def _rewind(path: Path, step: int) -> float:
+    """Drop lines after a step and torn ones; return the time of the last that stays."""
+    last = 0.0
+    with path.open("rb") as old, atomic_file(path) as new:
+        for line in old:
+            try:
+                content = json.loads(line)
+                keep = content["step"] <= step and line.endswith(b"\n")
+            except (ValueError, KeyError, TypeError):
+                continue
+            if keep:
+                new.write(line)
+                last = content["time"]
+    return last

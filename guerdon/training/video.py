@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from guerdon.envs.factory import AnyEnv
 
 EXTRA = "video"
-_RENDER_MODE = "rgb_array"
-_FRAMES_PER_SECOND = 30.0  # where an environment does not say
 
 
 def make_filmed_env(
@@ -42,7 +40,11 @@ def make_filmed_env(
         The environments, and their recorders.
     """
     require("imageio_ffmpeg", EXTRA)
-    _prepare_rendering()
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # it prints to stdout
+    screen = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    if sys.platform == "linux" and not screen:
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+        os.environ.setdefault("MUJOCO_GL", "egl")
     films: list[Film] = []
 
     def film(env: AnyEnv) -> AnyEnv:
@@ -55,22 +57,12 @@ def make_filmed_env(
     options = config.model_dump(exclude={"id", "eval"})
     options |= {"backend": "base", "wrappers": [*config.wrappers, film]}
     try:
-        made = make_vec(config.id, **options, default_limit=LIMIT, render_mode=_RENDER_MODE)
+        made = make_vec(config.id, **options, default_limit=LIMIT, render_mode="rgb_array")
     except UnusableEnvironmentError as error:
         if "render_mode" not in str(error):
             raise
         raise ValueError(f"{config.id} cannot be filmed: it takes no render_mode") from error
     return made, films
-
-
-def _prepare_rendering() -> None:
-    """Silence pygame, and let it and MuJoCo render without a screen."""
-    defaults = {"PYGAME_HIDE_SUPPORT_PROMPT": "1"}  # it prints to stdout
-    screen = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
-    if sys.platform == "linux" and not screen:
-        defaults |= {"SDL_VIDEODRIVER": "dummy", "MUJOCO_GL": "egl"}
-    for name, value in defaults.items():
-        os.environ.setdefault(name, value)
 
 
 class Film(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -85,9 +77,8 @@ class Film(gymnasium.Wrapper[Any, Any, Any, Any]):
     def __init__(self, env: AnyEnv, path: Path, frame_skip: int = 1) -> None:
         super().__init__(env)
         self.path = path
-        self.finished = False
-        """Whether the episode has ended."""
-        self._rate = float(env.metadata.get("render_fps") or _FRAMES_PER_SECOND) / frame_skip
+        self.finished = False  # whether the episode has ended
+        self._rate = float(env.metadata.get("render_fps") or 30) / frame_skip
         self._unfinished = path.with_name(f".{path.name}")
         self._writer: Generator[None, Any, None] | None = None
 
@@ -149,5 +140,5 @@ class Film(gymnasium.Wrapper[Any, Any, Any, Any]):
                 f"{name} cannot be filmed, its rendering fails: {type(error).__name__}: {error}"
             ) from error
         if not isinstance(frame, np.ndarray) or frame.ndim != 3 or frame.shape[2] != 3:
-            raise ValueError(f"{name} cannot be filmed: it renders no images ({_RENDER_MODE})")
+            raise ValueError(f"{name} cannot be filmed: it renders no images (rgb_array)")
         return np.ascontiguousarray(frame, np.uint8)

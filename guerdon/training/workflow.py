@@ -6,17 +6,16 @@ Each stage is also a command: ``guerdon train ... reward.collect_data=true``,
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from guerdon.data.files import atomic_file
 from guerdon.data.trajectory_files import count_trajectories
 from guerdon.training.fit import fit
 from guerdon.training.fit_files import compose_fit
 from guerdon.training.run import train
+from guerdon.training.run_folder import write_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,18 +29,12 @@ RESULT = "workflow.json"
 class Workflow:
     """Presets and overrides of the stages."""
 
-    preset: str = "reach_ppo"
-    """Preset of the first and the third stage."""
-    classifier: str = "reach_classifier"
-    """Preset of the fit."""
+    preset: str = "reach_ppo"  # of the first and the third stage
+    classifier: str = "reach_classifier"  # of the second
     collect: Sequence[str] = ()
-    """Overrides of the first stage."""
     fit: Sequence[str] = ()
-    """Overrides of the second."""
     learn: Sequence[str] = ()
-    """Overrides of the third."""
-    both: Sequence[str] = ()
-    """Overrides of the first and the third."""
+    both: Sequence[str] = ()  # overrides of the first and the third
 
 
 @dataclass(frozen=True)
@@ -49,16 +42,11 @@ class WorkflowResult:
     """Results of the stages, as in ``workflow.json``."""
 
     seed: int
-    collect: dict[str, Any]
-    """Summary of the run that collected, with the environment's reward."""
-    trajectories: dict[str, int]
-    """Number of positive and negative ones."""
-    fit: dict[str, Any]
-    """Metrics of the classifier on held-out episodes."""
-    learn: dict[str, Any]
-    """Summary of the run with the classifier as reward."""
-    seconds: dict[str, float] = field(default_factory=dict)
-    """Duration of each stage."""
+    collect: dict[str, Any]  # summary of the run that collected, with the environment's reward
+    trajectories: dict[str, int]  # number of positive and negative ones
+    fit: dict[str, Any]  # metrics of the classifier on held-out episodes
+    learn: dict[str, Any]  # summary of the run with the classifier as reward
+    seconds: dict[str, float] = field(default_factory=dict)  # duration of each stage
 
 
 def run_workflow(
@@ -119,6 +107,5 @@ def run_workflow(
         learn=learned,
         seconds=seconds,
     )
-    with atomic_file(out / RESULT) as file:
-        file.write(json.dumps(asdict(result), indent=1).encode() + b"\n")
+    write_json(out / RESULT, asdict(result))
     return result

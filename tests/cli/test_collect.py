@@ -100,7 +100,7 @@ def test_noise_is_a_share(run, noise, tmp_path):
 
 
 def test_a_folder_without_a_run_is_named(tmp_path):
-    assert "holds no run" in refused("collect", tmp_path, "--out", tmp_path / "data")
+    assert "is not a run directory" in refused("collect", tmp_path, "--out", tmp_path / "data")
 
 
 def test_a_policy_is_trained_on_the_reward_of_a_run(run, tmp_path):

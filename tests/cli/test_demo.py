@@ -7,8 +7,7 @@ import time
 import pytest
 from typer.testing import CliRunner
 
-from guerdon.cli import app
-from guerdon.cli import demo as demo_module
+from guerdon.cli import app, rewards
 from tests.training import staging
 
 
@@ -19,8 +18,8 @@ def demo(*arguments):
 @pytest.fixture
 def tiny(monkeypatch):
     """The same stages, but shorter."""
-    for name in ("COLLECT", "FIT", "LEARN", "BOTH"):
-        monkeypatch.setattr(demo_module, f"_{name}", getattr(staging, name))
+    for name in rewards.DEMO:
+        monkeypatch.setitem(rewards.DEMO, name, getattr(staging, name.upper()))
 
 
 def numbers(text, name):

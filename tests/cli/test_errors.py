@@ -61,7 +61,7 @@ def test_a_folder_that_holds_a_run_is_not_overwritten(tmp_path):
     result = guerdon("train", "cartpole_ppo", f"run.dir={folder}")
     assert result.exit_code == 2
     assert result.stderr == (
-        f"Error: {folder} already holds a run: go on with it by `--resume {folder}`, "
+        f"Error: {folder} already holds a run: resume it with `--resume {folder}`, "
         f"or name another folder\n"
     )
     assert (folder / "metrics.jsonl").read_bytes() == before
@@ -82,7 +82,7 @@ def test_the_traceback_is_shown_where_it_is_asked_for(debug, shown, monkeypatch)
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == (1 if shown else 2)
     assert ("Traceback" in done.stderr) == shown
-    assert "nothing holds no run" in done.stderr
+    assert "nothing is not a run directory" in done.stderr
 
 
 def test_unexpected_errors_keep_their_traceback(tmp_path):

@@ -127,7 +127,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path):
 def test_a_folder_without_a_run_is_refused(tmp_path):
     result = guerdon("eval", tmp_path / "nothing")
     assert result.exit_code == 2
-    assert result.stderr.startswith(f"Error: {tmp_path}/nothing holds no run: it has no config")
+    assert result.stderr.startswith(f"Error: {tmp_path}/nothing is not a run directory: it has no")
 
 
 # --- films

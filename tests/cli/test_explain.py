@@ -4,7 +4,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from guerdon.cli.explain import explain
+from guerdon.cli.info import explain
 from guerdon.config import compose
 
 app = typer.Typer()

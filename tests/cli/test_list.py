@@ -6,7 +6,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from guerdon.cli.list import list_options
+from guerdon.cli.info import list_options
 from guerdon.config import registry_of, sources
 
 app = typer.Typer()

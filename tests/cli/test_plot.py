@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from guerdon.cli.plot import plot
+from guerdon.cli.runs import plot
 from guerdon.config import ConfigError
 from guerdon.extras import MissingExtraError
 

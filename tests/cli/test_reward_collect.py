@@ -11,9 +11,9 @@ import time
 import numpy as np
 import pytest
 
-from guerdon.cli.reward_collect import trajectories_in_words
+from guerdon.cli.rewards import trajectories_in_words
 from guerdon.data.frames import Trajectory, load_frames, read_trajectory, write_trajectory
-from guerdon.training import collect_frames
+from guerdon.training import replay
 from guerdon.training.checkpoints import checkpoint_steps
 from tests.cli.tiny import BUDGET, guerdon, start, train
 from tests.collect.showing import Showing
@@ -159,7 +159,7 @@ def test_the_documents_files_are_written_on_request(run, tmp_path):
 
 
 def test_what_never_comes_is_not_waited_for(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(collect_frames, "PATIENCE", 20)
+    monkeypatch.setattr(replay, "PATIENCE", 20)
     said = collected(run, tmp_path, "--positive", 2)
     assert "the last of which brought nothing new: try other policies with --noise" in said
 
@@ -216,7 +216,7 @@ def test_mistakes_are_sentences(run, tmp_path):
         assert f"height and width, as in 3,64,64, not {size!r}" in said(run, "--image-size", size)
     assert "shares between 0 and 1" in said(run, "--noise", 2)
     assert "not 'beast'" in said(run, "--checkpoint", "best,beast")
-    assert "holds no run" in said(tmp_path)
+    assert "is not a run directory" in said(tmp_path)
     train(tmp_path / "blind")
     assert "observations of 'CartPole-v1' are one array" in said(tmp_path / "blind")
     assert not (tmp_path / "out").exists()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from guerdon.collect.cameras import channel_axis, check_cameras
+from guerdon.collect.reward_data import channel_axis, check_cameras
 from guerdon.config import ConfigError
 from tests.collect.filling import configured
 

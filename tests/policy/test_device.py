@@ -11,7 +11,7 @@ from guerdon.data import Batch, Demonstrations
 from guerdon.envs import make_vec
 from guerdon.policy import create_policy
 from guerdon.reward import Setting, make_reward
-from guerdon.training.experts import play_episodes
+from guerdon.training.replay import play_episodes
 from guerdon.training.trainers import train_reward
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -16,15 +16,9 @@ from guerdon.policy import create_policy
 from guerdon.training import experts
 from guerdon.training import run as run_module
 from guerdon.training.checkpoints import checkpoint_steps
-from guerdon.training.experts import (
-    Expert,
-    collect_demonstrations,
-    collect_run,
-    expert_folder,
-    make_experts,
-    with_experts,
-)
+from guerdon.training.experts import Expert, expert_folder, make_experts, with_experts
 from guerdon.training.parts import make_parts
+from guerdon.training.replay import collect_demonstrations, collect_run
 from guerdon.training.run import train
 from tests.collect.acting import Tracing, action_for, backend_vector, modes_vector
 from tests.envs.walking import Pattern
@@ -141,11 +135,19 @@ def test_a_run_plays_with_several_checkpoints_in_their_order(finished):
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("expert:cartpole_ppo", Expert("cartpole_ppo")),
-        ("expert:a/b.yaml?seed=3", Expert("a/b.yaml", seed=3)),
+        ("expert:cartpole_ppo", Expert(preset="cartpole_ppo")),
+        ("expert:a/b.yaml?seed=3", Expert(preset="a/b.yaml", seed=3)),
         (
             "expert:cartpole_ppo?episodes=20&return=475.5&noise=0,0.25&most=100&steps=50&seed=1",
-            Expert("cartpole_ppo", 20, 475.5, (0.0, 0.25), 100.0, 50, 1),
+            Expert(
+                preset="cartpole_ppo",
+                episodes=20,
+                target_return=475.5,
+                noise=(0.0, 0.25),
+                most=100.0,
+                steps=50,
+                seed=1,
+            ),
         ),
     ],
 )
@@ -157,15 +159,15 @@ def test_a_name_says_what_is_wanted(name, expected):
     ("name", "message"),
     [
         ("expert:x?episode=3", "did you mean 'episodes'"),
-        ("expert:x?episodes=many", "is not understood .*: write expert:PRESET"),
-        ("expert:x?episodes", "is not understood"),
-        ("expert:x?episodes=0", "has no episodes"),
-        ("expert:x?noise=0,2", "noise that is no share"),
-        ("expert:x?steps=0", "has no steps"),
-        ("expert:x?steps=-3", "has no steps"),
-        ("expert:x?most=nan", "has a 'most' that is no number"),
-        ("expert:x?return=nan", "has a 'return' that is no number"),
-        ("expert:", "has no preset"),
+        ("expert:x?episodes=many", "expert:PRESET.episodes=10.*'episodes' is 'many'"),
+        ("expert:x?episodes", "as in expert:PRESET.episodes=10.*'episodes'"),
+        ("expert:x?episodes=0", "'episodes' is '0': it should be greater than or equal to 1"),
+        ("expert:x?noise=0,2", "'noise.1' is '2': it should be less than or equal to 1"),
+        ("expert:x?steps=0", "'steps' is '0'"),
+        ("expert:x?steps=-3", "'steps' is '-3'"),
+        ("expert:x?most=nan", "'most' is 'nan': it should be a finite number"),
+        ("expert:x?return=nan", "'return' is 'nan': it should be a finite number"),
+        ("expert:", "'preset' is '': it should have at least 1 character"),
     ],
 )
 def test_a_name_that_says_something_else_is_refused(name, message):

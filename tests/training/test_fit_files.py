@@ -65,7 +65,7 @@ def test_the_file_of_the_document_means_what_it_says(document):
     assert (reward.global_batch_size, reward.num_epochs, reward.gpu_id) == (32, 100, 0)
     assert (reward.optim.lr, reward.optim.clip_grad) == (1e-4, 1.0)
     assert reward.model.use_pretrain is True
-    assert reward.data.cameras == reward.model.image_keys == ["base_camera"]
+    assert [reward.data.image_key] == reward.model.image_keys == ["base_camera"]
 
 
 def test_the_file_of_the_document_as_it_is_would_learn_from_random_features(document):

@@ -9,8 +9,8 @@ from guerdon.config import compose
 from guerdon.data import Batch, Demonstrations, save_demonstrations
 from guerdon.envs import make_vec
 from guerdon.reward import RewardModel, register_reward_model
-from guerdon.training.experts import play_episodes
 from guerdon.training.probe import DEMONSTRATIONS, Probed, _ranking, probe
+from guerdon.training.replay import play_episodes
 from tests.training.running import config_of
 
 

@@ -14,8 +14,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from guerdon.training.display import Display, Status, make_display
-from guerdon.training.recorder import Recorder
-from guerdon.training.run_folder import RunFolder
+from guerdon.training.run_folder import Recorder, RunFolder
 
 
 @pytest.fixture
@@ -161,8 +160,7 @@ def test_a_killed_process_loses_at_most_the_line_it_was_writing(folder):
     script = """
 import sys
 from guerdon.training.display import Status, make_display
-from guerdon.training.recorder import Recorder
-from guerdon.training.run_folder import RunFolder
+from guerdon.training.run_folder import Recorder, RunFolder
 recorder = Recorder(RunFolder(sys.argv[1]), make_display(Status(None), sys.stdout, "lines"))
 for step in range(1, 1_000_000):
     recorder.log(step, {f"train/metric_{i}": step / 3 for i in range(100)})

@@ -77,7 +77,7 @@ def test_a_damaged_checkpoint_is_passed_over(run, tmp_path):
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match="holds no run: it has no config"):
+    with pytest.raises(FileNotFoundError, match="is not a run directory: it has no config"):
         load_policy(tmp_path)
 
 

@@ -1,5 +1,7 @@
 """A resume that cannot go on leaves the run as it was."""
 
+import json
+
 import pytest
 
 from guerdon.training.run import train
@@ -25,7 +27,7 @@ def test_what_a_run_is_cannot_change(run, override):
     with pytest.raises(ValueError, match=f"{key}.* cannot change on resume"):
         train(None, override, resume=run, display="none")
     assert RunFolder(run).config.read_text() == before
-    assert RunFolder(run).read_summary()["stop_reason"] == "max_steps"
+    assert json.loads(RunFolder(run).summary.read_text())["stop_reason"] == "max_steps"
 
 
 def test_limits_can_change_and_are_kept(run):

@@ -15,8 +15,8 @@ from guerdon.envs import make_vec
 from guerdon.policy import create_policy
 from guerdon.reward import RewardModel, register_reward_model
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint
-from guerdon.training.experts import collect_demonstrations
 from guerdon.training.parts import make_parts
+from guerdon.training.replay import collect_demonstrations
 from guerdon.training.reward_files import load_reward, with_reward_of
 from guerdon.training.run import train
 from tests.training.running import (

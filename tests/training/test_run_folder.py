@@ -77,7 +77,7 @@ def test_a_run_that_was_killed_before_its_config_was_written_can_be_started_agai
 
 def test_a_folder_without_a_run_cannot_be_resumed(tmp_path):
     for path in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(FileNotFoundError, match="holds no run to resume"):
+        with pytest.raises(FileNotFoundError, match="so it cannot be resumed"):
             RunFolder.reopen(path)
     assert list(tmp_path.iterdir()) == []
 
@@ -87,11 +87,10 @@ def test_resuming_adds_a_start_and_takes_the_summary_away(tmp_path):
         run.write_summary(SUMMARY)
     with RunFolder.reopen(tmp_path, command=["second"]) as run:
         assert [start["command"] for start in run.starts()] == ["first", "second"]
-        assert run.read_summary()["env_steps"] == SUMMARY["env_steps"]  # it may yet fail to go on
+        assert run.summary.exists()  # it may yet fail to go on
         run.go_on("seed: 1\n")
         assert run.config.read_text() == "seed: 1\n"
-        with pytest.raises(FileNotFoundError, match="the run has not ended"):
-            run.read_summary()
+        assert not run.summary.exists()
 
 
 def test_a_summary_holds_its_keys_in_order_and_null_for_what_is_not_finite(tmp_path):
@@ -107,7 +106,7 @@ def test_a_summary_holds_its_keys_in_order_and_null_for_what_is_not_finite(tmp_p
     )
     text = run.summary.read_text()
     assert list(json.loads(text)) == [*SUMMARY_KEYS, "extra"]
-    summary = run.read_summary()
+    summary = json.loads(text)
     assert summary["eval_return_mean"] is None
     assert summary["fps"] is None
     assert summary["eval_return_std"] == 0.5

@@ -123,8 +123,9 @@ def test_who_stops_a_stage_stops_all_of_it(stage, function, tmp_path, monkeypatc
     told = []
     real = getattr(workflow_module, function)
     monkeypatch.setattr(workflow_module, function, stopped)
+    longer = replace(TINY, fit=(*TINY.fit, "reward.num_epochs=3"))  # one step cannot be stopped
     with pytest.raises(KeyboardInterrupt):
-        run_workflow(tmp_path / "out", TINY, display="none", tell=told.append)
+        run_workflow(tmp_path / "out", longer, display="none", tell=told.append)
     assert len(told) == stage + 1
     assert not (tmp_path / "out" / RESULT).exists()
 

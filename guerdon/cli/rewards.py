@@ -1,0 +1,282 @@
+"""``guerdon reward collect``, ``fit`` and ``probe``, and ``guerdon demo``."""
+
+import json
+import re
+import shlex
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from typer import Argument, Option
+
+from guerdon.cli import common
+
+METRICS = (
+    ("PR-AUC", "pr_auc", ".4f"),
+    ("precision", "precision", ".1%"),
+    ("recall", "recall", ".1%"),
+    ("false positives, of frames without success", "false_positive_rate", ".2%"),
+    ("false positives, of episodes without success", "episode_false_positive_rate", ".1%"),
+    ("calibration error", "calibration_error", ".4f"),
+    ("  before the temperature", "calibration_error_before", ".4f"),
+    ("threshold", "threshold", ".4f"),
+    ("temperature", "temperature", ".3f"),
+    ("frames with success, of all", "base_rate", ".1%"),
+)
+# Stages of the demo, shorter than the presets.
+DEMO: dict[str, Any] = {
+    "collect": ("run.max_steps=40_000",),
+    "fit": ("reward.num_epochs=4",),
+    "learn": ("run.max_steps=60_000",),
+    "both": ("eval.episodes=50", "eval.n_envs=50", "eval.every=15_000"),
+}
+
+
+def collect(
+    run: common.Run,
+    out: Annotated[Path, Option(metavar="DIR", help="Output: DIR/positive and DIR/negative.")],
+    episodes: Annotated[
+        int | None,
+        Option(min=1, help="Most episodes of each policy; until both folders are full if omitted."),
+    ] = None,
+    checkpoint: common.Checkpoints = "best",
+    noise: common.Noise = None,
+    positive: Annotated[
+        int, Option(min=0, help="Trajectories with a success at which to stop.")
+    ] = 500,
+    negative: Annotated[
+        int, Option(min=0, help="Trajectories without a success at which to stop.")
+    ] = 500,
+    image_keys: Annotated[str, Option(metavar="NAME,...", help="Cameras.")] = "base_camera",
+    image_size: Annotated[
+        str | None,
+        Option(metavar="C,H,W", help="Channels, height and width to resize images to: 3,64,64"),
+    ] = None,
+    written: Annotated[
+        Literal["npz", "npy"], Option("--format", help="npy: uncompressed, as of RLinf.")
+    ] = "npz",
+    seed: common.Seed = 0,
+) -> None:
+    """Plays with the policy of a run, and saves camera frames for `guerdon reward fit`.
+
+    Continues from what DIR holds. Ctrl-C stops after the current episodes.
+    """
+    levels = common.noise_levels(noise)
+    checkpoints = [common.checkpoint_of(each) for each in checkpoint.split(",")]
+    if image_size is not None and not re.fullmatch(r"[1-9]\d*(,[1-9]\d*){2}", image_size):
+        raise ValueError(
+            f"--image-size takes channels, height and width, as in 3,64,64, not {image_size!r}"
+        )
+    from guerdon.config import sources
+    from guerdon.config.schema import DataCollectionConfig
+    from guerdon.config.validation import validated
+    from guerdon.training.replay import collect_frames
+
+    data = {
+        "positive_dir": str(out / "positive"),
+        "negative_dir": str(out / "negative"),
+        "image_keys": image_keys.split(","),
+        "image_size": image_size and [int(number) for number in image_size.split(",")],
+        "max_positive_trajectories": positive,
+        "max_negative_trajectories": negative,
+        "format": written,
+    }
+    with common.progress(positive=positive, negative=negative) as update:
+
+        def show(n_positive: int, n_negative: int) -> None:
+            update("positive", n_positive)
+            update("negative", n_negative)
+
+        found = collect_frames(
+            run,
+            validated(DataCollectionConfig, data),
+            episodes,
+            checkpoint=checkpoints,
+            noise=levels,
+            seed=seed,
+            progress=show,
+        )
+    hint = ""
+    if found.stop_reason == "nothing_new":
+        hint = ", the last of which brought nothing new: try other policies with --noise or "
+        hint += "--checkpoint"
+    more = f" ({found.new:,} new, of {found.episodes:,} episodes{hint})"
+    name = sources.read(run)["run"]["name"]
+    typer.echo(trajectories_in_words(name, data, found.positive, found.negative, more))
+    if found.stop_reason == "interrupted":
+        raise typer.Exit(common.INTERRUPTED)
+
+
+def trajectories_in_words(
+    name: str, data: Mapping[str, Any], positive: int, negative: int, more: str = ""
+) -> str:
+    """Return the numbers of trajectories, and the command that fits a classifier to them.
+
+    Args:
+        name: Name of the run that they come from.
+        data: ``positive_dir``, ``negative_dir`` and ``image_keys``.
+        positive: Number of positive ones.
+        negative: Number of negative ones.
+        more: Text after the numbers.
+    """
+    from guerdon.config import sources
+    from guerdon.data.trajectory_files import read_trajectory
+    from guerdon.nn.classifier import ClassifierConfig
+
+    folders = {kind: shlex.quote(data[kind]) for kind in ("positive_dir", "negative_dir")}
+    where = " and ".join(folders.values())
+    said = f"{positive:,} positive and {negative:,} negative trajectories are in {where}{more}"
+    if not positive + negative:
+        return (
+            f"{said}: no episode ended; checkpoints truncate them, so let more steps be between "
+            "these ('run.checkpoint_every')"
+        )
+    if not positive:
+        return f"{said}; a classifier has to be shown successes: collect until there are some"
+    if not negative:
+        said += (
+            " (without failures false positives go unseen: `guerdon reward collect --noise 0.5`)"
+        )
+    presets = [
+        fit for fit in sources.options("fit") if name.startswith(fit.removesuffix("classifier"))
+    ]
+    options = [f"reward.data.{kind}={folder}" for kind, folder in folders.items()]
+    keys = data["image_keys"]
+    if keys != ["base_camera"]:
+        options.append(shlex.quote(f"reward.model.image_keys=[{','.join(keys)}]"))
+    for path in (path for kind in folders for path in sorted(Path(data[kind]).glob("*.np[yz]"))):
+        with suppress(OSError, ValueError, KeyError):  # the first file that can be read
+            size = list(read_trajectory(path).images[keys[0]].shape[1:])
+            if size != ClassifierConfig().image_size:
+                options.append(shlex.quote(f"reward.model.image_size=[{','.join(map(str, size))}]"))
+            break
+    return f"{said}; next: {' '.join(['guerdon reward fit', *presets[:1], *options])}"
+
+
+def fit(
+    arguments: Annotated[
+        list[str],
+        Argument(
+            metavar="PRESET|FILE|KEY=VALUE",
+            help="Preset (`guerdon list fits`) or file, and overrides: "
+            "reach_classifier reward.optim.lr=3e-4",
+        ),
+    ],
+    overwrite: Annotated[
+        bool, Option("--overwrite", help="Replace the fit in reward.save_dir.")
+    ] = False,
+    as_json: common.AsJson = False,
+    display: common.Display = "auto",
+) -> None:
+    """Fits a classifier of success to collected frames, for `guerdon train` to learn from.
+
+    Ctrl-C saves before it stops.
+    """
+    from guerdon.compat.layouts import translated_fit
+    from guerdon.training import fit as fitting
+    from guerdon.training.fit_files import compose_fit
+
+    source, overrides = common.split(arguments)
+    config = compose_fit(*translated_fit(source, overrides))
+    with common.progress(files=None) as update:
+        frames = fitting.read_frames(config, partial(update, "files"))
+    mode = "none" if as_json else display
+    result = fitting.fit(config, overwrite=overwrite, display=mode, frames=frames)
+    if as_json:
+        typer.echo(json.dumps(result, indent=1))
+    else:
+        _show_fit(result, source)
+    if result["stop_reason"] == "interrupted":
+        raise typer.Exit(common.INTERRUPTED)
+
+
+def _show_fit(result: dict[str, Any], source: str | None) -> None:
+    from guerdon.config import sources
+
+    numbers, folder = result["validation"], shlex.quote(result["save_dir"])
+    typer.echo(
+        f"on {numbers['frames']:,} frames of {numbers['episodes']:,} held-out episodes, "
+        f"step {result['best_step']:,} of {result['steps']:,}:"
+    )
+    common.show_table(
+        (name, "-" if numbers[key] is None else format(numbers[key], form))
+        for name, key, form in METRICS
+    )
+    if result["stop_reason"] == "interrupted":
+        typer.echo(
+            f"interrupted after {result['steps']:,} steps; the best so far is in {folder}. To fit "
+            "to the end, start again with --overwrite"
+        )
+        return
+    preset = f"{(source or '').removesuffix('_classifier')}_ppo"
+    known = preset in sources.options("preset")
+    typer.echo(
+        f"fitted in {result['seconds']:.0f} s; next: guerdon train {preset if known else 'PRESET'} "
+        f"reward=classifier reward.checkpoint_path={folder}"
+    )
+
+
+def probe(
+    arguments: common.Arguments,
+    episodes: Annotated[int, Option(min=1, help="Episodes of each kind.")] = 10,
+    steps: Annotated[int, Option(min=0, help="Transitions to train the reward on.")] = 5_000,
+    as_json: common.AsJson = False,
+) -> None:
+    """Shows the reward of good and bad behaviour, before any policy learns from it."""
+    from guerdon.config import explain
+    from guerdon.entry import compose
+    from guerdon.training import probe as probing
+
+    config = compose(*common.split(arguments))
+    found = probing.probe(
+        config, episodes=episodes, steps=steps, display="none" if as_json else "auto"
+    )
+    if as_json:
+        typer.echo(json.dumps(asdict(found), indent=1))
+        return
+    typer.echo(explain(config))
+    rows = []
+    for row in found.rows:
+        values = (row.per_step, row.per_episode, row.lowest, row.highest)
+        texts = [f"{value:.3f}" for value in values]
+        rows.append([row.name, *texts, f"{row.length:.1f}", f"{row.true_return:.1f}"])
+    columns = ("", "a step", "an episode", "lowest", "highest", "length", "true return")
+    common.show_table(rows, columns)
+    typer.echo(f"{found.ranking}\n{found.verdict}")
+
+
+def demo(
+    seed: common.Seed = 0,
+    out: Annotated[Path | None, Option(help="Output directory; temporary if left out.")] = None,
+) -> None:
+    """Collects images, fits a success classifier to them, and trains a policy on it alone."""
+    from guerdon.lab.workflow_report import table, write_report
+    from guerdon.training.workflow import Workflow, run_workflow
+
+    if out is not None and out.exists() and any(out.iterdir()):
+        raise ValueError(f"{out} is not empty: name a new folder")
+    folder = out or Path(tempfile.mkdtemp(prefix="guerdon_demo_"))
+    try:
+        result = run_workflow(
+            folder, Workflow(**DEMO), seed=seed,
+            tell=lambda text: typer.secho(f"\n{text}", bold=True),
+        )  # fmt: skip
+    except KeyboardInterrupt:
+        typer.echo(f"interrupted; the finished stages are in {folder}", err=True)
+        raise typer.Exit(common.INTERRUPTED) from None
+    typer.echo()
+    common.show_table(table(result))
+    report = write_report(folder, result)
+    typer.echo(
+        f"\nThe report is {report}. Try next:\n"
+        f"  guerdon eval {shlex.quote(str(folder / 'learn'))} --video\n"
+        f"  guerdon train reach_loophole_ppo reward=classifier "
+        f"reward.checkpoint_path={shlex.quote(str(folder / 'classifier'))}\n"
+        f"  guerdon train cartpole_fixed_ppo_gail\n"
+        f"  guerdon list presets"
+    )

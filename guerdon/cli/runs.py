@@ -1,0 +1,178 @@
+"""``guerdon train``, ``eval``, ``collect`` and ``plot``."""
+
+import json
+import shlex
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from typer import Argument, Option
+
+from guerdon.cli import common
+from guerdon.cli.rewards import trajectories_in_words
+
+
+def train(
+    arguments: Annotated[
+        list[str] | None,
+        Argument(
+            metavar="PRESET|FILE|KEY=VALUE",
+            help="Preset (`guerdon list presets`) or file, and overrides: cartpole_ppo seed=3",
+        ),
+    ] = None,
+    resume: Annotated[Path | None, Option(metavar="RUN", help="Run directory to resume.")] = None,
+    exact: Annotated[
+        bool,
+        Option("--exact", help="Resume from the last scheduled checkpoint: the same bit for bit."),
+    ] = False,
+    from_reward: Annotated[
+        Path | None, Option(metavar="RUN", help="Learn from the reward of this run, frozen.")
+    ] = None,
+    display: common.Display = "auto",
+) -> None:
+    """Trains a policy, and writes a run directory.
+
+    Ctrl-C saves before it stops; `--resume RUN` continues from there.
+    """
+    source, overrides = common.split(arguments or [])
+    if source is None and not overrides and resume is None:
+        raise ValueError(
+            "nothing to train is named: give a preset (`guerdon list presets` shows them), "
+            "a config file, or env=NAME policy=NAME"
+        )
+    run(
+        source, overrides,
+        resume=resume, exact=exact, from_reward=from_reward, display=display,
+    )  # fmt: skip
+
+
+def run(source: str | None, overrides: Sequence[str] = (), **options: Any) -> None:
+    """Train, and print the result and the next command.
+
+    Args:
+        source: A preset or a file.
+        overrides: Changes to it.
+        **options: Of `guerdon.train`.
+    """
+    from guerdon.config import sources
+    from guerdon.entry import train
+
+    summary = train(source, *overrides, **options)
+    steps, folder = f"{summary['env_steps']:,}", shlex.quote(summary["run_dir"])
+    if summary["stop_reason"] == "interrupted":
+        typer.echo(f"interrupted at step {steps}; resume with: guerdon train --resume {folder}")
+        raise typer.Exit(common.INTERRUPTED)
+    typer.echo(
+        f"return {summary['eval_return_mean']:.2f} ± {summary['eval_return_std']:.2f} after "
+        f"{steps} steps, in {folder}; next: guerdon eval {folder}, guerdon plot {folder}"
+    )
+    if "trajectories" in summary:
+        config = sources.read(Path(summary["run_dir"]))
+        data = config["reward"]["data_collection"]
+        typer.echo(trajectories_in_words(config["run"]["name"], data, **summary["trajectories"]))
+
+
+def evaluate(
+    run: common.Run,
+    episodes: Annotated[int, Option(min=1, help="Number of episodes.")] = 20,
+    checkpoint: Annotated[
+        str, Option(metavar="best|latest|STEP", help="Policy of the run.")
+    ] = "best",
+    seed: common.Seed = 0,
+    video: Annotated[
+        bool, Option("--video", help="Record the first episodes to RUN/videos.")
+    ] = False,
+    as_json: common.AsJson = False,
+) -> None:
+    """Evaluates the policy of a run in its evaluation environments."""
+    from guerdon.training.replay import evaluate_run
+
+    which = common.checkpoint_of(checkpoint)
+    result = evaluate_run(run, checkpoint=which, episodes=episodes, seed=seed, video=video)
+    if as_json:
+        typer.echo(json.dumps(result, indent=1))
+        return
+    audit = result["audit"] or {}
+    shares = {
+        "success": result["success_rate"],
+        "predicted success": audit.get("reward/success_rate"),
+        "true success": audit.get("eval/success_at_verdict"),
+    }
+    numbers = [
+        f"return {result['return_mean']:.2f} ± {result['return_std']:.2f}",
+        f"min {result['return_min']:.2f}",
+        f"max {result['return_max']:.2f}",
+        f"length {result['length_mean']:.1f}",
+        *(f"{name} {share:.0%}" for name, share in shares.items() if share is not None),
+    ]
+    typer.echo(
+        f"{result['env']} · {result['policy']} · step {result['step']:,} · "
+        f"{common.count(result['episodes'], 'episode')} · seed {result['seed']}"
+    )
+    typer.echo("   ".join(numbers))
+    for path in result["videos"]:
+        typer.echo(f"wrote {path}")
+
+
+def collect(
+    run: common.Run,
+    out: Annotated[
+        str, Option(metavar="DIR", help="Output directory; for minari, an id: cartpole/mine-v0.")
+    ],
+    episodes: Annotated[int, Option(min=1, help="Episodes of each policy.")] = 10,
+    checkpoint: common.Checkpoints = "best",
+    noise: common.Noise = None,
+    seed: common.Seed = 0,
+    written: Annotated[
+        Literal["guerdon", "minari"], Option("--format", help="File format.")
+    ] = "guerdon",
+    overwrite: Annotated[
+        bool, Option("--overwrite", help="Replace demonstrations in DIR.")
+    ] = False,
+) -> None:
+    """Plays episodes with the policy of a run, and saves them as demonstrations."""
+    levels, minari = common.noise_levels(noise), written == "minari"
+    if minari and levels:
+        raise ValueError("Minari has no place for the level of noise: leave out --noise")
+    from guerdon.data.demonstrations import check_folder, save_demonstrations
+    from guerdon.data.minari import to_minari
+    from guerdon.training.replay import collect_run
+
+    if not minari:
+        check_folder(Path(out), overwrite)
+    with common.progress(episodes=None) as update:
+        played = collect_run(
+            run,
+            episodes,
+            checkpoint=[common.checkpoint_of(each) for each in checkpoint.split(",")],
+            noise=levels,
+            seed=seed,
+            progress=partial(update, "episodes"),
+        )
+    if not minari:
+        save_demonstrations(played, out, overwrite=overwrite)
+    else:
+        try:
+            to_minari(played, out)
+        except ValueError as error:  # of an id that is taken, or not valid
+            raise ValueError(f"Minari does not take {out!r}: {error}") from error
+    returns = played.returns
+    typer.echo(
+        f"wrote {common.count(len(played), 'episode')} ({played.lengths.sum():,} steps, return "
+        f"{returns.mean():.2f} ± {returns.std():.2f}) to {out}"
+    )
+
+
+def plot(
+    runs: Annotated[list[Path], Argument(help="Run directories.")],
+    out: Annotated[Path, Option(help="Image file.")] = Path("curves.png"),
+    metric: Annotated[str, Option(help="Metric to plot over steps.")] = "eval/mean_reward",
+) -> None:
+    """Plots runs: the mean over seeds and its 95% bootstrap band."""
+    from guerdon.training.curves import plot_runs
+
+    n_groups = plot_runs(runs, metric, out)
+    counts = f"{common.count(len(runs), 'run')} in {common.count(n_groups, 'group')}"
+    typer.echo(f"wrote {out}: {metric} of {counts}")
