@@ -1,7 +1,6 @@
 """Errors on the command line: one sentence for what the user can mend, else a traceback."""
 
 import errno
-import subprocess
 import sys
 import warnings
 
@@ -11,7 +10,7 @@ import pytest
 from guerdon.cli.errors import plain_warnings, sentence_of
 from guerdon.config import ConfigError
 from guerdon.extras import MissingExtraError
-from tests.cli.tiny import guerdon, train
+from tests.cli.tiny import guerdon, start, train
 
 
 @pytest.mark.parametrize(
@@ -78,11 +77,11 @@ def test_the_traceback_is_shown_where_it_is_asked_for(debug, shown, monkeypatch)
     monkeypatch.delenv("GUERDON_DEBUG", raising=False)
     if debug is not None:
         monkeypatch.setenv("GUERDON_DEBUG", debug)
-    command = [sys.executable, "-m", "guerdon", "eval", "nothing"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == (1 if shown else 2)
-    assert ("Traceback" in done.stderr) == shown
-    assert "nothing is not a run directory" in done.stderr
+    with start("eval", "nothing") as process:
+        _, errors = process.communicate()
+    assert process.returncode == (1 if shown else 2)
+    assert ("Traceback" in errors) == shown
+    assert "nothing is not a run directory" in errors
 
 
 def test_unexpected_errors_keep_their_traceback(tmp_path):

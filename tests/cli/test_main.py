@@ -1,13 +1,11 @@
 """The command as a whole: verbs, the documented flags, and the package in Python."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 import guerdon as package
-from tests.cli.tiny import BUDGET, guerdon, train
+from tests.cli.tiny import BUDGET, guerdon, start, train
 
 VERBS = ["train", "eval", "list", "plot", "explain", "demo"]
 
@@ -33,9 +31,10 @@ def test_the_version_is_shown(option):
 
 
 def test_the_module_is_the_command():
-    command = [sys.executable, "-m", "guerdon", "explain", "cartpole_ppo"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout == f"env{chr(215)}1 → GAE\n"
+    with start("explain", "cartpole_ppo") as process:
+        output, _ = process.communicate()
+    assert process.returncode == 0
+    assert output == f"env{chr(215)}1 → GAE\n"
 
 
 def test_an_unknown_verb_gets_the_nearest():

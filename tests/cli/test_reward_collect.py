@@ -4,8 +4,6 @@ import json
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -17,6 +15,7 @@ from guerdon.training import replay
 from guerdon.training.checkpoints import checkpoint_steps
 from tests.cli.tiny import BUDGET, guerdon, start, train
 from tests.collect.showing import Showing
+from tests.processes import Program
 
 KINDS = ("positive", "negative")
 LEARNED = (  # some of Reach: later checkpoints mostly succeed
@@ -187,7 +186,7 @@ def test_ctrl_c_keeps_what_was_played(run, tmp_path):
         while not list(tmp_path.glob("*/*.npz")) and time.monotonic() < deadline:
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate()
     assert process.returncode == 130, output + errors
     positive, negative = numbers(tmp_path)
     assert output.startswith(f"{positive} positive and {negative} negative trajectories are in")
@@ -294,11 +293,10 @@ def test_a_full_disk_ends_a_run_with_a_sentence_and_it_can_be_resumed(run, tmp_p
     more = ["run.max_steps=16_384", *folders(tmp_path), "reward.data_collection.format=npy"]
     resume = ["train", "--resume", str(tmp_path / "run"), *more]
     code = f"{SMALL_FILES}; from guerdon.cli import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", code, *resume], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2, done.stderr
-    (said,) = done.stderr.splitlines()
+    with Program("-c", code, *resume) as process:
+        _, errors = process.communicate()
+    assert process.returncode == 2, errors
+    (said,) = errors.splitlines()
     assert said.startswith("Error: a trajectory could not be written (File too large): 0 positive")
     assert numbers(tmp_path) == (0, 0)
     result = guerdon(*resume, "reward.data_collection.format=npz")

@@ -103,7 +103,7 @@ def test_a_run_of_a_python_file_is_evaluated_and_resumed_without_naming_the_file
         (["train", "--resume", folder, "run.max_steps=320"], "resumed at step"),
     ):
         with start(*arguments, cwd="/") as process:  # in new processes, which know nothing yet
-            output, errors = process.communicate(timeout=60)
+            output, errors = process.communicate()
         assert (process.returncode, errors) == (0, "")
         assert said in output
     file.unlink()
@@ -203,7 +203,7 @@ def test_ctrl_c_saves_and_the_run_can_be_resumed(tmp_path):
             if line.startswith("steps "):
                 break
         process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate()
     assert process.returncode == 130, output + errors
     assert errors == "stopping after this iteration; press Ctrl-C again to stop at once\n"
     found = summary(folder)
@@ -246,7 +246,7 @@ def test_a_second_ctrl_c_ends_at_once_and_leaves_the_last_checkpoint(tmp_path):
         process.send_signal(signal.SIGINT)
         assert process.stderr.readline().startswith("stopping after this iteration")
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate()
     assert process.returncode == 130
     assert errors == ""
     assert not (folder / "summary.json").exists()
@@ -279,12 +279,10 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path):
 def test_on_a_terminal_there_is_a_live_panel_and_the_cursor_comes_back(tmp_path):
     ours, theirs = pty.openpty()
     folder = tmp_path / "run"
-    process = start(
-        "train", "cartpole_ppo", *BUDGET, f"run.dir={folder}", stdout=theirs, stderr=theirs
-    )
+    process = start("train", "cartpole_ppo", *BUDGET, f"run.dir={folder}", terminal=theirs)
     os.close(theirs)
     shown = read_until_closed(ours)
-    assert process.wait(timeout=60) == 0, shown
+    assert process.wait() == 0, shown
     assert "cartpole_ppo · CartPole-v1 · ppo · seed 0" in shown
     assert f"steps {summary(folder)['env_steps']} / 256" in shown
     assert HIDE in shown

@@ -1,14 +1,11 @@
 """Runs of the command on budgets of a second, in this process or in one of its own."""
 
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 from typer.testing import CliRunner
 
 from guerdon.cli import app
+from tests.processes import Program
 
 BUDGET = (
     "env.n_envs=2",
@@ -35,14 +32,8 @@ def train(folder, *arguments, source="cartpole_ppo"):
 
 
 def start(*arguments, **options):
-    """Starts the command as a process, with one thing changed: it can always be interrupted."""
-    # A shell lets what it puts into the background ignore Ctrl-C, and so pytest, and so this.
-    return subprocess.Popen(
-        [sys.executable, "-m", "guerdon", *map(str, arguments)],
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-        env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", **options.pop("env", {})},
-        **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options},
-    )
+    """Starts the command as a process; see `Program` for the options."""
+    return Program("-m", "guerdon", *arguments, **options)
 
 
 def damage(folder: Path, step: int) -> None:

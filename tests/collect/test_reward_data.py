@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -26,6 +25,7 @@ from guerdon.envs import VectorEnv, make_vec
 from tests.collect.filling import collector_into, fill, noise
 from tests.collect.showing import Showing, shows_success
 from tests.envs.walking import Pattern
+from tests.processes import Program
 
 MIXED = [
     Pattern((3, 5, 1), (False, True)),
@@ -469,13 +469,8 @@ data.close()
 """
 
 
-def program(source, *arguments):
-    command = [sys.executable, "-c", source, *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-
-
 def test_a_file_that_cannot_grow_is_told_at_the_end(tmp_path):
-    with program(LIMITED, tmp_path) as process:
+    with Program("-c", LIMITED, tmp_path) as process:
         error = process.stdout.read()
     assert process.returncode == 0
     assert "could not be written (File too large)" in error
@@ -512,14 +507,14 @@ fill(data, int(sys.argv[2]))
 
 
 def test_a_program_that_forgets_to_close_loses_nothing(tmp_path):
-    with program(UNCLOSED, tmp_path, 10) as process:
+    with Program("-c", UNCLOSED, tmp_path, 10) as process:
         process.communicate()
     assert process.returncode == 0
     assert len(saved(tmp_path)) == 10
 
 
 def test_a_killed_program_leaves_whole_trajectories(tmp_path):
-    with program(UNCLOSED, tmp_path, 100_000) as process:
+    with Program("-c", UNCLOSED, tmp_path, 100_000) as process:
         process.stdout.readline()
         deadline = time.monotonic() + 30
         while len(list(tmp_path.glob("*/*.npz"))) < 5 and time.monotonic() < deadline:

@@ -4,8 +4,6 @@ import errno
 import io
 import os
 import signal
-import subprocess
-import sys
 import time
 import tracemalloc
 import zipfile
@@ -17,6 +15,7 @@ from hypothesis import strategies as st
 
 from guerdon.data.frames import Trajectory, next_number, read_trajectory, write_trajectory
 from guerdon.data.trajectory_files import count_trajectories, remove_stale, to_uint8
+from tests.processes import Program
 
 
 def make(length=3, cameras=("base_camera",), success_once=True, seed=0, size=(3, 4, 5)):
@@ -169,17 +168,17 @@ for i in range(count):
 
 
 def writer(folder, number, count, form):
-    command = [sys.executable, "-c", WRITER, str(folder), str(number), str(count), form]
-    return subprocess.Popen(command, stdout=subprocess.PIPE)
+    return Program("-c", WRITER, folder, number, count, form)
 
 
 def test_processes_at_once_never_overwrite_each_other(tmp_path):
     processes = [
         writer(tmp_path, number, 25, form) for number, form in enumerate(("npz", "npy", "npz"))
     ]
-    assert [process.wait(60) for process in processes] == [0, 0, 0]
     for process in processes:
-        process.stdout.close()
+        with process:
+            process.communicate()
+    assert [process.returncode for process in processes] == [0, 0, 0]
     files = sorted(tmp_path.iterdir())
     assert len({int(path.stem) for path in files}) == len(files) == 75  # no hidden file either
     marks = [tuple(read_trajectory(path).images["a"][0, 0, 0, :2].tolist()) for path in files]
@@ -187,14 +186,13 @@ def test_processes_at_once_never_overwrite_each_other(tmp_path):
 
 
 def test_a_killed_process_leaves_only_whole_files(tmp_path):
-    process = writer(tmp_path, 0, 100_000, "npz")
-    process.stdout.readline()
-    deadline = time.monotonic() + 30
-    while count_trajectories(tmp_path) < 5 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait(10) == -signal.SIGKILL
-    process.stdout.close()
+    with writer(tmp_path, 0, 100_000, "npz") as process:
+        process.stdout.readline()
+        deadline = time.monotonic() + 30
+        while count_trajectories(tmp_path) < 5 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
     hidden = [name for name in names(tmp_path) if name.startswith(".")]
     assert len(hidden) <= 1
     files = sorted(set(tmp_path.iterdir()) - {tmp_path / name for name in hidden})

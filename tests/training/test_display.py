@@ -5,13 +5,13 @@ import os
 import pty
 import re
 import select
-import sys
 import time
 
 import pytest
 
 from guerdon.training import display
 from guerdon.training.display import Display, LineDisplay, LiveDisplay, Status, make_display
+from tests.processes import Program
 
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
 METRICS = {
@@ -209,10 +209,9 @@ shown = make_display(Status(1000), sys.stdout, title="a run")
 def on_terminal(start, middle, end, interrupt=False):
     """What a script writes to a terminal of its own, and how it ended."""
     script = RUN.format(start=start, middle=middle, end=end)
-    process, terminal = pty.fork()
-    if process == 0:
-        os.environ |= {"TERM": "xterm-256color", "COLUMNS": "80", "LINES": "30"}
-        os.execv(sys.executable, [sys.executable, "-c", script])
+    terminal, theirs = pty.openpty()
+    process = Program("-c", script, terminal=theirs)
+    os.close(theirs)
     data, deadline = b"", time.monotonic() + 30
     while time.monotonic() < deadline:
         if not select.select([terminal], [], [], 1)[0]:
@@ -225,7 +224,7 @@ def on_terminal(start, middle, end, interrupt=False):
             os.write(terminal, b"\x03")
             interrupt = False
     os.close(terminal)
-    return data.decode(), os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    return data.decode(), process.wait()
 
 
 def test_a_terminal_gets_the_panel_and_its_cursor_back():

@@ -4,8 +4,6 @@ import io
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -15,6 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from guerdon.training.display import Display, Status, make_display
 from guerdon.training.run_folder import Recorder, RunFolder
+from tests.processes import Program
 
 
 @pytest.fixture
@@ -165,9 +164,7 @@ recorder = Recorder(RunFolder(sys.argv[1]), make_display(Status(None), sys.stdou
 for step in range(1, 1_000_000):
     recorder.log(step, {f"train/metric_{i}": step / 3 for i in range(100)})
 """
-    with subprocess.Popen(
-        [sys.executable, "-c", script, str(folder.path)], stdout=subprocess.PIPE, text=True
-    ) as process:
+    with Program("-c", script, folder.path) as process:
         shown = [process.stdout.readline() for _ in range(200)][-1]
         process.send_signal(signal.SIGKILL)
         shown = ([shown, *process.stdout.read().splitlines()])[-1]

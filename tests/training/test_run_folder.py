@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import torch
 
 import guerdon
 from guerdon.training.run_folder import SUMMARY_KEYS, RunFolder, default_path
+from tests.processes import Program
 
 SUMMARY = dict(zip(SUMMARY_KEYS, (100, 7, 1.5, 66.7, 9.0, 0.5, 9.5, "steps", 3), strict=True))
 
@@ -132,19 +132,17 @@ def test_one_process_cannot_write_a_run_twice(tmp_path):
 
 def test_a_run_is_locked_while_its_process_lives_and_free_when_it_was_killed(tmp_path):
     RunFolder.create(tmp_path, "").close()
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True
-    ) as holder:
+    with Program("-c", HOLDER, tmp_path) as holder:
         child = int(holder.stdout.readline())
         try:
             with pytest.raises(RuntimeError, match=f"is being written by process {holder.pid} on"):
                 RunFolder.reopen(tmp_path)
-            holder.kill()
+            holder.send_signal(signal.SIGKILL)
             holder.wait()
             os.kill(child, 0)  # it lives on, and does not keep the lock
             RunFolder.reopen(tmp_path).close()
         finally:
-            holder.kill()
+            holder.send_signal(signal.SIGKILL)
             os.kill(child, signal.SIGKILL)
 
 
