@@ -258,6 +258,7 @@ class RewardDataCollector:
         """Write a file; runs in the thread."""
         folder, size = self._folders[positive], self.config.image_size
         found = count_trajectories(folder)  # other processes may write there, too
+        # Without a lock: a count that is lost here is found again in the folder.
         self._numbers[positive] = max(self._numbers[positive], found)
         if found >= self._limits[positive]:
             return
