@@ -71,7 +71,7 @@ def _options(
     if config is None:
         raise ValueError(f"-m {mode} needs a config: add -c FILE")
     if mode == "serial":
-        runs.run(config, seed=seed)
+        runs.train([config, *([] if seed is None else [f"seed={seed}"])])
     else:
         runs.evaluate(_run_of(config), seed=seed or 0)
 

@@ -15,8 +15,7 @@ INTERRUPTED = 130  # as in a shell: 128 and the number of the signal
 
 Run = Annotated[Path, Argument(metavar="RUN", help="Run directory.")]
 Arguments = Annotated[
-    list[str],
-    Argument(metavar="PRESET|FILE|KEY=VALUE", help="Preset or file, and overrides."),
+    list[str], Argument(metavar="PRESET|FILE|KEY=VALUE", help="Preset or file, and overrides.")
 ]
 Seed = Annotated[int, Option(min=0, help="Random seed.")]
 AsJson = Annotated[bool, Option("--json", help="Print JSON.")]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from typer import Argument, Option
+from typer import Option
 
 from guerdon.cli import common
 
@@ -102,13 +102,13 @@ def collect(
             progress=show,
         )
     hint = ""
-    if found.stop_reason == "nothing_new":
+    if found["stop_reason"] == "nothing_new":
         hint = ", the last of which brought nothing new: try other policies with --noise or "
         hint += "--checkpoint"
-    more = f" ({found.new:,} new, of {found.episodes:,} episodes{hint})"
+    more = f" ({found['new']:,} new, of {found['episodes']:,} episodes{hint})"
     name = sources.read(run)["run"]["name"]
-    typer.echo(trajectories_in_words(name, data, found.positive, found.negative, more))
-    if found.stop_reason == "interrupted":
+    typer.echo(trajectories_in_words(name, data, found["positive"], found["negative"], more))
+    if found["stop_reason"] == "interrupted":
         raise typer.Exit(common.INTERRUPTED)
 
 
@@ -159,14 +159,7 @@ def trajectories_in_words(
 
 
 def fit(
-    arguments: Annotated[
-        list[str],
-        Argument(
-            metavar="PRESET|FILE|KEY=VALUE",
-            help="Preset (`guerdon list fits`) or file, and overrides: "
-            "reach_classifier reward.optim.lr=3e-4",
-        ),
-    ],
+    arguments: common.Arguments,
     overwrite: Annotated[
         bool, Option("--overwrite", help="Replace the fit in reward.save_dir.")
     ] = False,
@@ -175,7 +168,7 @@ def fit(
 ) -> None:
     """Fits a classifier of success to collected frames, for `guerdon train` to learn from.
 
-    Ctrl-C saves before it stops.
+    Presets: `guerdon list fits`; overrides: reward.optim.lr=3e-4. Ctrl-C saves before it stops.
     """
     from guerdon.compat.layouts import translated_fit
     from guerdon.training import fit as fitting

@@ -2,10 +2,9 @@
 
 import json
 import shlex
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 from typer import Argument, Option
@@ -42,24 +41,13 @@ def train(
             "nothing to train is named: give a preset (`guerdon list presets` shows them), "
             "a config file, or env=NAME policy=NAME"
         )
-    run(
-        source, overrides,
+    from guerdon import entry
+    from guerdon.config import sources
+
+    summary = entry.train(
+        source, *overrides,
         resume=resume, exact=exact, from_reward=from_reward, display=display,
     )  # fmt: skip
-
-
-def run(source: str | None, overrides: Sequence[str] = (), **options: Any) -> None:
-    """Train, and print the result and the next command.
-
-    Args:
-        source: A preset or a file.
-        overrides: Changes to it.
-        **options: Of `guerdon.train`.
-    """
-    from guerdon.config import sources
-    from guerdon.entry import train
-
-    summary = train(source, *overrides, **options)
     steps, folder = f"{summary['env_steps']:,}", shlex.quote(summary["run_dir"])
     if summary["stop_reason"] == "interrupted":
         typer.echo(f"interrupted at step {steps}; resume with: guerdon train --resume {folder}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import errno
+import math
 import pathlib
 from collections import deque
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ import numpy as np
 from gymnasium import spaces
 
 from guerdon.config.errors import ConfigError, suggestion
-from guerdon.data.frames import Trajectory, next_number, write_trajectory
+from guerdon.data.frames import Trajectory, write_trajectory
 from guerdon.data.leaves import to_numpy
 from guerdon.data.pictures import resized
 from guerdon.data.trajectory_files import count_trajectories, remove_stale, to_uint8
@@ -70,13 +71,15 @@ class RewardDataCollector:
         self.break_off()
         # By whether the trajectories are positive.
         folders = (config.positive_dir, config.negative_dir)
-        limits = (config.max_positive_trajectories, config.max_negative_trajectories)
+        limits = [
+            math.inf if limit is None else limit
+            for limit in (config.max_positive_trajectories, config.max_negative_trajectories)
+        ]
         self._folders = dict(zip((True, False), map(pathlib.Path, folders), strict=True))
         self._limits = dict(zip((True, False), limits, strict=True))
         for folder in self._folders.values():
             folder.mkdir(parents=True, exist_ok=True)
             remove_stale(folder)
-        self._next = {kind: next_number(folder) for kind, folder in self._folders.items()}
         # With episodes that wait to be written.
         self._numbers = dict(zip((True, False), self.counts, strict=True))
         self._waiting: deque[Future[None]] = deque()
@@ -226,8 +229,7 @@ class RewardDataCollector:
 
     def _reached(self, positive: bool) -> bool:
         """Whether a folder reaches its limit once all waiting episodes are written."""
-        limit = self._limits[positive]
-        return limit is not None and self._numbers[positive] >= limit
+        return self._numbers[positive] >= self._limits[positive]
 
     def _settle(self, most: int) -> None:
         """Wait until at most `most` episodes are not written yet; raise the error of one."""
@@ -254,13 +256,12 @@ class RewardDataCollector:
 
     def _write(self, episode: _Episode, positive: bool) -> None:
         """Write a file; runs in the thread."""
-        size, limit = self.config.image_size, self._limits[positive]
-        folder = self._folders[positive]
-        if limit is not None:
-            found = count_trajectories(folder)  # other processes may write there, too
-            self._numbers[positive] = max(self._numbers[positive], found)
-            if found >= limit:
-                return
+        folder, size = self._folders[positive], self.config.image_size
+        found = count_trajectories(folder)  # other processes may write there, too
+        # Without a lock: a count that is lost here is found again in the folder.
+        self._numbers[positive] = max(self._numbers[positive], found)
+        if found >= self._limits[positive]:
+            return
         images = {}
         for key, frames in episode.frames.items():
             stacked = np.stack(frames)
@@ -268,10 +269,7 @@ class RewardDataCollector:
                 stacked = np.ascontiguousarray(np.moveaxis(stacked, 3, 1))
             images[key] = stacked if size is None else resized(stacked, size[1:])
         trajectory = Trajectory(images, np.array(episode.labels, np.float32), positive)
-        path = write_trajectory(
-            folder, trajectory, format=self.config.format, number=self._next[positive]
-        )
-        self._next[positive] = int(path.stem) + 1
+        write_trajectory(folder, trajectory, format=self.config.format)
 
 
 # --- reading of steps

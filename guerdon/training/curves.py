@@ -16,10 +16,8 @@ from guerdon.training.run_folder import RunFolder
 class Curve(NamedTuple):
     """One metric of one run."""
 
-    steps: np.ndarray
-    """Environment steps, rising."""
+    steps: np.ndarray  # environment steps, rising
     values: np.ndarray
-    """The metric at each of them."""
 
 
 def plot_runs(runs: Sequence[Path], metric: str, out: Path) -> int:

@@ -18,22 +18,6 @@ Mode = Literal["auto", "live", "lines", "none"]
 _REFRESH_SECONDS = 0.25
 
 
-class Display:
-    """Shows nothing; the base of the others."""
-
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Show new metrics."""
-
-    def progress(self, step: int) -> None:
-        """Show the number of steps, if that is cheap."""
-
-    def text(self, line: str) -> None:
-        """Show a message."""
-
-    def close(self) -> None:
-        """Restore the terminal; may be called again."""
-
-
 def make_display(
     status: Status, stream: TextIO, mode: Mode = "auto", *, title: str = ""
 ) -> Display:
@@ -51,10 +35,8 @@ def make_display(
         mode = "live" if terminal else "lines"
     if mode == "live":
         return LiveDisplay(status, stream, title)
-    if mode == "lines":
-        return LineDisplay(status, stream)
-    if mode == "none":
-        return Display()
+    if mode in ("lines", "none"):
+        return Display(status, stream if mode == "lines" else None)
     raise ValueError(f"a display is 'auto', 'live', 'lines' or 'none', not {mode!r}")
 
 
@@ -117,23 +99,31 @@ class Status:
         return shown
 
 
-class LineDisplay(Display):
-    """A line for each call of `log`: ``steps 12,000  return 143.2  fps 8,400  left 0:00:42``."""
+class Display:
+    """A line for each call of `log`: ``steps 12,000  return 143.2  fps 8,400  left 0:00:42``.
 
-    def __init__(self, status: Status, stream: TextIO) -> None:
+    Args:
+        status: Status of the run to show.
+        stream: Output; None shows nothing.
+    """
+
+    def __init__(self, status: Status, stream: TextIO | None = None) -> None:
         self._status = status
-        self._stream: TextIO | None = stream
+        self._stream = stream
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Write a line."""
+        """Show new metrics."""
         status = self._status
         status.update(step, metrics)
         parts = {"steps": f"{step:,}", **status.results(), **status.speed()}
         parts.pop("best", None)
         self.text("  ".join(f"{name} {text}" for name, text in parts.items()))
 
+    def progress(self, step: int) -> None:
+        """Show the number of steps, if that is cheap."""
+
     def text(self, line: str) -> None:
-        """Write a message."""
+        """Show a message."""
         if self._stream is None:
             return
         encoding = self._stream.encoding or "utf-8"
@@ -145,6 +135,9 @@ class LineDisplay(Display):
         except BrokenPipeError:  # the reader has left; the run continues
             self._stream = None
 
+    def close(self) -> None:
+        """Restore the terminal; may be called again."""
+
 
 class LiveDisplay(Display):
     """A panel that is redrawn in place, at most four times a second and without a thread."""
@@ -153,7 +146,7 @@ class LiveDisplay(Display):
         from rich.console import Console
         from rich.live import Live
 
-        self._status = status
+        super().__init__(status, stream)
         self._title = title
         self._console = Console(file=stream, force_terminal=True)
         self._live = Live(

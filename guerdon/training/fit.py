@@ -115,7 +115,7 @@ class _Fit:
         )
         log_odds = math.log(natural.sum() / (~natural).sum())
         self.learners = [
-            _Learner(config, self.device, stream, self.rows, labels, log_odds)
+            _Learner(self, stream, labels, log_odds)
             for stream in np.random.SeedSequence(config.seed).spawn(section.members)
         ]
         self.data = {
@@ -199,21 +199,15 @@ class _Learner:
     """
 
     def __init__(
-        self,
-        config: FitConfig,
-        device: str,
-        stream: np.random.SeedSequence,
-        rows: np.ndarray,
-        labels: np.ndarray,
-        log_odds: float,
+        self, fit: _Fit, stream: np.random.SeedSequence, labels: np.ndarray, log_odds: float
     ) -> None:
-        section = config.reward
+        section = fit.config.reward
         seed = int(stream.generate_state(1, np.uint64)[0] >> 1)
         self.generator = torch.Generator().manual_seed(seed)
         with seeded(self.generator):
             self.member = BinaryRewardClassifier(section.model)
         self.member.begin_at(log_odds)
-        self.member.to(device)
+        self.member.to(fit.device)
         self.optimizer = Optimizer(
             self.member.parameters(),
             section.optim.lr,
@@ -221,8 +215,8 @@ class _Learner:
             **section.optim.model_dump(include={"betas", "eps", "weight_decay"}),
         )
         size = section.global_batch_size
-        self.batches = balanced_batches(rows, labels, size, self.generator)
-        self.device, self.log_odds = device, log_odds
+        self.batches = balanced_batches(fit.rows, labels, size, self.generator)
+        self.device, self.log_odds = fit.device, log_odds
 
     def step(self, inputs: Inputs, learning_rate: float) -> tuple[Tensor, Tensor]:
         """Take one gradient step; return the loss and the norm of its gradient."""

@@ -1,7 +1,7 @@
 """Config and files of a fit: what `guerdon reward fit` reads and writes.
 
-Keys are those of RLinf's reward workflow. Those of its files that only place workers on a cluster
-are dropped.
+Keys are those of RLinf's reward workflow. `guerdon.compat.layouts.translated_fit` drops those of
+its files that only place workers on a cluster.
 """
 
 from __future__ import annotations
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 CONFIG, PART = "fit.yaml", "classifier"
 COMPARED = ("image_keys", "image_size", "hidden_dim", "num_spatial_blocks", "width")
-# Of a file: the log of Hydra, the placement of workers, and the loader of data from the disk.
-_DROPPED = ("defaults", "cluster", "reward.group_name", "reward.data.num_workers")
 
 
 # --- config
@@ -80,11 +78,9 @@ class FitDataConfig(Section):
     validation_share: float = Field(default=0.2, gt=0, lt=1)
     """Share of the trajectories that are held out; 0.1 to 0.3."""
     augment: bool = True
-    """Whether frames are randomly shifted by up to 4 pixels and slightly changed in brightness and
-    contrast; not with a frozen encoder."""
+    """Random shifts of up to 4 pixels, brightness and contrast; not with a frozen encoder."""
     max_frames: int | None = Field(default=None, ge=2)
-    """Maximum number of training frames, half of them with success if there are enough; null for
-    all. Validation uses all of its frames."""
+    """Maximum number of training frames, half of them with success if possible; null for all."""
 
 
 class FitSection(Section):
@@ -172,8 +168,7 @@ class FitConfig(Section):
     device: str | None = Field(default=None, pattern=r"^(cpu|auto|mps|cuda(:\d+)?)$")
     """Device: ``cpu`` (default), ``cuda``, ``cuda:1``, ``mps`` or ``auto``."""
     threads: int | None = Field(default=None, ge=1)
-    """Number of torch threads, null for torch's default. A fit repeats exactly only with the same
-    number of them."""
+    """Number of torch threads, on which exact results depend; null for torch's default."""
     runner: RunnerConfig = RunnerConfig()
     """Names for interpolation."""
 
@@ -194,11 +189,6 @@ def compose_fit(
             raise ConfigError(f"unknown preset of a fit {source!r}: {hint} (a file ends in .yaml)")
         source = sources.ZOO / "fit" / f"{source}.yaml"
     config: Any = OmegaConf.create(sources.sections(source))
-    for key in _DROPPED:
-        path, _, name = key.rpartition(".")
-        section = OmegaConf.select(config, path)
-        if OmegaConf.is_dict(section):
-            section.pop(name, None)
     try:
         config = OmegaConf.merge(config, *map(_change, overrides))
         resolved = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)

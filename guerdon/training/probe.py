@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -36,39 +36,25 @@ class Probed:
     """Rewards of one kind of behaviour."""
 
     name: str
-    """Kind of behaviour."""
-    per_step: float
-    """Mean reward of a step, without the reward of an end."""
-    error: float
-    """Standard error of that mean, over episodes."""
-    per_episode: float
-    """Mean return."""
-    length: float
-    """Mean length of an episode."""
-    true_return: float
-    """Mean return in the environment's reward."""
-    lowest: float
-    """Minimum reward of a step."""
-    highest: float
-    """Maximum reward of a step."""
-    above: float
-    """Share of steps with a higher reward than one after an end."""
-    below: float
-    """Share of steps with a lower one."""
+    per_step: float  # mean reward of a step, without the reward of an end
+    error: float  # standard error of that mean, over episodes
+    per_episode: float  # mean return
+    length: float  # mean length of an episode
+    true_return: float  # mean return in the environment's reward
+    lowest: float  # minimum reward of a step
+    highest: float  # maximum reward of a step
+    above: float  # share of steps with a higher reward than one after an end
+    below: float  # share of steps with a lower one
 
 
 @dataclass(frozen=True)
 class Probe:
     """Result of `probe`."""
 
-    rows: list[Probed]
-    """Demonstrations first, if the reward learns from any."""
-    after: float
-    """Reward of a step after an end: 0, unless ends are rewarded."""
-    verdict: str
-    """Whether survival or ending by itself is rewarded, as a sentence."""
-    ranking: str
-    """Whether demonstrations score highest, as a sentence."""
+    rows: list[Probed]  # demonstrations first, if the reward learns from any
+    after: float  # reward of a step after an end: 0, unless ends are rewarded
+    verdict: str  # whether survival or ending by itself is rewarded, as a sentence
+    ranking: str  # whether demonstrations score highest, as a sentence
 
 
 def probe(
@@ -103,11 +89,10 @@ def probe(
     everything = [each for part in scored.values() for each in part]
     # The reward of each step after an end that has the value of the end's reward.
     gamma = config.policy.get("gamma", 0.99)
-    ends = [(each.rew - each.endless)[-1] for each in everything if each.episode.terminated[-1]]
+    ends = [(each.scored - each.endless)[-1] for each in everything if each.terminated[-1]]
     after = float(np.mean(ends)) * (1 - gamma) / gamma if ends and gamma else 0.0
     rows = [_probed(name, part, after) for name, part in scored.items()]
-    verdict = _verdict(rows, after, [each.episode for each in everything])
-    return Probe(rows, after, verdict, _ranking(rows))
+    return Probe(rows, after, _verdict(rows, after, everything), _ranking(rows))
 
 
 def _train(config: GuerdonConfig, parts: Parts, steps: int) -> None:
@@ -170,34 +155,25 @@ def _drawn(env: VectorEnv, constant: bool) -> Callable[..., Batch]:
     return act
 
 
-class _Scored(NamedTuple):
-    """An episode and its rewards."""
-
-    episode: Batch
-    rew: np.ndarray
-    endless: np.ndarray
-    """Rewards if the episode had not ended."""
-
-
-def _score(reward: Reward, episode: Batch) -> _Scored:
-    """Score one whole episode: rewards may depend on earlier steps."""
-    rew = endless = np.asarray(reward.score(episode), np.float64)
+def _score(reward: Reward, episode: Batch) -> Batch:
+    """Add to a whole episode its rewards, and those it would have if it did not end."""
+    scored = endless = np.asarray(reward.score(episode), np.float64)
     if episode.terminated.any():
         continued = episode.replace(terminated=np.zeros_like(episode.terminated))
         endless = np.asarray(reward.score(continued), np.float64)
-    return _Scored(episode, rew, endless)
+    return episode.replace(scored=scored, endless=endless)
 
 
-def _probed(name: str, scored: list[_Scored], after: float) -> Probed:
-    steps = np.concatenate([each.endless for each in scored])
-    means = np.array([each.endless.mean() for each in scored])
+def _probed(name: str, episodes: list[Batch], after: float) -> Probed:
+    steps = np.concatenate([episode.endless for episode in episodes])
+    means = np.array([episode.endless.mean() for episode in episodes])
     return Probed(
         name,
         per_step=float(steps.mean()),
         error=float(means.std() / np.sqrt(max(len(means) - 1, 1))),
-        per_episode=float(np.mean([each.rew.sum() for each in scored])),
-        length=float(np.mean([len(each.rew) for each in scored])),
-        true_return=float(np.mean([np.asarray(each.episode.rew).sum() for each in scored])),
+        per_episode=float(np.mean([episode.scored.sum() for episode in episodes])),
+        length=float(np.mean([len(episode) for episode in episodes])),
+        true_return=float(np.mean([np.asarray(episode.rew).sum() for episode in episodes])),
         lowest=float(steps.min()),
         highest=float(steps.max()),
         above=float((steps > after).mean()),

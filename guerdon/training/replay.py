@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -340,22 +339,6 @@ def collect_run(
 # --- camera frames
 
 
-@dataclass(frozen=True)
-class CollectedFrames:
-    """Result of `collect_frames`."""
-
-    positive: int
-    """Positive trajectories in their folder, including those of earlier calls."""
-    negative: int
-    """Negative ones."""
-    new: int
-    """Trajectories written by this call."""
-    episodes: int
-    """Episodes played."""
-    stop_reason: Literal["full", "episodes", "nothing_new", "interrupted"]
-    """Both limits are reached, all episodes were played, `PATIENCE` is over, or Ctrl-C."""
-
-
 def collect_frames(
     run_dir: str | Path,
     config: DataCollectionConfig,
@@ -365,7 +348,7 @@ def collect_frames(
     noise: Sequence[float] = (),
     seed: int = 0,
     progress: Progress | None = None,
-) -> CollectedFrames:
+) -> dict[str, Any]:
     """Play with the policy of a run in its evaluation environments, and keep the frames.
 
     Checkpoints and levels of noise take turns. Ctrl-C stops after the turn.
@@ -380,6 +363,11 @@ def collect_frames(
         seed: Random seed; together with the numbers of trajectories in the folders, so that
             resuming plays other episodes.
         progress: Called with the numbers of positive and negative trajectories after each turn.
+
+    Returns:
+        ``positive`` and ``negative`` trajectories in the folders, ``new`` ones of this call,
+        ``episodes`` played, and ``stop_reason``: ``full`` (both limits are reached), ``episodes``
+        (all were played), ``nothing_new`` (`PATIENCE` is over) or ``interrupted``.
     """
     from guerdon.training.run import interrupts  # which imports this file
 
@@ -416,5 +404,10 @@ def collect_frames(
                 if progress is not None:
                     progress(*data.counts)
             positive, negative = data.counts
-    reason: Any = next(name for name, holds in reasons.items() if holds)
-    return CollectedFrames(positive, negative, positive + negative - before, played, reason)
+    return {
+        "positive": positive,
+        "negative": negative,
+        "new": positive + negative - before,
+        "episodes": played,
+        "stop_reason": next(name for name, holds in reasons.items() if holds),
+    }

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
@@ -58,15 +58,12 @@ class RunFolder:
         self._lock: tuple[int, Path] | None = None
 
     @classmethod
-    def create(
-        cls, path: str | Path, config_text: str, command: Sequence[str] | None = None
-    ) -> Self:
+    def create(cls, path: str | Path, config_text: str) -> Self:
         """Start a run in a folder that holds none.
 
         Args:
             path: The folder; made if it is missing.
             config_text: Content of ``config.yaml``.
-            command: Words of the command that started the run; defaults to this process's.
         """
         folder = cls(path)
         folder.path.mkdir(parents=True, exist_ok=True)
@@ -81,7 +78,7 @@ class RunFolder:
                 sub.mkdir(exist_ok=True)
             folder.metrics.touch()
             folder.log.touch()
-            write_json(folder.info, {"starts": [_start(command)]})
+            write_json(folder.info, {"starts": [_start()]})
             folder._write_config(config_text)
         except BaseException:
             folder.close()
@@ -89,13 +86,8 @@ class RunFolder:
         return folder
 
     @classmethod
-    def reopen(cls, path: str | Path, command: Sequence[str] | None = None) -> Self:
-        """Open the folder of a run to resume it; see `go_on`.
-
-        Args:
-            path: The folder.
-            command: Words of the command that resumes; defaults to this process's.
-        """
+    def reopen(cls, path: str | Path) -> Self:
+        """Open the folder of a run to resume it; see `go_on`."""
         folder = cls(path)
         if not folder.config.is_file():
             raise FileNotFoundError(
@@ -104,7 +96,7 @@ class RunFolder:
             )
         folder._acquire()
         try:
-            write_json(folder.info, {"starts": [*folder.starts(), _start(command)]})
+            write_json(folder.info, {"starts": [*folder.starts(), _start()]})
         except BaseException:
             folder.close()
             raise
@@ -198,14 +190,14 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _start(command: Sequence[str] | None) -> dict[str, Any]:
+def _start() -> dict[str, Any]:
     failed, git_hash = subprocess.getstatusoutput("git rev-parse HEAD")
     # The name of a GPU that is not in use is not asked for: that would initialize it.
     n_gpus = torch.cuda.device_count() if torch.cuda.is_initialized() else 0  # type: ignore[no-untyped-call]
     cpu = re.search(r"^model name\s*: (.*)$", _cpu_info(), re.MULTILINE)
     return {
         "time": datetime.now().astimezone().isoformat(timespec="seconds"),
-        "command": shlex.join(sys.argv if command is None else command),
+        "command": shlex.join(sys.argv),
         "working_folder": str(Path.cwd()),
         "git": None if failed else git_hash,
         "guerdon": guerdon.__version__,

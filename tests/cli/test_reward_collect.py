@@ -254,7 +254,7 @@ def test_a_run_in_which_no_episode_ended_says_why(tmp_path):
     said = train(tmp_path / "run", *keep, source="reach_ppo").output.splitlines()[-1]
     assert said.startswith("0 positive and 0 negative trajectories are in ")
     assert said.endswith(
-        "no episode ended; checkpoints break them off, so let more steps be "
+        "no episode ended; checkpoints truncate them, so let more steps be "
         "between these ('run.checkpoint_every')"
     )
 

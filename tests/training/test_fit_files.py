@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from guerdon.compat.layouts import translated_fit
 from guerdon.config.errors import ConfigError
 from guerdon.config.sources import options
 from guerdon.training.fit_files import FitConfig, compose_fit
@@ -55,7 +56,8 @@ reward:
 def document(tmp_path):
     path = tmp_path / "train_reward_model.yaml"
     path.write_text(DOCUMENT)
-    return path
+    with pytest.warns(UserWarning, match=r"are ignored: defaults, cluster, reward\.group_name"):
+        return translated_fit(path)[0]
 
 
 def test_the_file_of_the_document_means_what_it_says(document):

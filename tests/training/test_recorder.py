@@ -15,6 +15,8 @@ from guerdon.training.display import Display, Status, make_display
 from guerdon.training.run_folder import Recorder, RunFolder
 from tests.processes import Program
 
+QUIET = Display(Status(None))
+
 
 @pytest.fixture
 def folder(tmp_path):
@@ -43,7 +45,7 @@ def log_all(recorder, steps):
 
 
 def test_a_line_is_in_the_file_when_log_returns(folder):
-    with Recorder(folder, Display()) as recorder:
+    with Recorder(folder, QUIET) as recorder:
         recorder.log(10, {"train/loss": 0.5})
         recorder.log(20, {"train/loss": 0.25, "eval/mean_reward": 7})
         first, second = lines(folder)
@@ -54,7 +56,7 @@ def test_a_line_is_in_the_file_when_log_returns(folder):
 
 
 def test_numbers_of_every_kind_become_plain_ones(folder):
-    with Recorder(folder, Display()) as recorder:
+    with Recorder(folder, QUIET) as recorder:
         recorder.log(
             1,
             {
@@ -75,7 +77,7 @@ def test_numbers_of_every_kind_become_plain_ones(folder):
 
 
 def test_what_is_not_one_number_is_refused_by_its_name(folder):
-    with Recorder(folder, Display()) as recorder:
+    with Recorder(folder, QUIET) as recorder:
         with pytest.raises(ValueError, match=r"'train/x' has shape \(2,\)"):
             recorder.log(1, {"train/x": torch.zeros(2)})
         with pytest.raises(TypeError, match="'train/x' is a str"):
@@ -86,7 +88,7 @@ def test_what_is_not_one_number_is_refused_by_its_name(folder):
 
 
 def test_tensorboard_gets_every_metric(folder):
-    with Recorder(folder, Display()) as recorder:
+    with Recorder(folder, QUIET) as recorder:
         log_all(recorder, range(10, 50, 10))
     assert scalars(folder, "train/loss") == [(10, 5), (20, 10), (30, 15), (40, 20)]
     assert scalars(folder, "eval/mean_reward") == [(20, 20), (40, 40)]
@@ -103,16 +105,22 @@ def test_the_display_sees_what_is_logged_and_said(folder):
 
 
 def test_a_resumed_run_has_the_lines_of_one_that_was_not_interrupted(tmp_path):
-    with RunFolder.create(tmp_path / "whole", "") as whole, Recorder(whole, Display()) as recorder:
+    with (
+        RunFolder.create(tmp_path / "whole", "") as whole,
+        Recorder(whole, QUIET) as recorder,
+    ):
         log_all(recorder, range(10, 100, 10))
-    with RunFolder.create(tmp_path / "run", "") as folder, Recorder(folder, Display()) as recorder:
+    with (
+        RunFolder.create(tmp_path / "run", "") as folder,
+        Recorder(folder, QUIET) as recorder,
+    ):
         log_all(recorder, range(10, 80, 10))
     with folder.metrics.open("a") as file:
         file.write('{"step": 40, "time": 1')  # torn
     time.sleep(1)  # TensorBoard orders the files of one folder by the second
     with (
         RunFolder.reopen(tmp_path / "run") as folder,
-        Recorder(folder, Display(), resume_step=40) as recorder,
+        Recorder(folder, QUIET, resume_step=40) as recorder,
     ):
         assert [line["step"] for line in lines(folder)] == [10, 20, 20, 30, 40, 40]
         log_all(recorder, range(50, 100, 10))
@@ -124,14 +132,14 @@ def test_a_resumed_run_has_the_lines_of_one_that_was_not_interrupted(tmp_path):
 
 def test_time_goes_on_where_the_kept_lines_end(folder):
     folder.metrics.write_text('{"step": 1, "time": 100.0}\n{"step": 2, "time": 200.0}\n')
-    with Recorder(folder, Display(), resume_step=1) as recorder:
+    with Recorder(folder, QUIET, resume_step=1) as recorder:
         recorder.log(2, {})
     assert 100 <= lines(folder)[1]["time"] < 160
 
 
 def test_a_resume_from_before_the_first_line_starts_afresh(folder):
     folder.metrics.write_text('{"step": 5, "time": 100.0}\n{"st')
-    with Recorder(folder, Display(), resume_step=0):
+    with Recorder(folder, QUIET, resume_step=0):
         assert folder.metrics.read_bytes() == b""
 
 
@@ -144,13 +152,13 @@ def test_a_failing_rewind_leaves_the_file(folder, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="disk full"):
-        Recorder(folder, Display(), resume_step=1)
+        Recorder(folder, QUIET, resume_step=1)
     assert folder.metrics.read_text() == text
     assert not list(folder.path.glob(".*.tmp"))
 
 
 def test_closing_twice_is_fine(folder):
-    recorder = Recorder(folder, Display())
+    recorder = Recorder(folder, QUIET)
     recorder.close()
     recorder.close()
 

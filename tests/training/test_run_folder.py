@@ -31,8 +31,9 @@ time.sleep(60)
 """
 
 
-def test_a_new_run_has_its_files_and_folders(tmp_path):
-    with RunFolder.create(tmp_path / "a" / "run", "seed: 3\n", ["guerdon", "train", "a b"]) as run:
+def test_a_new_run_has_its_files_and_folders(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["guerdon", "train", "a b"])
+    with RunFolder.create(tmp_path / "a" / "run", "seed: 3\n") as run:
         names = {path.name for path in run.path.iterdir()}
     assert names == {
         *("config.yaml", "metrics.jsonl", "log.txt", "run.json", ".lock"),
@@ -82,10 +83,12 @@ def test_a_folder_without_a_run_cannot_be_resumed(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_resuming_adds_a_start_and_takes_the_summary_away(tmp_path):
-    with RunFolder.create(tmp_path, "", ["first"]) as run:
+def test_resuming_adds_a_start_and_takes_the_summary_away(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["first"])
+    with RunFolder.create(tmp_path, "") as run:
         run.write_summary(SUMMARY)
-    with RunFolder.reopen(tmp_path, command=["second"]) as run:
+    monkeypatch.setattr(sys, "argv", ["second"])
+    with RunFolder.reopen(tmp_path) as run:
         assert [start["command"] for start in run.starts()] == ["first", "second"]
         assert run.summary.exists()  # it may yet fail to go on
         run.go_on("seed: 1\n")
