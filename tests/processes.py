@@ -10,10 +10,13 @@ import importlib
 import json
 import os
 import runpy
+import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import types
 from pathlib import Path
 
@@ -36,14 +39,14 @@ class Program:
             "env": {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"},
         }
         self.returncode = None
-        self._state, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         pipes = [os.pipe(), os.pipe()] if terminal is None else []
         self._files = [os.fdopen(reading, encoding="utf-8") for reading, _ in pipes]
         if pipes:
             self.stdout, self.stderr = self._files
-        ends = [writing for _, writing in pipes] or [terminal]
-        socket.send_fds(_server(os.getpid()), [json.dumps(order).encode()], [far.fileno(), *ends])
-        far.close()
+        self._state = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._state.connect(server(os.getpid()))
+        given = [writing for _, writing in pipes] or [terminal]
+        socket.send_fds(self._state, [json.dumps(order).encode()], given)
         for _, writing in pipes:
             os.close(writing)
         self.pid = int(self._state.recv(64))
@@ -76,45 +79,75 @@ class Program:
         self.wait()
 
 
+COMMAND = """#!{python} -IS
+import json, os, socket, sys
+state = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+state.connect({address!r})
+arguments = ["-m", "guerdon", *sys.argv[1:]]
+order = {{"arguments": arguments, "cwd": os.getcwd(), "env": dict(os.environ)}}
+socket.send_fds(state, [json.dumps(order).encode()], [1, 2])
+state.recv(64)
+code = int(state.recv(64))
+sys.exit(code if code >= 0 else 128 - code)
+"""
+
+
+def write_command(folder):
+    """Writes a command ``guerdon`` that starts such a program, for shells."""
+    path = Path(folder, "guerdon")
+    path.write_text(COMMAND.format(python=sys.executable, address=server(os.getpid())))
+    path.chmod(0o755)
+
+
 @functools.cache
-def _server(_pid):
-    """The socket that orders are sent to, one in each process of tests."""
-    near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    # -P: what lies beside this file is not for programs to import.
-    command = [sys.executable, "-P", __file__, str(far.fileno())]
+def server(_pid):
+    """The address that orders are sent to, one for each process of tests."""
+    folder = tempfile.mkdtemp(prefix="guerdon-")
+    address = f"{folder}/orders"
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listening.bind(address)
+    listening.listen()
+    # -P: programs can import `tests`, but not what lies in that folder.
     process = subprocess.Popen(
-        command, pass_fds=[far.fileno()], stdin=subprocess.DEVNULL, start_new_session=True
+        [sys.executable, "-P", __file__, str(listening.fileno())],
+        stdin=subprocess.PIPE,  # it ends where this does
+        pass_fds=[listening.fileno()],
+        start_new_session=True,
     )
-    far.close()
-    atexit.register(process.wait)
-    atexit.register(near.close)  # first, which ends the process
-    return near
+    listening.close()
+
+    @atexit.register
+    def end():
+        process.stdin.close()
+        process.wait()
+        shutil.rmtree(folder)
+
+    return address
 
 
 # --- in the other process
 
 
-def serve(orders):
+def serve(listening):
     """Forks for each order; returns it, and its descriptors, in the process that it is for."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
-        order, descriptors, *_ = socket.recv_fds(orders, 1 << 20, 3)
-        if not order:
+        if sys.stdin.fileno() in select.select([listening, sys.stdin], [], [])[0]:
             os._exit(0)
+        state, _ = listening.accept()
         if not os.fork():
             break
-        for descriptor in descriptors:
-            os.close(descriptor)
-    orders.close()
+        state.close()
+    listening.close()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    state, *outputs = descriptors
+    order, outputs, *_ = socket.recv_fds(state, 1 << 20, 2)
     program = os.fork()
     if not program:
-        os.close(state)
+        state.close()
         return json.loads(order), outputs
     for descriptor in outputs:
         os.close(descriptor)
-    watch(program, socket.socket(fileno=state))
+    watch(program, state)
     os._exit(0)
 
 
@@ -132,7 +165,7 @@ def become(order, outputs):
     if len(outputs) == 1:
         os.login_tty(outputs[0])
     else:
-        for number, descriptor in enumerate(outputs, 1):
+        for number, descriptor in enumerate([os.open(os.devnull, os.O_RDONLY), *outputs]):
             os.dup2(descriptor, number)
             os.close(descriptor)
     sys.stdout.reconfigure(line_buffering=sys.stdout.isatty())
@@ -152,6 +185,7 @@ def become(order, outputs):
 
 
 if __name__ == "__main__":
+    sys.path.append(str(Path(__file__).parents[1]))
     for name in IMPORTED:
         importlib.import_module(name)
     become(*serve(socket.socket(fileno=int(sys.argv[1]))))

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -22,6 +23,8 @@ import pytest
 import yaml
 from markdown_it import MarkdownIt
 from packaging.requirements import InvalidRequirement, Requirement
+
+from tests.processes import Program, write_command
 
 ROOT = Path(__file__).parents[2]
 PYTHON, SHELL = {"python"}, {"bash", "sh", "console"}
@@ -131,8 +134,7 @@ def run_shell(block: Block) -> None:
         else:
             failed = shlex.quote(f"this command failed: {command}")
             script.append(f"{{ {command}\n}} || {{ echo {failed} >&2; exit 1; }}")
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    call(["bash", "-o", "pipefail", "-c", "\n".join(script)], env={**os.environ, "PATH": path})
+    call(["bash", "-o", "pipefail", "-c", "\n".join(script)])
 
 
 def check_make(arguments: list[str]) -> None:
@@ -184,8 +186,18 @@ def call(command: list[str], **options: Any) -> str:
     return done.stdout
 
 
-def main(path: str, results: str) -> None:
-    """Runs all blocks of a file; for each, writes as a line of JSON what was wrong, or nothing."""
+def main(path: str, results: str, commands: str) -> None:
+    """Runs all blocks of a file; for each, writes as a line of JSON what was wrong, or nothing.
+
+    Args:
+        path: The file.
+        results: Where to write to.
+        commands: A folder with commands for the shell.
+    """
+    path_of_shells = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
+    if shutil.which("guerdon", path=os.pathsep.join(path_of_shells)):
+        path_of_shells.insert(0, commands)  # the same, but it starts at once
+    os.environ["PATH"] = os.pathsep.join(path_of_shells)
     namespace: dict[str, Any] = {"__name__": "__main__"}
     with Path(results).open("w", encoding="utf-8") as file:
         for block in blocks(Path(path)):
@@ -200,17 +212,19 @@ def main(path: str, results: str) -> None:
 
 # --- in the process of the tests
 
+RUNNER = "import runpy, sys; runpy.run_path(sys.argv[1])['main'](*sys.argv[2:])"
+
 
 def run_file(path: Path, folder: Path) -> list[str]:
     """What is wrong with each block of a file; empty where nothing is."""
     results = folder.with_name(f"{folder.name}-results.jsonl")
-    # -P: what lies beside this file is not for the documents to import.
-    command = [sys.executable, "-P", __file__, str(path), str(results)]
-    done = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=60 * MINUTES, check=False
-    )
+    commands = folder.with_name(f"{folder.name}-bin")
+    commands.mkdir()
+    write_command(commands)
+    with Program("-c", RUNNER, __file__, path, results, commands, cwd=folder) as process:
+        _, said = process.communicate()
     errors = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
-    end = f"the process ended here with status {done.returncode}:\n{done.stderr[-3000:]}"
+    end = f"the process ended here with status {process.returncode}:\n{said[-3000:]}"
     return [*errors, *[end] * (len(blocks(path)) - len(errors))]
 
 
@@ -354,7 +368,3 @@ def test_there_may_be_no_documents(tmp_path):
     page.write_text("No code.", encoding="utf-8")
     assert documents(tmp_path) == [page]
     assert outcome_of(tmp_path, "No code.") == []
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

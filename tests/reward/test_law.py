@@ -58,8 +58,26 @@ EXCLUDED = {
 }
 """Pairs of reward model and policy that there is no such test for, and why."""
 
+
+def fast_pairs():
+    """Of each model, in turn: a policy that learns on-policy, and two that do not."""
+    for number, name in enumerate(MODELS):
+        cases = [case for case in CASES if (name, CASES[case].type) not in EXCLUDED]
+        on_policy = [case for case in cases if CASES[case].type in ("a2c", "ppo")]
+        others = [case for case in cases if case not in on_policy]
+        yield on_policy[number % len(on_policy)], name
+        for place in (number, number + len(others) // 2):
+            yield others[place % len(others)], name
+
+
+FAST = set(fast_pairs())
+"""The pairs of the fast tests; all others are slow."""
+
 PAIRS = [
-    (case, name) for case in CASES for name in MODELS if (name, CASES[case].type) not in EXCLUDED
+    pytest.param(case, name, marks=() if (case, name) in FAST else pytest.mark.slow)
+    for case in CASES
+    for name in MODELS
+    if (name, CASES[case].type) not in EXCLUDED
 ]
 
 
@@ -127,6 +145,11 @@ def test_every_built_in_reward_model_is_here():
         name for name in REWARDS.names() if REWARDS.get(name).__module__.startswith("guerdon.")
     }
     assert built_in == {kind(name) for name in MODELS} | set(ELSEWHERE)
+
+
+def test_fast_tests_have_every_policy_and_every_model():
+    assert {case for case, _ in FAST} == CASES.keys()
+    assert {name for _, name in FAST} == MODELS.keys()
 
 
 @pytest.mark.parametrize(("case", "name"), PAIRS)
