@@ -13,7 +13,7 @@ from guerdon.reward.base import (
     create_reward_model,
     register_reward_model,
 )
-from guerdon.reward.composition import Reward, Term, make_reward
+from guerdon.reward.composition import ResolvedBuffer, Reward, Term, make_reward
 from guerdon.reward.controls import ConstantReward, EnvReward, FunctionReward
 from guerdon.reward.ensemble import EnsembleReward
 from guerdon.reward.gcl import GCL
@@ -24,7 +24,6 @@ from guerdon.reward.pdeil import PDEIL
 from guerdon.reward.preference import PreferenceReward
 from guerdon.reward.pwil import PWIL
 from guerdon.reward.red import RED
-from guerdon.reward.resolved import ResolvedBuffer
 from guerdon.reward.rnd import RND
 from guerdon.reward.sqil import SQIL
 from guerdon.reward.success_classifier import ClassifierReward

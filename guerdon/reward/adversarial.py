@@ -4,9 +4,7 @@ https://arxiv.org/abs/1606.03476 (GAIL), https://arxiv.org/abs/1710.11248 (AIRL)
 https://arxiv.org/abs/1911.02256 (FAIRL), https://arxiv.org/abs/1809.02925 (absorbing states).
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -15,12 +13,10 @@ from torch.nn import functional
 from torch.nn.utils.parametrizations import spectral_norm
 
 from guerdon import ops
+from guerdon.data.batch import Batch
 from guerdon.reward.base import Metrics, Setting, register_reward_model
 from guerdon.reward.inputs import TransitionNetwork
 from guerdon.reward.trained import ImitationConfig, ImitationReward, Inputs
-
-if TYPE_CHECKING:
-    from guerdon.data.batch import Batch
 
 
 class AdversarialConfig(ImitationConfig):
@@ -29,8 +25,7 @@ class AdversarialConfig(ImitationConfig):
     inputs: Inputs = Field(default=["obs", "act"])
     """Inputs of the discriminator; without ``act`` it imitates states alone."""
     gradient_penalty: float = Field(default=1.0, ge=0)
-    """Weight of the penalty for gradients whose norm differs from 1 between demonstrations and the
-    policy's transitions; 0 to 10. (https://arxiv.org/abs/1704.00028)"""
+    """Weight of the gradient penalty (https://arxiv.org/abs/1704.00028); 0 to 10."""
     spectral_norm: bool = False
     """Whether every layer is spectrally normalised."""
     weight_decay: float = Field(default=0.0, ge=0)
@@ -38,17 +33,12 @@ class AdversarialConfig(ImitationConfig):
     entropy_bonus: float = Field(default=0.0, ge=0)
     """Weight of the entropy of the discriminator's output; up to 0.01."""
     absorbing: bool = False
-    """Whether the time after the end of an episode is scored, too: for tasks in which the length of
-    an episode says how good it was, so that neither living nor ending is a reward by itself."""
+    """Whether the time after the end of an episode is scored, too, so that neither living nor
+    ending is a reward by itself."""
 
 
 class Discriminator(TransitionNetwork):
-    """Logit of a transition being demonstrated.
-
-    Args:
-        setting: Has the spaces.
-        config: Its options.
-    """
+    """Logit of a transition being demonstrated."""
 
     def __init__(self, setting: Setting, config: AdversarialConfig) -> None:
         # The extra feature says whether the state is the absorbing one.
@@ -65,13 +55,12 @@ class Discriminator(TransitionNetwork):
 
     def features(self, rows: Any) -> Tensor:
         """Input of the layers [..., size] for transitions."""
-        features: Tensor = self.input(rows)
+        features = self.input(rows)
         return functional.pad(features, (0, 1)) if self.absorbing else features
 
     def absorbed(self) -> Tensor:
         """Input of the layers [size] for the absorbing state."""
-        weight = next(self.layers.parameters())
-        features = weight.new_zeros(self.input.size + 1)
+        features = next(self.layers.parameters()).new_zeros(self.input.size + 1)
         features[-1] = 1.0
         return features
 
@@ -80,12 +69,14 @@ class Adversarial(ImitationReward):
     """A discriminator whose logits become rewards."""
 
     Config = AdversarialConfig
+    Network = Discriminator
     network: Discriminator
 
     def __init__(self, config: Any, setting: Setting | None = None) -> None:
         super().__init__(config, setting)
-        ends = ("terminated",) if self.config.absorbing else ()
-        self.read_inputs("obs", "act", *ends)
+        ends = ["terminated"] if self.config.absorbing else []
+        read = dict.fromkeys(("obs", "act", *ends, *self.config.inputs))
+        self.fields = self.collects = tuple(read)
         gamma = self.setting.gamma
         if self.config.absorbing and gamma == 1:
             raise ValueError(
@@ -97,10 +88,6 @@ class Adversarial(ImitationReward):
     def reward(self, logit: Tensor) -> Tensor:
         """The reward of a logit."""
         raise NotImplementedError
-
-    def build(self) -> Discriminator:
-        """Make the discriminator."""
-        return Discriminator(self.setting, self.config)
 
     @torch.no_grad()
     def score(self, batch: Batch) -> Tensor:
@@ -130,7 +117,7 @@ class Adversarial(ImitationReward):
             loss = loss - config.entropy_bonus * ops.bernoulli_entropy(logit).mean()
         if config.gradient_penalty:
             loss = loss + config.gradient_penalty * self._penalty(expert, policy)
-        self.descend(loss)
+        self.optimizer.step(loss)
         logit, number = logit.detach(), config.batch_size
         return {
             "loss": loss.detach(),
@@ -168,6 +155,9 @@ class Adversarial(ImitationReward):
         return penalty
 
 
+_FORMS = {"softplus": ops.gail_reward, "log_d": ops.log_d_reward, "balanced": ops.balanced_reward}
+
+
 class GAILConfig(AdversarialConfig):
     """Options of `gail`."""
 
@@ -184,21 +174,15 @@ class GAIL(Adversarial):
 
     def reward(self, logit: Tensor) -> Tensor:
         """The reward by the form that the config names."""
-        forms = {
-            "softplus": ops.gail_reward,
-            "log_d": ops.log_d_reward,
-            "balanced": ops.balanced_reward,
-        }
-        return forms[self.config.form](logit)
+        return _FORMS[self.config.form](logit)
 
 
 class AIRLConfig(AdversarialConfig):
     """Options of `airl`."""
 
     log_prob: bool = True
-    """Whether the policy's log-probability is subtracted from the logit, as in the paper (of whose
-    two networks this has the one without shaping). It then trains on new data alone, off-policy,
-    too. Switched off, any policy will do."""
+    """Whether the policy's log-probability is subtracted from the logit, as in the paper; it then
+    trains on new data alone. Without it, any policy will do."""
 
 
 @register_reward_model("airl")
@@ -229,12 +213,8 @@ class AIRL(Adversarial):
         """Minus the log-probability of the actions."""
         if not self.config.log_prob:
             return 0.0
-        offsets = []
-        for rows in drawn:
-            offsets.append(-self.log_prob(rows))
-            if self.config.absorbing:  # there are no actions
-                offsets.append(offsets[-1].new_zeros(1))
-        return torch.cat(offsets)
+        extra = int(self.config.absorbing)  # the absorbing state, which has no action
+        return torch.cat([functional.pad(-self.log_prob(rows), (0, extra)) for rows in drawn])
 
 
 class FAIRLConfig(AdversarialConfig):

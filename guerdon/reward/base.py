@@ -1,10 +1,9 @@
 """Reward models: a base class, its roles, and the registry."""
 
-from __future__ import annotations
-
 import copy
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -15,14 +14,10 @@ from torch import nn
 from guerdon.config.registry import Registry
 from guerdon.config.validation import validated
 from guerdon.data.batch import Batch
+from guerdon.data.demonstrations import Demonstrations
 from guerdon.nn.optimizer import Optimizer
-from guerdon.reward import items
-from guerdon.reward.episodes import as_rollout, rows_before
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from guerdon.data.demonstrations import Demonstrations
+from guerdon.nn.spaces import is_image, part_spaces
+from guerdon.reward.transitions import as_rollout, from_items, rows_before, with_rewards
 
 Metrics = dict[str, Any]
 """Numbers, or tensors of one number."""
@@ -63,21 +58,15 @@ class Setting:
     horizon: int | None = None
     """Maximum length of an episode, where there is a limit."""
     log_prob: Callable[[Any, Any], torch.Tensor] | None = None
-    """Log-probability of actions (second) at observations (first) under the current policy; None
-    if the policy has no density."""
+    """Log-probability of actions (second) at observations (first); None without a density."""
     example: Callable[[], Any] | None = None
     """Returns one of the environments, to be asked what it can compute, not to be stepped."""
     checkpoint_path: str | None = None
     """Checkpoint that the reward is loaded from, if any."""
 
     @classmethod
-    def of(cls, data: Demonstrations, **options: Any) -> Setting:
-        """The setting of demonstrations, for a model that is used outside a run.
-
-        Args:
-            data: The demonstrations. Their action space has to be known if actions are discrete.
-            **options: Further attributes.
-        """
+    def of(cls, data: Demonstrations, **options: Any) -> Self:
+        """The setting of demonstrations, for a model that is used outside a run."""
         rows = data.transitions()
         return cls(
             data.observation_space or _space_of(rows.obs, "obs"),
@@ -86,15 +75,38 @@ class Setting:
         )
 
 
+REQUIREMENTS = {
+    "demonstrations": "learns from demonstrations: name them in 'expert_data_path'",
+    "density": (
+        "needs the log-probability of actions, which this policy does not have: use ppo, a2c or sac"
+    ),
+    "replay": "needs a policy with a replay buffer: use dqn, ddpg, td3 or sac",
+    "checkpoint": (
+        "has to be fitted beforehand: run `guerdon reward fit`, and name its folder as "
+        "'reward.checkpoint_path'"
+    ),
+    "horizon": (
+        "needs the maximum length of an episode: set 'horizon' in the reward's options, or "
+        "'env.max_episode_steps'"
+    ),
+    "goals": (
+        "needs observations with 'achieved_goal' and 'desired_goal' of one shape, as "
+        "Gymnasium-Robotics has them: use another reward, or an environment with goals"
+    ),
+    "vectors": (
+        "compares numbers, but observations hold images: use gail or red, or an environment with "
+        "vectors"
+    ),
+}
+"""What a reward model may require of a run, as the end of an error message."""
+
+
 class RewardModel:
     """Maps transitions to rewards.
 
     A subclass implements `score`, which is pure: state changes in `collect_data`, `pretrain` and
-    `train` alone. It builds its networks in the constructor.
-
-    Args:
-        config: Options: an instance of `Config`, or a dictionary for one.
-        setting: The run that it is for.
+    `train` alone. It builds its networks in the constructor. Its options are an instance of
+    `Config`, or a dictionary for one.
     """
 
     Config: ClassVar[type[RewardConfig]] = RewardConfig
@@ -103,12 +115,14 @@ class RewardModel:
     collects: tuple[str, ...] = ()
     """Fields of fresh transitions that `collect_data` reads; none: it needs no fresh data."""
     requires: ClassVar[frozenset[str]] = frozenset()
-    """What a run has to offer; see `guerdon.reward.requirements`."""
+    """What a run has to offer; keys of `REQUIREMENTS`."""
     can_pretrain: bool = False
     """Whether it can be trained before the policy acts."""
     history: int = 0
     """Number of earlier rows of the same episode that `score` reads: ``batch.before``, with one
     more dimension after the leading ones, oldest first, and ``batch.before.mask``."""
+    saved: tuple[str, ...] | None = None
+    """Attributes that `training_state` holds; networks, optimizers and generators by default."""
 
     def __init__(
         self, config: RewardConfig | Mapping[str, Any], setting: Setting | None = None
@@ -120,7 +134,7 @@ class RewardModel:
         self.device = torch.device(self.setting.device)
 
     @classmethod
-    def create(cls, config: Mapping[str, Any], setting: Setting) -> RewardModel:
+    def create(cls, config: Mapping[str, Any], setting: Setting) -> "RewardModel":
         """Make a model of this class as a term of a reward."""
         return cls(config, setting)
 
@@ -142,43 +156,36 @@ class RewardModel:
     # --- scoring
 
     def score(self, batch: Batch) -> Any:
-        """Return the rewards of transitions [...]: a tensor, or a number for all.
-
-        Args:
-            batch: Tensors on `device` with any leading dimensions.
-        """
+        """Return the rewards of transitions [...], tensors on `device`: a tensor, or one number."""
         raise NotImplementedError(f"{type(self).__name__} does not implement score()")
 
     def complete(self, batch: Batch) -> Batch:
-        """Add what `score` reads beside `fields` to transitions that are not read from a buffer.
+        """Add what `score` reads beside `fields` to transitions [T, ...] that are in no buffer.
 
-        Args:
-            batch: Transitions [T, ...] in time order, the first of which begin episodes.
+        They are in time order, and the first of them begin episodes.
         """
         if self.history and "before" not in batch:
             lead = batch.rew.shape
             before = rows_before(as_rollout(batch, self.fields), self.history, self.fields)
-            batch = batch.replace(
-                before=before.apply(lambda leaf: leaf.reshape(*lead, *leaf.shape[2:]))
-            )
+            before = before.apply(lambda leaf: leaf.reshape(*lead, *leaf.shape[2:]))
+            batch = batch.replace(before=before)
         return batch
 
     @torch.no_grad()
     def estimate(self, data: Any) -> Any:
         """Return a copy of transitions with ``rew`` as the model scores them.
 
-        Args:
-            data: A `Batch` [T, ...] in time order, or a list of dictionaries (``obs``, ``action``,
-                ``next_obs``, ``reward``, ``done``).
+        They are a `Batch` [T, ...] in time order, or a list of dictionaries with ``obs``,
+        ``action``, ``next_obs``, ``reward`` and ``done``.
         """
-        batch = data if isinstance(data, Batch) else items.to_batch(data)
+        batch = data if isinstance(data, Batch) else from_items(data)
         if not np.ndim(batch.rew):
             return self.estimate(Batch.stack([batch]))[0]
         complete = self.complete(batch).to_device(self.device)
         rew: Any = as_rewards(self.score(complete), complete.rew)
         if not isinstance(batch.rew, torch.Tensor):
             rew = rew.numpy(force=True)
-        return batch.replace(rew=rew) if batch is data else items.with_rewards(data, rew)
+        return batch.replace(rew=rew) if batch is data else with_rewards(data, rew)
 
     # --- learning
 
@@ -195,18 +202,10 @@ class RewardModel:
         """Train before the policy acts, on the data that is there by then."""
 
     def train(self) -> Metrics | None:
-        """Train on what was collected.
-
-        Returns:
-            Metrics; None if there was nothing to do.
-        """
+        """Train on what was collected; return metrics, or None if there was nothing to do."""
 
     def clear_data(self, iter: int) -> None:  # noqa: A002 - the documented name
-        """Drop collected data, if it is time to.
-
-        Args:
-            iter: Number of policy updates so far.
-        """
+        """Drop collected data, if it is time to, after so many policy updates."""
 
     def load_expert_data(self, demonstrations: Any = None) -> None:  # noqa: ARG002
         """Take demonstrations."""
@@ -215,15 +214,12 @@ class RewardModel:
     # --- state
 
     def training_state(self) -> dict[str, Any]:
-        """Everything that is needed to resume; by default networks, optimizers and generators."""
-        states = {
-            name: part.bit_generator.state if _is_generator(part) else part.state_dict()
-            for name, part in self._parts().items()
-        }
-        return copy.deepcopy(states)
+        """Everything that is needed to resume."""
+        return {name: _state_of(part) for name, part in self._parts().items()}
 
     def _parts(self) -> dict[str, Any]:
-        """Attributes that are networks, optimizers or generators of NumPy."""
+        if self.saved is not None:
+            return {name: getattr(self, name) for name in self.saved}
         kinds = (nn.Module, torch.optim.Optimizer, Optimizer, np.random.Generator)
         return {name: part for name, part in vars(self).items() if isinstance(part, kinds)}
 
@@ -239,10 +235,14 @@ class RewardModel:
                 f"{self.name} has the state {list(parts)}, but was given {list(state)}"
             )
         for name, part in parts.items():
-            if _is_generator(part):
+            if isinstance(part, np.random.Generator):
                 part.bit_generator.state = state[name]
-            else:
+            elif hasattr(part, "load_training_state"):
+                part.load_training_state(state[name])
+            elif hasattr(part, "load_state_dict"):
                 part.load_state_dict(state[name])
+            else:
+                setattr(self, name, copy.deepcopy(state[name]))
 
 
 class EpisodeRewardModel(RewardModel):
@@ -280,11 +280,9 @@ class EpisodeRewardModel(RewardModel):
         fields = *self.fields, *self.collects, *self.annotations  # some of these may be given
         rollout = as_rollout(batch.to_numpy(), fields)
         found, _ = self.annotate(rollout, self.new_memory(rollout.rew.shape[1]))
-        lead = batch.rew.shape
-        columns = {name: found[name] for name in self.annotations}
-        return batch.replace(
-            **{name: column.reshape(*lead, *column.shape[2:]) for name, column in columns.items()}
-        )
+        columns, lead = {name: found[name] for name in self.annotations}, batch.rew.shape
+        shaped = {name: part.reshape(*lead, *part.shape[2:]) for name, part in columns.items()}
+        return batch.replace(**shaped)
 
 
 class SuccessModel(EpisodeRewardModel):
@@ -315,13 +313,7 @@ class ReplayTransform:
     """Changes sampled transitions before rewards are computed, as hindsight relabelling does."""
 
     def apply(self, batch: Batch, buffer: Any, indices: np.ndarray) -> Batch:
-        """Return the transformed transitions; the input stays as it is.
-
-        Args:
-            batch: Sampled transitions [B, ...] or segments [T, B, ...].
-            buffer: The buffer that they were sampled from.
-            indices: Their indices.
-        """
+        """Return transitions [B, ...] or segments [T, B, ...] at indices of a buffer, changed."""
         raise NotImplementedError
 
 
@@ -334,8 +326,6 @@ class ReplaySource:
 
 
 REWARDS: Registry[type[RewardModel]] = Registry("reward", "guerdon.reward")
-
-
 register_reward_model = REWARDS.register
 """Makes a reward model known by a name: as a decorator, or as a call with the class."""
 
@@ -343,10 +333,39 @@ register_reward_model = REWARDS.register
 def create_reward_model(cfg: Mapping[str, Any], setting: Setting | None = None) -> RewardModel:
     """Make the reward model that ``cfg["type"]`` names."""
     if "type" not in cfg:
-        raise ValueError(
-            f"a reward model's config needs 'type': one of {', '.join(REWARDS.names())}"
-        )
+        names = ", ".join(REWARDS.names())
+        raise ValueError(f"a reward model's config needs 'type': one of {names}")
     return REWARDS.get(cfg["type"]).create(cfg, setting or Setting())
+
+
+def check_requirements(
+    name: str, requires: Iterable[str], setting: Setting, config: Any, cotrain: bool = True
+) -> None:
+    """Raise an error if a run does not offer what a term requires: keys of `REQUIREMENTS`."""
+    offers = {
+        "demonstrations": True,  # `load_expert_data` checks its source
+        "density": setting.log_prob is not None or not cotrain,
+        "replay": not setting.on_policy,
+        "checkpoint": setting.checkpoint_path is not None,
+        "horizon": (getattr(config, "horizon", None) or setting.horizon) is not None,
+        "goals": _has_goals(setting.observation_space),
+        "vectors": not _has_images(setting.observation_space),
+    }
+    for requirement in sorted(requires):
+        if not offers[requirement]:
+            raise ValueError(f"the reward {name!r} {REQUIREMENTS[requirement]}")
+
+
+def _has_goals(space: Any) -> bool:
+    parts = space.spaces if isinstance(space, spaces.Dict) else {}
+    achieved, desired = parts.get("achieved_goal"), parts.get("desired_goal")
+    return achieved is not None and desired is not None and achieved.shape == desired.shape
+
+
+def _has_images(space: Any) -> bool:
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        return any(_has_images(part) for part in part_spaces(space).values())
+    return space is not None and is_image(space)
 
 
 def as_rewards(value: Any, like: torch.Tensor) -> torch.Tensor:
@@ -357,8 +376,12 @@ def as_rewards(value: Any, like: torch.Tensor) -> torch.Tensor:
     return rewards.expand(like.shape)
 
 
-def _is_generator(part: Any) -> bool:
-    return isinstance(part, np.random.Generator)
+def _state_of(part: Any) -> Any:
+    if isinstance(part, np.random.Generator):
+        return part.bit_generator.state
+    if hasattr(part, "training_state"):
+        return part.training_state()
+    return copy.deepcopy(part.state_dict() if hasattr(part, "state_dict") else part)
 
 
 def _space_of(rows: Any, name: str) -> Any:

@@ -1,9 +1,8 @@
 """The reward of a learner: a weighted sum of terms, resolved when data is read."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,15 +19,11 @@ from guerdon.reward.base import (
     Setting,
     SuccessModel,
     as_rewards,
+    check_requirements,
     create_reward_model,
 )
 from guerdon.reward.controls import EnvReward
-from guerdon.reward.requirements import check_requirements
-from guerdon.reward.resolved import ResolvedBuffer
 from guerdon.reward.scaling import ReturnScaler
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 STAGES = ("scale", "clip", "normalize", "cotrain")
 
@@ -77,21 +72,27 @@ class Reward:
         self.models = [term.model for term in self.terms.values()]
         self.history = max(model.history for model in self.models)
         """Maximum `history` of the models."""
-        named = {name: term.model for name, term in self.terms.items()}
         self._transforms = [model for model in self.models if isinstance(model, ReplayTransform)]
         self._annotators = {
-            name: model for name, model in named.items() if isinstance(model, EpisodeRewardModel)
+            name: term.model
+            for name, term in self.terms.items()
+            if isinstance(term.model, EpisodeRewardModel)
         }
         self._success = self._find_success()
         self._source = self._find_source()
-        self.fields = self._read_fields()
+        fields = {field for model in self.models for field in model.fields}
+        annotations = {"annotations"} if self._annotators else set()
+        ends = {"terminated"} if self._success else set()
+        self.fields = tuple(sorted(fields | annotations | ends))
         """Fields of a transition that `resolve` reads, beside ``rew``."""
-        self.collects = self._collected_fields()
+        collecting = self.models if cotrain else self._annotators.values()
+        collected = {field for model in collecting for field in model.collects}
+        self.collects = tuple(sorted(collected | ({"rew", *fields} if normalize else set())))
         """Fields of fresh transitions that it collects; none: it needs no fresh data."""
-        names = (name for name, model in named.items() if isinstance(model, SuccessModel))
+        names = (name for name, (model, _) in self.terms.items() if isinstance(model, SuccessModel))
         self.success_term = self._success or next(names, None)
         """Name of the term that predicts success, if there is one."""
-        success: Any = named.get(self.success_term or "")
+        success: Any = self.terms[self.success_term].model if self.success_term else None
         self.success: SuccessModel | None = success
         self._resolved: tuple[torch.Tensor, Any] | None = None  # the newest rewards, and their mask
 
@@ -111,38 +112,23 @@ class Reward:
 
     def _find_source(self) -> ReplaySource | None:
         """The term that adds transitions to samples, if there is one."""
-        names = [name for name, term in self.terms.items() if isinstance(term.model, ReplaySource)]
-        if not names:
+        found = {name: m for name, (m, _) in self.terms.items() if isinstance(m, ReplaySource)}
+        if not found:
             return None
+        first, *further = found
         episodic = (EpisodeRewardModel, ReplayTransform)
         for other, (model, _) in self.terms.items():
-            if other in names[1:] or model.history or isinstance(model, episodic):
+            if other in further or model.history or isinstance(model, episodic):
                 raise ValueError(
-                    f"the reward {names[0]!r} samples more than the policy has done, which "
+                    f"the reward {first!r} samples more than the policy has done, which "
                     f"{other!r} cannot score: use one of them"
                 )
         if self.scaler:
             raise ValueError(
-                f"'reward.normalize' uses rewards of what the policy does, which for {names[0]!r} "
+                f"'reward.normalize' uses rewards of what the policy does, which for {first!r} "
                 "are all 0: use 'reward.scale'"
             )
-        source: Any = self.terms[names[0]].model
-        return source  # type: ignore[no-any-return]
-
-    def _read_fields(self) -> tuple[str, ...]:
-        """The fields of all models, and what `resolve` itself reads."""
-        annotations = {"annotations"} if self._annotators else set()
-        ends = {"terminated"} if self._success else set()
-        fields = {field for model in self.models for field in model.fields}
-        return tuple(sorted(fields | annotations | ends))
-
-    def _collected_fields(self) -> tuple[str, ...]:
-        """What the models collect, and what the scaler needs."""
-        models = self.models if self.cotrain else list(self._annotators.values())
-        fields = {field for model in models for field in model.collects}
-        if self.scaler:
-            fields |= {"rew", *(field for model in self.models for field in model.fields)}
-        return tuple(sorted(fields))
+        return found[first]
 
     @property
     def is_env(self) -> bool:
@@ -174,17 +160,15 @@ class Reward:
     def annotate(self, batch: Batch, memory: dict[str, Any]) -> tuple[Batch, dict[str, Any]]:
         """Annotate a fresh rollout; see `EpisodeRewardModel.annotate`.
 
-        Returns:
-            The rollout with ``columns.<term>`` for `collect_data`, of which ``annotations.<term>``
-            are to be stored, and without rows after a success in ``mask``; and the memory after it.
+        It gets ``columns.<term>`` for `collect_data`, of which ``annotations.<term>`` are to be
+        stored; rows after a success are no longer in ``mask``.
         """
         if not self._annotators:
             return batch, {}
         stored, columns, after = {}, {}, {}
         for name, model in self._annotators.items():
-            found, after[name] = model.annotate(batch, memory[name])
-            stored[name] = {key: found[key] for key in model.annotations}
-            columns[name] = found
+            columns[name], after[name] = model.annotate(batch, memory[name])
+            stored[name] = {key: columns[name][key] for key in model.annotations}
         mask = batch.mask
         if self._success:
             mask = mask & ~columns[self._success]["after_success"]
@@ -201,12 +185,9 @@ class Reward:
     # --- rewards
 
     def transform(self, batch: Batch, indices: np.ndarray, source: Any) -> Batch:
-        """Prepare sampled transitions for `resolve`: relabel them, and read the rows before them.
+        """Prepare transitions at indices of a buffer or rollout for `resolve`.
 
-        Args:
-            batch: Transitions as they were read, not yet on the learner's device.
-            indices: Their indices.
-            source: The buffer or rollout that they come from.
+        Relabels them and reads the rows before them, before they are moved to a device.
         """
         batch = batch.replace(rew_env=batch.rew)
         for model in self._transforms:
@@ -222,11 +203,7 @@ class Reward:
         return batch.replace(before=Batch(before)) if before else batch
 
     def resolve(self, batch: Batch) -> Batch:
-        """Return transitions with the learner's reward; the input stays as it is.
-
-        Args:
-            batch: What `transform` returned, on the learner's device.
-        """
+        """Return transitions with the learner's reward: what `transform` returned, on a device."""
         terms = self._scores(batch)
         if self._success is not None and "terminated" in batch:
             batch = batch.replace(terminated=batch.terminated | (terms[self._success] > 0))
@@ -237,18 +214,15 @@ class Reward:
 
     @torch.no_grad()
     def _scores(self, batch: Batch) -> dict[str, torch.Tensor]:
-        return {
-            name: as_rewards(term.model.score(self._term_batch(name, term.model, batch)), batch.rew)
-            for name, term in self.terms.items()
-        }
-
-    def _term_batch(self, name: str, model: RewardModel, batch: Batch) -> Batch:
-        """The batch as a model scores it: with its own annotations, and the rows before."""
-        if name in self._annotators:
-            batch = batch.replace(**dict(batch.annotations[name].items()))
-        if model.history:
-            batch = batch.replace(before=batch.before[name])
-        return batch
+        scores = {}
+        for name, (model, _) in self.terms.items():
+            read = batch
+            if name in self._annotators:
+                read = read.replace(**dict(batch.annotations[name].items()))
+            if model.history:
+                read = read.replace(before=batch.before[name])
+            scores[name] = as_rewards(model.score(read), batch.rew)
+        return scores
 
     @torch.no_grad()
     def score(self, batch: Batch) -> np.ndarray:
@@ -301,7 +275,7 @@ class Reward:
         """What an off-policy policy samples from: the buffer, or more than it."""
         return buffer if self._source is None else self._source.mixed(buffer)
 
-    def view(self, source: Any, device: torch.device) -> ResolvedBuffer:
+    def view(self, source: Any, device: torch.device) -> "ResolvedBuffer":
         """A buffer or rollout whose rewards are resolved as they are read, as tensors."""
         return ResolvedBuffer(source, self, device)
 
@@ -310,18 +284,13 @@ class Reward:
     def collect_data(
         self, batch: Batch, indices: np.ndarray | None = None, source: Any = None
     ) -> None:
-        """Take fresh transitions; see `RewardModel.collect_data`.
+        """Take fresh transitions, annotated, at indices of a buffer or rollout.
 
-        Args:
-            batch: The fields of `collects`, as `annotate` returned them.
-            indices: Their indices.
-            source: The buffer or rollout that they come from.
+        See `RewardModel.collect_data`; they have the fields of `collects`.
         """
         for name, (model, _) in self.terms.items() if self.cotrain else ():
-            if name in self._annotators:
-                model.collect_data(batch.replace(**dict(batch.columns[name].items())))
-            else:
-                model.collect_data(batch)
+            own = name in self._annotators
+            model.collect_data(batch.replace(**dict(batch.columns[name].items())) if own else batch)
         if self.scaler:
             rew = self._sum_of(batch, indices, source).numpy(force=True)
             self.scaler.collect(rew, batch.mask, batch.first)
@@ -333,25 +302,14 @@ class Reward:
 
     def pretrain(self) -> Metrics:
         """Train every term before the policy acts."""
-        return self._metrics({name: term.model.pretrain() for name, term in self.terms.items()})
+        return _metrics({name: term.model.pretrain() for name, term in self.terms.items()})
 
     def train(self) -> Metrics:
-        """Train every term on what it has collected.
-
-        Returns:
-            Metrics under ``reward/<term>/``; none if no term had anything to do.
-        """
+        """Train every term on what it has collected; metrics are under ``reward/<term>/``."""
         trained = self.terms if self.cotrain else {}
-        metrics = self._metrics({name: term.model.train() for name, term in trained.items()})
+        metrics = _metrics({name: term.model.train() for name, term in trained.items()})
         self.updates += bool(metrics or self.scaler)
         return metrics
-
-    def _metrics(self, by_term: Mapping[str, Metrics | None]) -> Metrics:
-        return {
-            f"reward/{name}/{key}": value
-            for name, metrics in by_term.items()
-            for key, value in (metrics or {}).items()
-        }
 
     def clear_data(self, iter: int) -> None:  # noqa: A002 - the documented name
         """Drop collected data of every term, if it is time to."""
@@ -362,17 +320,14 @@ class Reward:
 
     def training_state(self) -> dict[str, Any]:
         """Everything that is needed to resume."""
-        state: dict[str, Any] = {
-            "terms": {name: term.model.training_state() for name, term in self.terms.items()},
-            "updates": self.updates,
-        }
-        return state | ({"scaler": self.scaler.training_state()} if self.scaler else {})
+        terms = {name: term.model.training_state() for name, term in self.terms.items()}
+        scaler = {"scaler": self.scaler.training_state()} if self.scaler else {}
+        return {"terms": terms, "updates": self.updates, **scaler}
 
     def portable_state(self) -> dict[str, Any]:
         """What another run can start from."""
-        return self.training_state() | {
-            "terms": {name: term.model.portable_state() for name, term in self.terms.items()}
-        }
+        terms = {name: term.model.portable_state() for name, term in self.terms.items()}
+        return self.training_state() | {"terms": terms}
 
     def load_training_state(self, state: Mapping[str, Any]) -> None:
         """Restore `training_state` or `portable_state`."""
@@ -386,6 +341,79 @@ class Reward:
         self.updates = state.get("updates", 0)
         if self.scaler:
             self.scaler.load_training_state(state["scaler"])
+
+
+class ResolvedBuffer:
+    """A buffer or rollout that is read as tensors with resolved rewards; the rest is its own."""
+
+    def __init__(self, source: Any, reward: Reward, device: torch.device) -> None:
+        self._source, self._reward, self._device = source, reward, device
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __getitem__(self, index: Any) -> Batch:
+        rows = self._source.rows(index)
+        flat = np.atleast_1d(rows)
+        batch = self._resolved(self._source[flat], flat)
+        return batch[0] if rows.ndim == 0 else batch
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "read":  # gives stored rewards
+            raise AttributeError("a resolved buffer is read by index, or with get() and sample()")
+        return getattr(self._source, name)
+
+    def _resolved(self, batch: Batch, rows: np.ndarray) -> Batch:
+        batch = self._reward.transform(batch, rows, self._source)
+        return self._reward.resolve(batch.to_device(self._device))
+
+    def get(self, index: Any, key: str, stack_num: int | None = None) -> Any:
+        """One field at some rows."""
+        if key.startswith("rew") or key == "terminated":
+            return self[index][key]
+        stored = self._source.get(index, key, *(() if stack_num is None else (stack_num,)))
+        return Batch({key: stored}).to_device(self._device)[key]
+
+    def sample(
+        self, batch_size: int, length: int = 1, fields: Sequence[str] | None = None
+    ) -> tuple[Batch, np.ndarray]:
+        """See `ReplayBuffer.sample`."""
+        batch, rows = self._source.sample(batch_size, length, self._reads(fields))
+        return self._resolved(batch, rows), rows
+
+    def rollout(
+        self, fields: Sequence[str] | None = None, since: np.ndarray | None = None
+    ) -> tuple[Batch, np.ndarray]:
+        """See `ReplayBuffer.rollout`."""
+        batch, rows = self._source.rollout(self._reads(fields), since)
+        return self._resolved(batch, rows), rows
+
+    def _reads(self, fields: Sequence[str] | None) -> Sequence[str] | None:
+        more = "rew", *self._reward.fields
+        return None if fields is None else tuple(dict.fromkeys((*fields, *more)))
+
+    @property
+    def rew(self) -> "ResolvedRewards":
+        """The rewards, to be indexed with row numbers: only these are resolved."""
+        return ResolvedRewards(self)
+
+
+class ResolvedRewards:
+    """``buffer.rew`` for a learner."""
+
+    def __init__(self, buffer: ResolvedBuffer) -> None:
+        self._buffer = buffer
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._buffer[index].rew
+
+
+def _metrics(by_term: Mapping[str, Metrics | None]) -> Metrics:
+    return {
+        f"reward/{name}/{key}": value
+        for name, metrics in by_term.items()
+        for key, value in (metrics or {}).items()
+    }
 
 
 def make_reward(section: Mapping[str, Any] | RewardModel, setting: Setting | None = None) -> Reward:

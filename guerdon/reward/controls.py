@@ -1,19 +1,15 @@
 """Rewards that are not learned: the environment's, a constant, and a function of the user's."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable  # where pydantic finds it
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from pydantic import Field
 
 from guerdon.config.imports import find_object
+from guerdon.data import Batch
 from guerdon.reward.base import RewardConfig, RewardModel, register_reward_model
-
-if TYPE_CHECKING:
-    from guerdon.data import Batch
 
 
 @register_reward_model("env")

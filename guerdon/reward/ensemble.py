@@ -1,10 +1,8 @@
 """Ensembles of reward models of one type."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +10,8 @@ from pydantic import Field, field_validator
 
 from guerdon.config.errors import ConfigError
 from guerdon.config.validation import validated
+from guerdon.data.batch import Batch
+from guerdon.data.demonstrations import Demonstrations
 from guerdon.reward.base import (
     REWARDS,
     EpisodeRewardModel,
@@ -26,10 +26,6 @@ from guerdon.reward.base import (
     create_reward_model,
     register_reward_model,
 )
-
-if TYPE_CHECKING:
-    from guerdon.data.batch import Batch
-    from guerdon.data.demonstrations import Demonstrations
 
 
 class EnsembleConfig(RewardConfig):
@@ -47,9 +43,8 @@ class EnsembleConfig(RewardConfig):
     @classmethod
     def _check_member(cls, of: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(of.get("type"), str):
-            raise ConfigError(
-                f"'of' of an ensemble needs 'type': one of {', '.join(REWARDS.names())}"
-            )
+            names = ", ".join(REWARDS.names())
+            raise ConfigError(f"'of' of an ensemble needs 'type': one of {names}")
         kind, options = _member(of)
         if "checkpoint" in kind.requirements(options):
             raise ConfigError(
@@ -85,13 +80,7 @@ def _member(of: Mapping[str, Any]) -> tuple[type[RewardModel], RewardConfig]:
 
 @register_reward_model("ensemble")
 class EnsembleReward(RewardModel):
-    """The mean of its members' rewards, less a multiple of their standard deviation.
-
-    Args:
-        config: Options.
-        setting: The run that it is for.
-        members: The reward models; `create` makes them.
-    """
+    """The mean of its members' rewards, less a multiple of their standard deviation."""
 
     Config = EnsembleConfig
 
@@ -101,8 +90,8 @@ class EnsembleReward(RewardModel):
         first = members[0]
         self.fields, self.history = first.fields, first.history
         self.can_pretrain = first.can_pretrain
-        read = dict.fromkeys((*first.collects, *first.fields))  # `train` scores fresh data
-        self.collects = tuple(read) if first.collects else ()
+        if first.collects:  # `train` scores fresh data
+            self.collects = tuple(dict.fromkeys((*first.collects, *first.fields)))
         self._fresh: Batch | None = None
 
     @classmethod
@@ -110,8 +99,7 @@ class EnsembleReward(RewardModel):
         """Make the members, and an ensemble in their role."""
         options = validated(EnsembleConfig, config, "reward")
         seeds = np.random.SeedSequence(setting.seed).generate_state(options.members)
-        settings = [replace(setting, seed=int(seed)) for seed in seeds]
-        members = [create_reward_model(options.of, each) for each in settings]
+        members = [create_reward_model(options.of, replace(setting, seed=int(s))) for s in seeds]
         episodic = isinstance(members[0], EpisodeRewardModel)
         return (EpisodeEnsemble if episodic else EnsembleReward)(options, setting, members)
 
@@ -137,11 +125,9 @@ class EnsembleReward(RewardModel):
         return mean - self.config.pessimism * std if self.config.pessimism else mean
 
     def _moments(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        rewards = [
-            as_rewards(member.score(_with_columns(batch, number)), batch.rew)
-            for number, member in enumerate(self.members)
-        ]
-        std, mean = torch.std_mean(torch.stack(rewards), 0, correction=0)
+        scores = [m.score(_with_columns(batch, number)) for number, m in enumerate(self.members)]
+        rewards = torch.stack([as_rewards(score, batch.rew) for score in scores])
+        std, mean = torch.std_mean(rewards, 0, correction=0)
         return mean, std
 
     def collect_data(self, batch: Batch) -> None:
@@ -196,11 +182,8 @@ class EpisodeEnsemble(EnsembleReward, EpisodeRewardModel):
 
     def __init__(self, config: Any, setting: Setting, members: Sequence[Any]) -> None:
         super().__init__(config, setting, members)
-        self.annotations = tuple(
-            f"{number}.{name}"
-            for number, member in enumerate(members)
-            for name in member.annotations
-        )
+        numbers, names = range(len(members)), members[0].annotations
+        self.annotations = tuple(f"{number}.{name}" for number in numbers for name in names)
 
     def new_memory(self, n_envs: int) -> list[Any]:
         """The memories of the members."""

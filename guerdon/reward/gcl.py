@@ -4,21 +4,17 @@ https://arxiv.org/abs/1603.00448. The paper weights whole trajectories, whose pr
 many orders of magnitude; here single transitions are weighted by the probability of their actions.
 """
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
+from guerdon.data.batch import Batch
 from guerdon.reward.base import Metrics, Setting, register_reward_model
 from guerdon.reward.inputs import TransitionNetwork
 from guerdon.reward.trained import ImitationConfig, ImitationReward, Inputs
-
-if TYPE_CHECKING:
-    from guerdon.data.batch import Batch
 
 
 class GCLConfig(ImitationConfig):
@@ -36,15 +32,12 @@ class GCLConfig(ImitationConfig):
 
 
 def guided_cost_loss(expert: Tensor, samples: Tensor, log_prob: Tensor) -> tuple[Tensor, Tensor]:
-    """Negative log-likelihood of demonstrations under exp(-cost) / Z.
+    """Negative log-likelihood of demonstrations under exp(-cost) / Z, and log Z.
 
     Args:
         expert: Costs of demonstrations [N].
         samples: Costs of the samples that Z is estimated from [M].
         log_prob: Log-probabilities with which these were drawn [M].
-
-    Returns:
-        The loss, and log Z, without gradient.
     """
     log_partition = torch.logsumexp(-samples - log_prob, 0) - math.log(len(samples))
     return expert.mean() + log_partition, log_partition.detach()
@@ -55,11 +48,6 @@ def mixed_log_prob(cost: Tensor, log_partition: Tensor, log_prob: Tensor) -> Ten
 
     That of demonstrations is unknown, and estimated as exp(-cost) / Z
     (https://arxiv.org/abs/1611.03852). Importance weights are thereby at most twice their mean.
-
-    Args:
-        cost: Costs [M].
-        log_partition: log Z.
-        log_prob: Log-probabilities under the policy [M].
     """
     return torch.logaddexp(log_prob, -cost - log_partition) - math.log(2.0)
 
@@ -70,14 +58,10 @@ class Cost(TransitionNetwork):
     def __init__(self, setting: Setting, config: GCLConfig) -> None:
         super().__init__(setting, config.inputs, config.hidden)
         self.limit = config.limit
-        self.register_buffer("mean", torch.zeros(()))
-        self.register_buffer("variance", torch.ones(()))
-        self.register_buffer("count", torch.zeros(()))
-        self.register_buffer("log_partition", torch.zeros(()))
-        self.mean: Tensor
-        self.variance: Tensor
-        self.count: Tensor
-        self.log_partition: Tensor
+        self.mean = nn.Buffer(torch.zeros(()))
+        self.variance = nn.Buffer(torch.ones(()))
+        self.count = nn.Buffer(torch.zeros(()))
+        self.log_partition = nn.Buffer(torch.zeros(()))
 
     def reward(self, cost: Tensor) -> Tensor:
         """Rewards [...] of costs: of mean 0 and variance 1 on the policy's recent transitions."""
@@ -87,7 +71,7 @@ class Cost(TransitionNetwork):
     @torch.no_grad()
     def update_statistics(self, cost: Tensor, rate: float) -> None:
         """Update mean and variance with new costs: averages at first, then at `rate`."""
-        self.count += 1
+        self.count.add_(1)
         weight = (1.0 / self.count).clamp(min=rate)
         self.mean.lerp_(cost.mean(), weight)
         self.variance.lerp_((cost - self.mean).square().mean(), weight)
@@ -104,15 +88,12 @@ class GCL(ImitationReward):
 
     Config = GCLConfig
     requires = frozenset({"demonstrations", "density"})
+    Network = Cost
     network: Cost
 
     def __init__(self, config: Any, setting: Setting | None = None) -> None:
         super().__init__(config, setting)
-        self.read_inputs("obs", "act")
-
-    def build(self) -> Cost:
-        """Make the cost network."""
-        return Cost(self.setting, self.config)
+        self.fields = self.collects = tuple(dict.fromkeys(("obs", "act", *self.config.inputs)))
 
     @torch.no_grad()
     def score(self, batch: Batch) -> Tensor:
@@ -132,7 +113,7 @@ class GCL(ImitationReward):
         log_prob = torch.cat([self.log_prob(expert), policy["log_prob"]])
         drawn = mixed_log_prob(cost.detach(), network.log_partition, log_prob)
         loss, log_partition = guided_cost_loss(expert_cost, cost, drawn)
-        self.descend(loss)
+        self.optimizer.step(loss)
         network.log_partition.copy_(log_partition)
         network.update_statistics(policy_cost.detach(), config.statistics_rate)
         return {

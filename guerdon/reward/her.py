@@ -1,15 +1,14 @@
 """Hindsight experience replay (HER): https://arxiv.org/abs/1707.01495."""
 
-from __future__ import annotations
-
 from collections.abc import Callable  # where pydantic finds it
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
 from pydantic import Field
 
+from guerdon.data import Batch, ReplayBuffer
 from guerdon.data.leaves import to_numpy
 from guerdon.reward.base import (
     ReplayTransform,
@@ -20,26 +19,19 @@ from guerdon.reward.base import (
 )
 from guerdon.reward.controls import load_function
 
-if TYPE_CHECKING:
-    from guerdon.data import Batch, ReplayBuffer
-
 GoalFunction = Callable[[np.ndarray, np.ndarray, Any], Any]
-"""Maps achieved goals, desired goals and an (empty) info to rewards or terminations."""
 
 
 class HERConfig(RewardConfig):
     """Options of `her`."""
 
     strategy: Literal["future", "final", "episode"] = "future"
-    """New goals: achieved at or after the transition, at the end of its episode, or anywhere in
-    it."""
+    """New goals: achieved at or after the transition, at the end of its episode, or anywhere."""
     ratio: float = Field(default=0.8, ge=0, le=1)
-    """Share of transitions that get a new goal; 0.8 are the paper's four for each that keeps its
-    own."""
+    """Share of transitions that get a new goal; 0.8 in the paper."""
     reward_function: str | GoalFunction | None = None
-    """Reward of achieved goals (first) where others (second) are desired: ``package.module:name``
-    or the function itself, called with arrays of both and an info; the environment's
-    ``compute_reward`` by default."""
+    """``package.module:name`` or function that maps arrays of achieved goals, desired goals and an
+    info to rewards; the environment's ``compute_reward`` by default."""
 
 
 @register_reward_model("her")
@@ -48,9 +40,6 @@ class HER(RewardModel, ReplayTransform):
 
     Observations have ``achieved_goal`` and ``desired_goal``, as in Gymnasium-Robotics, and the
     environment ``compute_reward`` and optionally ``compute_terminated``. A segment has one goal.
-
-    Attributes:
-        generator: Draws goals.
     """
 
     Config = HERConfig
@@ -60,7 +49,7 @@ class HER(RewardModel, ReplayTransform):
     def __init__(self, config: Any, setting: Setting | None = None) -> None:
         super().__init__(config, setting)
         self.generator = np.random.default_rng(self.setting.seed)
-        env = self.setting.example() if self.setting.example is not None else None
+        env = self.setting.example() if self.setting.example else None
         self._terminated = _method(env, "compute_terminated")
         reward = self.config.reward_function or _method(env, "compute_reward")
         if reward is None:
@@ -76,13 +65,7 @@ class HER(RewardModel, ReplayTransform):
         return batch.get("goal_reward", batch.rew)
 
     def apply(self, batch: Batch, buffer: ReplayBuffer, indices: np.ndarray) -> Batch:
-        """Relabel a share of the transitions; ``goal_reward`` holds the rewards of their goals.
-
-        Args:
-            batch: Transitions [B, ...], or segments of one episode each [T, B, ...].
-            buffer: The buffer that they were sampled from.
-            indices: Their indices.
-        """
+        """Relabel a share of the transitions; ``goal_reward`` holds the rewards of their goals."""
         chosen = self.generator.random(indices.shape[-1:]) < self.config.ratio
         if not chosen.any():
             return batch
@@ -121,10 +104,9 @@ def _method(env: Any, name: str) -> GoalFunction | None:
     """A method of an environment, or of a wrapper around it; None if there is none."""
     read = getattr(env, "get_wrapper_attr", partial(getattr, env))
     try:
-        method: GoalFunction = read(name)
+        return cast("GoalFunction", read(name))
     except AttributeError:
         return None
-    return method
 
 
 def _call(function: GoalFunction, achieved: np.ndarray, goal: np.ndarray) -> np.ndarray:

@@ -1,8 +1,7 @@
 """`icm`, the intrinsic curiosity module: https://arxiv.org/abs/1705.05363."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from gymnasium import spaces
@@ -10,14 +9,10 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
+from guerdon.data.batch import Batch
 from guerdon.reward.base import Metrics, Setting, register_reward_model
 from guerdon.reward.inputs import TransitionInput, layers
 from guerdon.reward.novelty import CLIP, NoveltyConfig, NoveltyNetwork, NoveltyReward, embed
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from guerdon.data.batch import Batch
 
 
 class ICMConfig(NoveltyConfig):
@@ -28,18 +23,13 @@ class ICMConfig(NoveltyConfig):
     beta: float = Field(default=0.2, ge=0, le=1)
     """Weight of the forward model's loss; the inverse model's has 1 - beta."""
     eta: float = Field(default=1.0, gt=0)
-    """Factor of half the squared error. Only of use with ``normalize_bonus: false``: otherwise the
-    bonus is divided by its spread."""
+    """Factor of half the squared error; has an effect with ``normalize_bonus: false`` alone."""
 
 
 class InverseModel(nn.Module):
-    """Embeds observations so that actions can be predicted from two in a row.
+    """Embeds observations so that actions can be predicted from two in a row."""
 
-    Args:
-        setting: Has the spaces; actions have to be Discrete or Box.
-        hidden: Sizes of the hidden layers, of the encoder and of the action head.
-        size: Number of features of an observation.
-    """
+    __call__: Callable[..., Tensor]
 
     def __init__(self, setting: Setting, hidden: Sequence[int], size: int) -> None:
         super().__init__()
@@ -56,8 +46,7 @@ class InverseModel(nn.Module):
 
     def forward(self, obs: Any) -> Tensor:
         """Features [..., size] of observations."""
-        features: Tensor = self.features({"obs": obs})
-        return features
+        return self.features({"obs": obs})
 
     def loss(self, before: Tensor, after: Tensor, act: Tensor) -> tuple[Tensor, Metrics]:
         """The loss of predicting actions [N, ...] from features, and metrics."""
@@ -72,12 +61,7 @@ class InverseModel(nn.Module):
 
 
 class Dynamics(NoveltyNetwork):
-    """An inverse model, and a forward model of its features.
-
-    Args:
-        setting: Has the spaces.
-        config: The options.
-    """
+    """An inverse model, and a forward model of its features."""
 
     def __init__(self, setting: Setting, config: ICMConfig) -> None:
         super().__init__()
@@ -101,8 +85,8 @@ class Dynamics(NoveltyNetwork):
         error, before, after = self._predict(rows)
         forward = error.mean()
         inverse, metrics = self.inverse.loss(before, after, rows["act"])
-        loss = (1 - self.beta) * inverse + self.beta * forward
-        return loss, {"forward_loss": forward.detach(), **metrics}
+        metrics["forward_loss"] = forward.detach()
+        return (1 - self.beta) * inverse + self.beta * forward, metrics
 
 
 @register_reward_model("icm")
@@ -110,8 +94,5 @@ class ICM(NoveltyReward):
     """A bonus for transitions whose next observation is hard to predict."""
 
     Config = ICMConfig
+    Network = Dynamics
     fields = collects = ("obs", "act", "obs_next")
-
-    def build(self) -> Dynamics:
-        """Make the networks."""
-        return Dynamics(self.setting, self.config)

@@ -1,8 +1,7 @@
 """Encodes transitions for the networks of reward models."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,11 +10,7 @@ from guerdon.nn.config import ModelConfig
 from guerdon.nn.encoders import MLP, make_joint
 from guerdon.nn.init import linear
 from guerdon.nn.normalizer import ObservationNormalizer, make_normalizer
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from guerdon.reward.base import Setting
+from guerdon.reward.base import Setting
 
 
 class TransitionInput(nn.Module):
@@ -26,50 +21,46 @@ class TransitionInput(nn.Module):
     Args:
         setting: Has the spaces.
         parts: Fields to join: ``obs``, ``act``, ``obs_next``.
-        model: How images are encoded.
         clip: Bound of the absolute value of normalised numbers.
         images: Whether the pixels of images are normalised, too.
     """
 
+    __call__: Callable[..., Tensor]
+
     def __init__(
-        self,
-        setting: Setting,
-        parts: Sequence[str],
-        model: ModelConfig | None = None,
-        clip: float = 10.0,
-        images: bool = False,
+        self, setting: Setting, parts: Sequence[str], clip: float = 10.0, images: bool = False
     ) -> None:
         super().__init__()
-        self.parts = tuple(parts)
-        self.size = 0
-        self.normalizers = nn.ModuleDict()
-        self.encoders = nn.ModuleDict()
-        for part in self.parts:
-            kind = _kind(part)
-            if kind not in self.encoders:  # observations and next ones are of one kind
-                space = setting.action_space if kind == "act" else setting.observation_space
-                if space is None:
-                    raise ValueError(
-                        "this reward model needs the spaces of the environment: make it with a "
-                        "Setting that has them, for example Setting.of(demonstrations)"
-                    )
-                if (normalizer := make_normalizer(space, images)) is not None:
-                    self.normalizers[kind] = normalizer
-                    _set_clip(normalizer, clip)
-                self.encoders[kind] = make_joint(space, model or ModelConfig())
-            encoder: Any = self.encoders[kind]
-            self.size += encoder.size
+        self.kinds = {part: "act" if part == "act" else "obs" for part in parts}
+        self.normalizers, self.encoders = nn.ModuleDict(), nn.ModuleDict()
+        for kind in dict.fromkeys(self.kinds.values()):
+            space = setting.action_space if kind == "act" else setting.observation_space
+            if space is None:
+                raise ValueError(
+                    "this reward model needs the spaces of the environment: make it with a "
+                    "Setting that has them, for example Setting.of(demonstrations)"
+                )
+            if (normalizer := make_normalizer(space, images)) is not None:
+                self.normalizers[kind] = normalizer
+            self.encoders[kind] = make_joint(space, ModelConfig())
+        for module in self._running():
+            module.clip = clip
+        sizes: dict[str, Any] = {kind: encoder.size for kind, encoder in self.encoders.items()}
+        self.size = sum(sizes[kind] for kind in self.kinds.values())
+
+    def _running(self) -> list[ObservationNormalizer]:
+        modules = self.normalizers.modules()
+        return [module for module in modules if isinstance(module, ObservationNormalizer)]
 
     def forward(self, data: Any) -> Tensor:
         """Vectors [..., size] of transitions: a mapping with tensors."""
-        return torch.cat([self._part(part, data[part]) for part in self.parts], -1)
-
-    def _part(self, part: str, value: Any) -> Tensor:
-        kind = _kind(part)
-        if kind in self.normalizers:
-            value = self.normalizers[kind](value)
-        encoded: Tensor = self.encoders[kind](value)
-        return encoded
+        encoded = []
+        for part, kind in self.kinds.items():
+            value = data[part]
+            if kind in self.normalizers:
+                value = self.normalizers[kind](value)
+            encoded.append(self.encoders[kind](value))
+        return torch.cat(encoded, -1)
 
     def update(self, data: Any) -> None:
         """Update the statistics with transitions [N, ...]; ``obs_next`` is used without ``obs``."""
@@ -79,23 +70,18 @@ class TransitionInput(nn.Module):
     def settle(self, data: Any) -> None:
         """Update them with demonstrations; numbers that are constant there keep their scale."""
         self.update(data)
-        for module in self.normalizers.modules():
-            if isinstance(module, ObservationNormalizer):
-                module.spare_constants()
+        for module in self._running():
+            module.spare_constants()
 
 
 class TransitionNetwork(nn.Module):
-    """An MLP over encoded transitions.
+    """An MLP over encoded transitions, with further options of `TransitionInput`.
 
-    Args:
-        setting: Has the spaces.
-        parts: Fields to join: ``obs``, ``act``, ``obs_next``.
-        hidden: Sizes of the hidden layers.
-        size: Size of the output; None is one number, without a dimension of its own.
-        activation: Name of the activation.
-        extra: Further features of the input, which a subclass appends.
-        **options: Further arguments of `TransitionInput`.
+    Without a `size`, the output is one number, without a dimension of its own. A subclass appends
+    `extra` features to the input.
     """
+
+    __call__: Callable[..., Tensor]
 
     def __init__(
         self,
@@ -128,13 +114,3 @@ def layers(
     """Hidden layers, and a linear one whose weights have this gain."""
     body = MLP(n_in, hidden, activation)
     return nn.Sequential(body, linear(body.size, n_out, gain))
-
-
-def _kind(part: str) -> str:
-    return "act" if part == "act" else "obs"
-
-
-def _set_clip(normalizer: Any, clip: float) -> None:
-    for module in normalizer.modules():
-        if hasattr(module, "clip"):
-            module.clip = clip

@@ -1,13 +1,11 @@
 """`ngu`, never give up: https://arxiv.org/abs/2002.06038."""
 
-from __future__ import annotations
-
 import math
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from numba import njit
 from pydantic import Field
 from torch import Tensor
 
@@ -15,17 +13,11 @@ from guerdon.data.batch import Batch
 from guerdon.data.leaves import to_device
 from guerdon.reward.base import EpisodeRewardModel, Metrics, Setting, register_reward_model
 from guerdon.reward.icm import InverseModel
-from guerdon.reward.neighbors import nearest
 from guerdon.reward.novelty import NoveltyConfig, NoveltyNetwork, NoveltyReward
 from guerdon.reward.rnd import Distillation
 from guerdon.reward.scaling import RunningMoments
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-WINDOW = 10_000
-"""Transitions of the running moments: errors and features change as the networks are trained."""
-
+WINDOW = 10_000  # transitions of the running moments, since errors and features change
 EpisodePoints = tuple[np.ndarray, np.ndarray]
 """The points of running episodes and their number, as `nearest` has them."""
 
@@ -34,15 +26,14 @@ class NGUConfig(NoveltyConfig):
     """Options of `ngu`."""
 
     embedding_size: int = Field(default=32, ge=1)
-    """Number of features of an observation, whose distances are compared, and size of the embedding
-    that the lifelong part predicts; 16 to 128."""
+    """Number of features of an observation, and size of the embedding that the lifelong part
+    predicts; 16 to 128."""
     neighbors: int = Field(default=10, ge=1)
     """Number of nearest neighbours in the episode; 5 to 20."""
     memory_size: int = Field(default=1000, ge=1)
     """Maximum number of steps of an episode that are kept, for each environment."""
     kernel_epsilon: float = Field(default=1e-3, gt=0)
-    """Epsilon of the kernel: the larger, the slower similarity falls with distance; 1e-4 to
-    1e-2."""
+    """The larger, the slower similarity falls with distance; 1e-4 to 1e-2."""
     cluster_distance: float = Field(default=0.008, ge=0)
     """Points nearer than this count as the same, relative to the mean squared distance of
     neighbours."""
@@ -55,24 +46,18 @@ class NGUConfig(NoveltyConfig):
 
 
 class NGUNetwork(NoveltyNetwork):
-    """Features for distances within an episode, and a lifelong prediction error.
-
-    Args:
-        setting: Has the spaces.
-        config: The options.
-    """
+    """Features for distances within an episode, and a lifelong prediction error."""
 
     def __init__(self, setting: Setting, config: NGUConfig) -> None:
         super().__init__()
         self.inverse = InverseModel(setting, config.hidden, config.embedding_size)
-        self.lifelong = Distillation(setting, config.hidden, config.embedding_size)
+        self.lifelong = Distillation(setting, config)
         for features in (self.lifelong.target, self.lifelong.predictor):  # one set of statistics
             features.input.normalizers = self.inverse.features.input.normalizers
 
     def forward(self, rows: Any) -> Tensor:
         """The lifelong prediction errors [...]."""
-        error: Tensor = self.lifelong(rows)
-        return error
+        return self.lifelong(rows)
 
     def loss(self, rows: Batch) -> tuple[Tensor, Metrics]:
         """See `NoveltyNetwork`."""
@@ -97,18 +82,14 @@ class NGU(NoveltyReward, EpisodeRewardModel):
     fields = ("obs_next",)
     collects = ("obs", "act", "obs_next")
     annotations = ("novelty",)
+    Network = NGUNetwork
     network: NGUNetwork
+    saved = (*NoveltyReward.saved, "errors", "distances")
 
     def __init__(self, config: Any, setting: Setting | None = None) -> None:
         super().__init__(config, setting)
         self.errors = RunningMoments()
         self.distances = RunningMoments()
-
-    def build(self) -> NGUNetwork:
-        """Make the networks."""
-        return NGUNetwork(self.setting, self.config)
-
-    # --- episodes
 
     def new_memory(self, n_envs: int) -> EpisodePoints:
         """See `EpisodeRewardModel`."""
@@ -119,28 +100,18 @@ class NGU(NoveltyReward, EpisodeRewardModel):
     def annotate(
         self, batch: Batch, memory: EpisodePoints
     ) -> tuple[dict[str, np.ndarray], EpisodePoints]:
-        """Return the novelty of steps in their episodes, and the distances that it comes from.
-
-        The mean distance is the same for the whole rollout, so that no environment depends on
-        another.
-        """
-        before, after = (
-            self.network.inverse(Batch(obs=batch[name]).to_device(self.device).obs).numpy(
-                force=True
-            )
-            for name in ("obs", "obs_next")
-        )
+        """Return the novelty of steps in their episodes, and the distances that it comes from."""
+        read = Batch(obs=batch.obs, obs_next=batch.obs_next).to_device(self.device)
+        before = self.network.inverse(read.obs).numpy(force=True)
+        after = self.network.inverse(read.obs_next).numpy(force=True)
         # Arrays of another layout would be compiled for anew.
         mask, first = np.ascontiguousarray(batch.mask), np.ascontiguousarray(batch.first)
         distances = nearest(before, after, mask, first, *memory, self.config.neighbors)
-        known = self.distances
+        known = self.distances if self.distances.count else RunningMoments()
         if not known.count:
-            known = RunningMoments()
             known.update(distances[np.isfinite(distances)], WINDOW)
         novelty = episodic_novelty(distances, known.mean, self.config)
         return {"novelty": novelty, "distances": distances}, memory
-
-    # --- the bonus
 
     def bonus(self, error: Tensor, batch: Batch, scale: float = 1.0) -> Tensor:
         """See `NoveltyReward`: the novelty in the episode, times that in all episodes."""
@@ -156,30 +127,63 @@ class NGU(NoveltyReward, EpisodeRewardModel):
         self.distances.update(distances, WINDOW * self.config.neighbors)
         self.errors.update(error.numpy(force=True), WINDOW)
 
-    # --- state
-
-    def training_state(self) -> dict[str, Any]:
-        """See `RewardModel`."""
-        moments = {"errors": asdict(self.errors), "distances": asdict(self.distances)}
-        return super().training_state() | moments
-
-    def load_training_state(self, state: Mapping[str, Any]) -> None:
-        """See `RewardModel`."""
-        super().load_training_state(state)
-        self.errors = RunningMoments(**state["errors"])
-        self.distances = RunningMoments(**state["distances"])
-
 
 def episodic_novelty(distances: np.ndarray, mean: float, config: NGUConfig) -> np.ndarray:
-    """Novelty [...] from squared distances [..., k] to neighbours: algorithm 1 of the paper.
-
-    Args:
-        distances: Infinite where there is no neighbour.
-        mean: Their running mean.
-        config: The options.
-    """
+    """Novelty [...] from squared distances [..., k] to neighbours: algorithm 1 of the paper."""
     apart = np.maximum(distances / max(mean, 1e-12) - config.cluster_distance, 0.0)
     kernel = config.kernel_epsilon / (apart + config.kernel_epsilon)
     similarity = np.sqrt(kernel.sum(-1)) + config.constant
     novelty: np.ndarray = np.where(similarity > config.max_similarity, 0.0, 1.0 / similarity)
     return novelty.astype(np.float32)
+
+
+# Reassociation lets sums be vectorised; infinities stay what they are.
+@njit(cache=True, fastmath={"reassoc", "contract"})
+def nearest(
+    before: np.ndarray,
+    after: np.ndarray,
+    mask: np.ndarray,
+    first: np.ndarray,
+    points: np.ndarray,
+    count: np.ndarray,
+    k: int,
+) -> np.ndarray:
+    """Compare where each step leads with where it and earlier steps of its episode started.
+
+    Args:
+        before: Points where steps start [T, n_envs, n_features].
+        after: Points where they lead.
+        mask: Which rows are transitions [T, n_envs].
+        first: Which rows begin an episode [T, n_envs].
+        points: The newest points of the running episodes [n_envs, size, n_features]; changed.
+        count: Points since these began [n_envs]; changed.
+        k: Number of neighbours.
+
+    Returns:
+        Squared distances [T, n_envs, k] of the nearest points, nearest first; or infinite.
+    """
+    n_steps, n_envs, n_features = after.shape
+    size = points.shape[1]
+    found = np.full((n_steps, n_envs, k), np.inf, np.float32)
+    for env in range(n_envs):
+        for step in range(n_steps):
+            if first[step, env]:
+                count[env] = 0
+            if not mask[step, env]:
+                continue
+            points[env, count[env] % size] = before[step, env]
+            count[env] += 1
+            neighbors = found[step, env]
+            for index in range(min(count[env], size)):
+                distance = np.float32(0.0)
+                for feature in range(n_features):
+                    gap = after[step, env, feature] - points[env, index, feature]
+                    distance += gap * gap
+                place = k
+                while place > 0 and distance < neighbors[place - 1]:
+                    place -= 1
+                    if place + 1 < k:
+                        neighbors[place + 1] = neighbors[place]
+                if place < k:
+                    neighbors[place] = distance
+    return found

@@ -1,9 +1,8 @@
 """Base of novelty rewards: prediction errors, scaled by the spread of their return."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,14 +10,10 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from guerdon.data.batch import Batch
+from guerdon.reward.base import Metrics, Setting
 from guerdon.reward.inputs import TransitionInput, TransitionNetwork
 from guerdon.reward.scaling import ReturnScaler
 from guerdon.reward.trained import TrainedConfig, TrainedReward
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from guerdon.reward.base import Metrics, Setting
 
 CLIP = 5.0
 """Bound of the absolute value of normalised observations, as in the paper of RND."""
@@ -28,21 +23,17 @@ class NoveltyConfig(TrainedConfig):
     """Options of every novelty reward."""
 
     update_proportion: float = Field(default=1.0, gt=0, le=1)
-    """Share of the new transitions to train on, in minibatches of `batch_size`; 0.25 to 1. The
-    smaller, the longer novelty lasts."""
+    """Share of the new transitions to train on; 0.25 to 1. With less, novelty lasts longer."""
     update_per_collect: int | None = Field(default=None, ge=1)  # type: ignore[assignment]
     """Gradient steps in a call of `train`, instead of what `update_proportion` gives."""
     max_updates: int = Field(default=16, ge=1)
-    """Maximum number of gradient steps by `update_proportion`; where it gives more, minibatches are
-    larger instead."""
+    """Maximum number of these gradient steps; where there are more, minibatches are larger."""
     train_every: int | None = Field(default=128, ge=1)
     """New transitions that `train` waits for."""
     warmup: int = Field(default=1000, ge=0)
-    """Transitions that only update the statistics of observations; the bonus is 0 until then. 1,000
-    to 10,000."""
+    """Transitions that only update statistics, and have no bonus; 1,000 to 10,000."""
     normalize_bonus: bool = True
-    """Whether the bonus is divided by the standard deviation of its discounted return, so that
-    weights mean the same in every environment."""
+    """Whether the bonus is divided by the standard deviation of its discounted return."""
     gamma: float = Field(default=0.99, ge=0, lt=1)
     """Discount of that return, which runs on across episodes."""
 
@@ -60,6 +51,8 @@ def embed(setting: Setting, part: str, hidden: Sequence[int], size: int) -> Tran
 
 class NoveltyNetwork(nn.Module):
     """Networks with a prediction error; calling them returns it [...] for transitions."""
+
+    __call__: Callable[..., Tensor]
 
     def loss(self, rows: Batch) -> tuple[Tensor, Metrics]:
         """The training loss of transitions [N, ...], and metrics."""
@@ -82,6 +75,7 @@ class NoveltyReward(TrainedReward):
     """
 
     Config = NoveltyConfig
+    saved = (*TrainedReward.saved, "scaler", "collected")
     network: NoveltyNetwork
 
     def __init__(self, config: Any, setting: Setting | None = None) -> None:
@@ -90,16 +84,12 @@ class NoveltyReward(TrainedReward):
         self.collected = 0
         self.minibatch_size = self.config.batch_size
 
-    # --- for subclasses
-
     def bonus(self, error: Tensor, batch: Batch, scale: float = 1.0) -> Tensor:  # noqa: ARG002
         """The bonus [...] of transitions with these prediction errors [...], times a scale."""
         return error * scale
 
     def update_statistics(self, error: Tensor, batch: Batch) -> None:
         """Update what `bonus` compares errors with, on fresh transitions [N, ...]."""
-
-    # --- the interface
 
     @property
     def warm(self) -> bool:
@@ -134,7 +124,7 @@ class NoveltyReward(TrainedReward):
 
     def train(self) -> Metrics | None:
         """Train on a share of the new transitions, if there are enough."""
-        config, new = self.config, min(self._new, len(self.memory))
+        config, new = self.config, min(self.new, len(self.memory))
         if new < self.train_every or not self.warm:
             return None
         steps, self.minibatch_size = config.update_per_collect, config.batch_size
@@ -142,24 +132,11 @@ class NoveltyReward(TrainedReward):
             share = max(1, round(config.update_proportion * new))
             steps = min(math.ceil(share / config.batch_size), config.max_updates)
             self.minibatch_size = math.ceil(share / steps)
-        self._new = 0
+        self.new = 0
         return self.fit(steps)
 
     def step(self) -> Metrics:
         """Take one step down the loss of the networks."""
         loss, metrics = self.network.loss(self.sample(self.minibatch_size))
-        self.descend(loss)
+        self.optimizer.step(loss)
         return {"loss": loss.detach(), **metrics}
-
-    # --- state
-
-    def training_state(self) -> dict[str, Any]:
-        """See `RewardModel`."""
-        scaler = self.scaler.training_state()
-        return super().training_state() | {"scaler": scaler, "collected": self.collected}
-
-    def load_training_state(self, state: Mapping[str, Any]) -> None:
-        """See `RewardModel`."""
-        super().load_training_state(state)
-        self.scaler.load_training_state(state["scaler"])
-        self.collected = state["collected"]

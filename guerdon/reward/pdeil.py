@@ -3,10 +3,9 @@
 https://arxiv.org/abs/2112.06746.
 """
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from gymnasium import spaces
@@ -14,25 +13,21 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 from torch.distributions import MultivariateNormal
 
+from guerdon.data.batch import Batch
+from guerdon.nn.optimizer import Optimizer
 from guerdon.reward.base import Metrics, Setting, register_reward_model
 from guerdon.reward.inputs import TransitionInput, layers
 from guerdon.reward.trained import ImitationConfig, PretrainedReward
-
-if TYPE_CHECKING:
-    from guerdon.data.batch import Batch
-    from guerdon.nn.optimizer import Optimizer
 
 
 class PDEILConfig(ImitationConfig):
     """Options of `pdeil`."""
 
     alpha: float = Field(default=0.5, gt=0, le=1)
-    """Weight of the density of demonstrated states against the policy's; 1 ignores the policy's.
-    Near 0, demonstrated states that the policy seldom visits have the largest rewards, up to
-    1 / alpha."""
+    """Weight of the density of demonstrated states against the policy's. Near 0, demonstrated
+    states that the policy seldom visits have the largest rewards, up to 1 / alpha."""
     regularization: float = Field(default=1e-2, gt=0)
-    """Added to all variances, in units of those of the demonstrations: keeps densities finite where
-    numbers hardly vary or are linearly dependent; 1e-3 to 0.1."""
+    """Added to all variances, in units of those of the demonstrations; 1e-3 to 0.1."""
     hidden_size: PositiveInt | list[PositiveInt] = Field(default=[64])
     """Sizes of the hidden layers of the classifier of discrete actions."""
     update_per_collect: int = Field(default=1000, ge=1)
@@ -44,22 +39,16 @@ class PDEILConfig(ImitationConfig):
 
 
 class Gaussian(nn.Module):
-    """A multivariate normal density; the standard one before `fit`.
+    """A multivariate normal density; the standard one before `fit`."""
 
-    Args:
-        size: Number of dimensions.
-        regularization: Added to the variances.
-    """
+    __call__: Callable[..., Tensor]
 
     def __init__(self, size: int, regularization: float) -> None:
         super().__init__()
         self.regularization = regularization
-        self.register_buffer("mean", torch.zeros(size).double())
-        self.register_buffer("scale_tril", torch.eye(size).double())
-        self.register_buffer("fitted", torch.tensor(False))
-        self.mean: Tensor
-        self.scale_tril: Tensor
-        self.fitted: Tensor
+        self.mean = nn.Buffer(torch.zeros(size).double())
+        self.scale_tril = nn.Buffer(torch.eye(size).double())
+        self.fitted = nn.Buffer(torch.tensor(False))
 
     def fit(self, rows: Tensor) -> None:
         """Estimate mean and covariance from rows [N, size]."""
@@ -88,8 +77,7 @@ class ContinuousActions(nn.Module):
     def __init__(self, setting: Setting, size: int, regularization: float) -> None:
         super().__init__()
         self.input = TransitionInput(setting, ["act"])
-        self.register_buffer("slope", torch.zeros(size, self.input.size).double())
-        self.slope: Tensor
+        self.slope = nn.Buffer(torch.zeros(size, self.input.size).double())
         self.residual = Gaussian(self.input.size, regularization)
 
     def fit(self, state: Tensor, act: Tensor) -> None:
@@ -102,12 +90,10 @@ class ContinuousActions(nn.Module):
     def forward(self, state: Tensor, act: Tensor) -> Tensor:
         """Log-densities [...]."""
         residual = self._action(act) - state @ self.slope
-        log_density: Tensor = self.residual(residual) - self.residual(self.residual.mean)
-        return log_density
+        return self.residual(residual) - self.residual(self.residual.mean)
 
     def _action(self, act: Tensor) -> Tensor:
-        action: Tensor = self.input({"act": act})
-        return action.double()
+        return self.input({"act": act}).double()
 
 
 class DiscreteActions(nn.Module):
@@ -145,8 +131,7 @@ class Densities(nn.Module):
 
     def state(self, obs: Any) -> Tensor:
         """Observations as rows [..., size], normalised by the demonstrations."""
-        state: Tensor = self.input({"obs": obs})
-        return state.double()
+        return self.input({"obs": obs}).double()
 
     def log_action(self, rows: Any) -> Tensor:
         """Log-densities [...] of the actions of transitions."""
@@ -177,11 +162,8 @@ class PDEIL(PretrainedReward):
     fields = ("obs", "act")
     collects = ("obs",)
     requires = frozenset({"demonstrations", "vectors"})
+    Network = Densities
     network: Densities
-
-    def build(self) -> Densities:
-        """Make the densities."""
-        return Densities(self.setting, self.config)
 
     def make_optimizer(self) -> Optimizer | None:
         """Make the optimizer of the classifier of discrete actions, if there is one."""
@@ -191,7 +173,7 @@ class PDEIL(PretrainedReward):
     @property
     def fitted(self) -> bool:
         """See `RewardModel`."""
-        return bool(self.network.expert.fitted) and (self.optimizer is None or self.trained > 0)
+        return bool(self.network.expert.fitted) and (not self.optimizer or self.trained > 0)
 
     @torch.no_grad()
     def take_demonstrations(self, rows: Batch) -> None:
@@ -211,8 +193,8 @@ class PDEIL(PretrainedReward):
     def train(self) -> Metrics | None:
         """Estimate the density of the policy's states, if there is enough new data."""
         metrics = self.pretrain() or {}
-        if self._new >= self.train_every:
-            self._new = 0
+        if self.new >= self.train_every:
+            self.new = 0
             with torch.no_grad():
                 state = self.network.state(self.memory.rows().to_device(self.device).obs)
                 self.network.policy.fit(state)
@@ -223,5 +205,5 @@ class PDEIL(PretrainedReward):
     def step(self) -> Metrics:
         """Take one step of the classifier."""
         loss = -self.network.log_action(self.sample_expert(self.config.batch_size)).mean()
-        self.descend(loss)
+        self.optimizer.step(loss)
         return {"loss": loss.detach()}

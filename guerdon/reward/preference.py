@@ -4,52 +4,123 @@ https://arxiv.org/abs/1706.03741 (the method), https://arxiv.org/abs/2106.05091 
 with rewards of the replay buffer that follow the model).
 """
 
-from __future__ import annotations
-
+import copy
+import hashlib
 import pathlib
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from guerdon import ops
 from guerdon.data.batch import Batch
+from guerdon.data.leaves import to_numpy
 from guerdon.data.preferences import SKIP, Preference, load_preferences, save_preferences
 from guerdon.data.spaces import as_rows, check_rows
+from guerdon.data.tree import flatten, unflatten
 from guerdon.reward.base import Metrics, Setting, register_reward_model
 from guerdon.reward.ranking import Pairs, RankingConfig, RankingReward
-from guerdon.reward.segments import Cutter, SegmentPairs, hold_out, number_to_hold_out
-from guerdon.reward.teachers import Teacher, TeacherConfig
-from guerdon.reward.transition_memory import Memory
+from guerdon.reward.trained import Memory
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+SegmentPairs = list[tuple[Batch, Batch]]
+"""Pairs of segments [T, ...] of the same fields and the same length."""
+
+
+PERFECT = {"beta": np.inf, "gamma": 1.0, "mistake": 0.0, "skip": 0.0, "equal": 0.0}
+TYPES: dict[str, dict[str, float]] = {
+    "perfect": {},
+    "noisy": {"beta": 3.0, "mistake": 0.1},
+    "myopic": {"gamma": 0.9},
+    "skipping": {"skip": 0.25},
+    "equal": {"equal": 0.25},
+}
+"""Options in which the teacher of each type differs from the perfect one."""
+
+
+class TeacherConfig(BaseModel):
+    """Options of a synthetic teacher; the defaults depend on its type.
+
+    They are those of B-Pref (https://arxiv.org/abs/2111.03026), independent of the reward's scale.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    type: Literal["perfect", "noisy", "myopic", "skipping", "equal"] = "perfect"
+    """Kind of errors: none, wrong labels, discounted early steps, no label if both segments are
+    bad, or label 0.5 if they are similar."""
+    beta: float | None = Field(default=None, gt=0)
+    """Rationality: logit of the right label per standard deviation of returns; 1 to 10."""
+    gamma: float | None = Field(default=None, gt=0, le=1)
+    """Discount of steps by their distance to the end of the segment; 0.9 to 1."""
+    mistake: float | None = Field(default=None, ge=0, le=0.5)
+    """Probability of the opposite label; 0 to 0.2."""
+    skip: float | None = Field(default=None, ge=0, le=1)
+    """Quantile of all returns below which both segments have to be for no label; 0 to 0.5."""
+    equal: float | None = Field(default=None, ge=0)
+    """Difference of returns, in standard deviations, below which the label is 0.5; 0 to 1."""
+
+
+class Teacher:
+    """Compares segments by their true rewards."""
+
+    def __init__(self, config: TeacherConfig) -> None:
+        given = config.model_dump(exclude={"type"}, exclude_none=True)
+        options = {**PERFECT, **TYPES[config.type], **given}
+        self.name = config.type
+        self.beta, self.gamma, self.mistake, self.skip, self.equal = (
+            options[name] for name in PERFECT
+        )
+
+    def returns(self, rew: np.ndarray, length: np.ndarray) -> np.ndarray:
+        """Returns [P] of the first rows, so many [P], of true rewards [P, T]."""
+        to_end = length[:, None] - 1 - np.arange(rew.shape[1])
+        weight = np.where(to_end < 0, 0.0, self.gamma ** np.maximum(to_end, 0))
+        return np.asarray((rew.astype(np.float64) * weight).sum(1))
+
+    def label(
+        self,
+        first: np.ndarray,
+        second: np.ndarray,
+        all_returns: np.ndarray,
+        generator: np.random.Generator,
+    ) -> np.ndarray:
+        """Labels [P] by returns of first and second segments: 0, 0.5 or 1; NaN if there is none."""
+        difference = (second - first) / max(float(all_returns.std()), 1e-12)
+        label = correct = 0.5 * (1 + np.sign(difference))
+        if np.isfinite(self.beta):
+            right = 1 / (1 + np.exp(-np.minimum(self.beta * np.abs(difference), 700)))
+            label = np.where(generator.random(len(label)) < right, correct, 1 - correct)
+        if self.mistake:
+            label = np.where(generator.random(len(label)) < self.mistake, 1 - label, label)
+        label = np.where(np.abs(difference) < self.equal, 0.5, label)
+        if self.skip:
+            bad = np.quantile(all_returns, self.skip)
+            label = np.where(np.maximum(first, second) < bad, np.nan, label)
+        return label
 
 
 class PreferenceConfig(RankingConfig):
     """Options of `preference`."""
 
     comparisons: int = Field(default=200, ge=0)
-    """Queries to the teacher in the whole run, each about a pair of segments; 100 to 2,000. With 0
-    there are only the preferences of ``preferences_path``."""
+    """Queries to the teacher in the whole run, each about a pair of segments; 100 to 2,000. 0 with
+    the preferences of ``preferences_path`` alone."""
     initial_share: float = Field(default=0.2, gt=0, le=1)
     """Fraction of the queries in the first round, about the first data; 0.1 to 0.25."""
     rounds: int = Field(default=10, ge=0)
     """Number of later rounds, which share the other queries."""
     schedule: Literal["hyperbolic", "constant"] = "hyperbolic"
-    """Queries of later rounds: ``hyperbolic`` gives round k a share in proportion to 1 / k,
-    ``constant`` gives all the same."""
+    """Share of later round k in the other queries: in proportion to 1 / k, or the same for all."""
     train_every: int | None = Field(default=1000, ge=1)
     """Transitions between two rounds; the rounds should end by half of the run."""
     queries: Literal["disagreement", "uniform"] = "disagreement"
-    """Pairs to query: those that the networks disagree on most (in the first round, any), or
-    uniformly drawn ones."""
+    """Pairs to query: those that the networks disagree on most, or uniformly drawn ones."""
     candidates: int = Field(default=10, ge=1)
     """Pairs from which each query by disagreement is chosen; 5 to 20."""
     segment_length: int = Field(default=50, ge=1)
-    """Transitions of a segment; 25 to 100. The last of an episode may be shorter, and is then
-    compared with the first part of the other. If an episode is broken off, as at checkpoints, a
-    segment of less than a quarter of this is dropped."""
+    """Transitions of a segment; 25 to 100. The last of an episode may be shorter, and is compared
+    with the first part of the other; less than a quarter of a broken-off episode is dropped."""
     teacher: TeacherConfig = TeacherConfig()
     """Synthetic teacher, which compares segments by the environment's reward."""
     update_per_collect: int = Field(default=300, ge=1)
@@ -59,7 +130,7 @@ class PreferenceConfig(RankingConfig):
     clear_buffer_per_iters: int | None = Field(default=None, ge=1)
     """Drop them whenever the number of policy updates is divisible by this; by default never."""
     preferences_path: str | None = None
-    """File of preferences to start with, for example of people; see `guerdon.data.preferences`."""
+    """File of preferences to start with; see `guerdon.data.preferences`."""
     record_path: str | None = None
     """File that all queries and answers of the run are appended to."""
 
@@ -74,6 +145,7 @@ class PreferenceReward(RankingReward):
     """
 
     Config = PreferenceConfig
+    saved = (*RankingReward.saved, "cutter")
 
     def __init__(self, config: Any, setting: Setting | None = None) -> None:
         super().__init__(config, setting)
@@ -84,7 +156,7 @@ class PreferenceReward(RankingReward):
         self.teacher = Teacher(config.teacher)
         self.asked = self.round = self._skipped = 0
         self._unlearned = 0  # preferences since the last fit
-        self._cutter = self._new_cutter()
+        self.cutter = self._new_cutter()
         self._schedule = query_schedule(
             config.comparisons, config.initial_share, config.rounds, config.schedule
         )
@@ -93,7 +165,7 @@ class PreferenceReward(RankingReward):
 
     # --- data
 
-    def _new_cutter(self) -> Cutter:
+    def _new_cutter(self) -> "Cutter":
         length = self.config.segment_length
         return Cutter(length, shortest=-(-length // 4))
 
@@ -113,10 +185,7 @@ class PreferenceReward(RankingReward):
                 raise ValueError(f"the segments of {path} have no {name!r}: see 'inputs'")
             what = f"{name} of the preferences in {path}"
             check_rows(self._space(name), segment[name], what, "same_kind")
-        return self._inputs(segment)
-
-    def _inputs(self, rows: Batch) -> Batch:
-        return Batch({name: rows[name] for name in self.fields})
+        return Batch({name: segment[name] for name in self.fields})
 
     def _space(self, name: str) -> Any:
         return self.setting.action_space if name == "act" else self.setting.observation_space
@@ -133,8 +202,8 @@ class PreferenceReward(RankingReward):
 
     def collect_data(self, batch: Batch) -> None:
         """Cut fresh transitions into segments."""
-        self._new += int(np.count_nonzero(batch.mask))
-        segments = self._cutter.add(batch, (*self.fields, "rew"))
+        self.new += int(np.count_nonzero(batch.mask))
+        segments = self.cutter.add(batch, (*self.fields, "rew"))
         if segments is not None:
             drawn = self.generator.random(len(segments.length))
             self.memory.add(segments.replace(held_out=drawn < self.config.validation_share))
@@ -152,11 +221,12 @@ class PreferenceReward(RankingReward):
 
     def train(self) -> Metrics | None:
         """Ask the queries of a round, and fit the networks to all answers so far."""
-        if self._new < self.train_every or len(self.memory) < 2:
+        if self.new < self.train_every or len(self.memory) < 2:
             return None
-        self._new = 0
+        self.new = 0
         if self.round < len(self._schedule):
-            self._ask(self._schedule[self.round])
+            if number := self._schedule[self.round]:
+                self._ask(number)
             self.round += 1
         return self._learn()
 
@@ -171,8 +241,6 @@ class PreferenceReward(RankingReward):
 
     def _ask(self, number: int) -> None:
         """Let the teacher compare pairs of kept segments."""
-        if not number:
-            return
         first, second = self._choose(number)
         kept, returns = self.memory.rows(), self.teacher.returns
         length = np.minimum(kept.length[first], kept.length[second])
@@ -182,7 +250,7 @@ class PreferenceReward(RankingReward):
             returns(kept.rew, kept.length),
             self.generator,
         )
-        rows = self._inputs(kept)
+        rows = Batch({name: kept[name] for name in self.fields})
         pairs = [(rows[a][:n], rows[b][:n]) for a, b, n in zip(first, second, length, strict=True)]
         if self.config.record_path is not None:
             self._record(pairs, label, self.config.record_path)
@@ -244,7 +312,6 @@ class PreferenceReward(RankingReward):
         """See `RewardModel`."""
         return super().training_state() | {
             "pairs": {**vars(self.pairs), "rows": self.pairs.rows.to_dict()},
-            "cutter": self._cutter.training_state(),
             "counts": [self.asked, self.round, self._skipped, self._unlearned],
         }
 
@@ -255,22 +322,109 @@ class PreferenceReward(RankingReward):
 
     def load_training_state(self, state: Mapping[str, Any]) -> None:
         """See `RewardModel`."""
-        super().load_training_state(state)
+        super().load_training_state({name: state[name] for name in self.saved})
         rows = Batch(state["pairs"]["rows"]).to_device(self.device)
         self.pairs = Pairs(**{**state["pairs"], "rows": rows})
-        self._cutter.load_training_state(state["cutter"])
         self.asked, self.round, self._skipped, self._unlearned = state["counts"]
 
 
-def query_schedule(comparisons: int, initial_share: float, rounds: int, schedule: str) -> list[int]:
-    """Number of queries in each round, the first one included.
+class Cutter:
+    """Cuts fresh episodes into segments of one length; the last of an episode may be shorter.
 
-    Args:
-        comparisons: All of them.
-        initial_share: Fraction of the first round; all, if it is the only one.
-        rounds: Number of later rounds.
-        schedule: ``constant``, or ``hyperbolic``: round k gets a share in proportion to 1 / k.
+    A segment whose episode was broken off is dropped if it has fewer rows than `shortest`.
     """
+
+    def __init__(self, length: int, shortest: int = 1) -> None:
+        self.length = length
+        self.shortest = shortest
+        self._open: dict[tuple[str, ...], np.ndarray] = {}  # [n_envs, length, ...]
+        self._filled = np.zeros(0, np.int64)
+
+    def add(self, batch: Batch, fields: Sequence[str]) -> Batch | None:
+        """Take fields of fresh transitions; see `RewardModel.collect_data`.
+
+        Returns:
+            The segments that are complete now [N, length, ...], with ``length``: how many rows of
+            each are valid. None if there are none.
+        """
+        leaves = dict(flatten({name: batch[name] for name in fields}))
+        mask, first, done = batch.mask, batch.first, batch.terminated | batch.truncated
+        n_steps, n_envs = mask.shape
+        if len(self._filled) != n_envs:
+            self._filled = np.zeros(n_envs, np.int64)
+            self._open = {
+                path: np.zeros((n_envs, self.length, *leaf.shape[2:]), leaf.dtype)
+                for path, leaf in leaves.items()
+            }
+        closed = []
+        for time in range(n_steps):
+            envs = np.flatnonzero(mask[time])
+            broken = envs[first[time, envs]]
+            if len(broken):
+                closed.append(self._close(broken[self._filled[broken] >= self.shortest]))
+                self._filled[broken] = 0
+            filled = self._filled[envs]
+            for path, leaf in leaves.items():
+                self._open[path][envs, filled] = leaf[time, envs]
+            self._filled[envs] = filled + 1
+            ends = envs[(filled + 1 == self.length) | done[time, envs]]
+            if len(ends):
+                closed.append(self._close(ends))
+        segments = Batch.cat(closed)
+        return segments if len(segments) else None
+
+    def _close(self, envs: np.ndarray) -> Batch:
+        segments = unflatten({path: column[envs] for path, column in self._open.items()})
+        segments.length = self._filled[envs]
+        self._filled[envs] = 0
+        return segments
+
+    def training_state(self) -> dict[str, Any]:
+        """Everything that is needed to resume."""
+        return copy.deepcopy({"open": unflatten(self._open).to_dict(), "filled": self._filled})
+
+    def load_training_state(self, state: Mapping[str, Any]) -> None:
+        """Restore `training_state`."""
+        self._open = dict(flatten(copy.deepcopy(state["open"])))
+        self._filled = np.array(state["filled"])
+
+
+def number_to_hold_out(held_out: np.ndarray, number: int, share: float) -> int:
+    """How many of so many further pairs to hold out for a share of all; one is left to fit."""
+    total = len(held_out) + number
+    wanted = min(round(share * total), total - 1) - int(held_out.sum())
+    return min(max(wanted, 0), number)
+
+
+def hold_out(pairs: SegmentPairs, number: int, generator: np.random.Generator) -> np.ndarray:
+    """Draw pairs to hold out that share no segment with any other pair.
+
+    Segments count as the same if their first rows are: as many as the shortest has, since a pair
+    may hold the first part of a segment that is whole in another. At most `number` are drawn.
+    """
+    shortest = min(len(first) for first, _ in pairs)
+    ids: dict[bytes, int] = {}
+    segments = np.array(
+        [[ids.setdefault(_digest(each[:shortest]), len(ids)) for each in pair] for pair in pairs]
+    )
+    group = np.arange(len(ids))  # of each segment: the lowest id that pairs connect it with
+    while np.ptp(group[segments], 1).any():
+        np.minimum.at(group, segments, group[segments].min(1, keepdims=True))
+    names, groups = np.unique(group[segments[:, 0]], return_inverse=True)
+    held_out = np.zeros(len(pairs), bool)
+    for each in generator.permutation(len(names)):
+        if (held_out | (groups == each)).sum() <= number:
+            held_out |= groups == each
+    return held_out
+
+
+def _digest(segment: Batch) -> bytes:
+    leaves = b"".join(to_numpy(leaf).tobytes() for _, leaf in flatten(segment))
+    return hashlib.sha256(leaves).digest()
+
+
+def query_schedule(comparisons: int, initial_share: float, rounds: int, schedule: str) -> list[int]:
+    """Number of queries in each round, the first one included; see `PreferenceConfig`."""
     initial = round(initial_share * comparisons) if rounds else comparisons
     weights = np.ones(rounds) if schedule == "constant" else 1 / np.arange(1, rounds + 1)
     ends = np.cumsum(weights) / max(weights.sum(), 1) * (comparisons - initial)

@@ -1,9 +1,8 @@
 """Primal Wasserstein imitation learning (PWIL): https://arxiv.org/abs/2006.04678."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -11,18 +10,17 @@ from numba import njit
 from pydantic import Field
 
 from guerdon.data.batch import Batch
-from guerdon.reward.base import EpisodeRewardModel, Setting, register_reward_model
+from guerdon.data.demonstrations import Demonstrations
+from guerdon.reward.base import (
+    EpisodeRewardModel,
+    Setting,
+    check_requirements,
+    register_reward_model,
+)
 from guerdon.reward.inputs import TransitionInput
-from guerdon.reward.requirements import REQUIREMENTS
 from guerdon.reward.trained import ExpertConfig, draw_rows, read_demonstrations
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from guerdon.data.demonstrations import Demonstrations
-
-CHUNK = 2**20
-"""Maximum number of distances in memory."""
+CHUNK = 2**20  # maximum number of distances in memory
 
 
 class PWILConfig(ExpertConfig):
@@ -51,6 +49,8 @@ class PWIL(EpisodeRewardModel):
     Attributes:
         atoms: Demonstrated (obs, act) [N, size], in standard deviations of the demonstrations.
         horizon: Maximum length of an episode.
+        mean: Mean of the demonstrations [size].
+        spread: Their standard deviation [size].
         demonstrations: The demonstrations; None before `load_expert_data`.
     """
 
@@ -58,17 +58,16 @@ class PWIL(EpisodeRewardModel):
     requires = frozenset({"demonstrations", "vectors", "horizon"})
     collects = ("obs", "act")
     annotations = ("coupling",)
+    saved = ("atoms", "mean", "spread")
     demonstrations: Demonstrations | None = None
 
     def __init__(self, config: Any, setting: Setting | None = None) -> None:
         super().__init__(config, setting)
-        horizon = self.config.horizon or self.setting.horizon
-        if horizon is None:
-            raise ValueError(f"the reward 'pwil' {REQUIREMENTS['horizon']}")
-        self.horizon = int(horizon)
+        check_requirements(self.name, ["horizon"], self.setting, self.config)
+        self.horizon: Any = self.config.horizon or self.setting.horizon
         self._input = TransitionInput(self.setting, self.collects, clip=math.inf)
         self.atoms = np.zeros((0, self._input.size))
-        self._mean, self._std = np.zeros(self._input.size), np.ones(self._input.size)
+        self.mean, self.spread = np.zeros(self._input.size), np.ones(self._input.size)
 
     @property
     def fitted(self) -> bool:
@@ -77,36 +76,26 @@ class PWIL(EpisodeRewardModel):
 
     def load_expert_data(self, demonstrations: Any = None) -> None:
         """Take demonstrations; see `ImitationReward.load_expert_data`."""
-        self.demonstrations, rows = read_demonstrations(self, demonstrations)
-        vectors = self._vectors(rows)
-        self._mean, self._std = vectors.mean(0), vectors.std(0)
+        self.demonstrations, transitions = read_demonstrations(self, demonstrations)
+        vectors = self._vectors(transitions)
+        self.mean, self.spread = vectors.mean(0), vectors.std(0)
         # A number that is constant says nothing of its scale.
-        self._std[self._std <= 1e-6 * np.maximum(1.0, np.abs(vectors).max(0))] = 1.0
-        self.atoms = self._scaled(vectors[self._chosen(self.demonstrations.lengths)])
-
-    def _chosen(self, lengths: np.ndarray) -> np.ndarray:
-        """The demonstrated rows that become atoms."""
-        generator = np.random.default_rng(self.setting.seed)
-        step = self.config.subsample
+        self.spread[self.spread <= 1e-6 * np.maximum(1.0, np.abs(vectors).max(0))] = 1.0
+        generator, step = np.random.default_rng(self.setting.seed), self.config.subsample
+        lengths = self.demonstrations.lengths
         first = generator.integers(np.minimum(step, lengths))
         starts = np.cumsum(lengths) - lengths
         parts = zip(starts + first, starts + lengths, strict=True)
         rows = np.concatenate([np.arange(start, stop, step) for start, stop in parts])
-        return draw_rows(rows, self.config.sample_size, generator)
-
-    # --- rewards
+        rows = draw_rows(rows, self.config.sample_size, generator)
+        self.atoms = self._scaled(vectors[rows])
 
     def score(self, batch: Batch) -> torch.Tensor:
         """Return the rewards that `annotate` found."""
-        coupling: torch.Tensor = batch.coupling
-        return coupling
+        return cast("torch.Tensor", batch.coupling)
 
     def new_memory(self, n_envs: int) -> np.ndarray:
-        """What is left of each atom [n_envs, N].
-
-        An atom has `horizon` units and a step takes N, so that the weights 1 / N and 1 / horizon
-        are whole numbers.
-        """
+        """Units left of each atom [n_envs, N]: it has `horizon`, and a step takes N of them."""
         return np.full((n_envs, len(self.atoms)), self.horizon, np.int64)
 
     def annotate(
@@ -121,7 +110,9 @@ class PWIL(EpisodeRewardModel):
         n_steps = max(1, CHUNK // max(1, left.size))
         for start in range(0, len(mask), n_steps):
             now = slice(start, start + n_steps)
-            squares = _squares(vectors[now], self.atoms)
+            squares = vectors[now] @ (-2.0 * self.atoms.T)
+            squares += np.square(vectors[now]).sum(-1)[..., None]
+            squares += np.square(self.atoms).sum(-1)
             take_nearest(squares, mask[now], first[now], left, self.horizon, cost[now])
         decay = self.config.beta * self.horizon / math.sqrt(self._input.size)
         rewards = self.config.alpha * np.exp(-decay * cost)
@@ -130,38 +121,20 @@ class PWIL(EpisodeRewardModel):
     def _vectors(self, batch: Batch) -> np.ndarray:
         """(obs, act) [..., size], categories one-hot."""
         rows = Batch({name: batch[name] for name in self.collects}).to_device(torch.device("cpu"))
-        vectors: np.ndarray = self._input(rows).double().numpy()
-        return vectors
+        return self._input(rows).double().numpy()
 
     def _scaled(self, vectors: np.ndarray) -> np.ndarray:
-        scaled: np.ndarray = (vectors - self._mean) / self._std
-        return scaled
-
-    # --- state
-
-    def training_state(self) -> dict[str, Any]:
-        """See `RewardModel`."""
-        arrays = {"atoms": self.atoms, "mean": self._mean, "spread": self._std}
-        return {name: array.copy() for name, array in arrays.items()}
+        return np.asarray((vectors - self.mean) / self.spread)
 
     def load_training_state(self, state: Mapping[str, Any]) -> None:
         """See `RewardModel`."""
-        atoms = np.array(state["atoms"])
-        if atoms.shape[1] != self._input.size:
+        size = state["atoms"].shape[1]
+        if size != self._input.size:
             raise ValueError(
-                f"size mismatch of pwil: a step of the saved demonstrations has {atoms.shape[1]} "
-                f"numbers, but a step of this environment has {self._input.size}"
+                f"size mismatch of pwil: a step of the saved demonstrations has {size} numbers, "
+                f"but a step of this environment has {self._input.size}"
             )
-        self.atoms = atoms
-        self._mean, self._std = np.array(state["mean"]), np.array(state["spread"])
-
-
-def _squares(vectors: np.ndarray, atoms: np.ndarray) -> np.ndarray:
-    """Squared distances [T, B, N] of vectors [T, B, size] and atoms [N, size]."""
-    squares: np.ndarray = vectors @ (-2.0 * atoms.T)
-    squares += np.square(vectors).sum(-1)[..., None]
-    squares += np.square(atoms).sum(-1)
-    return squares
+        super().load_training_state(state)
 
 
 @njit(cache=True)
@@ -181,8 +154,7 @@ def take_nearest(
         first: Which steps [T, B] begin an episode.
         left: Units of each atom that are left [B, N]; changed.
         horizon: Units of an atom; a step takes N.
-        cost: Weight times distance of what each step took [T, B]; written for transitions for which
-            enough is left.
+        cost: Weight times distance of what each step took [T, B]; written where enough is left.
     """
     n_steps, n_envs, n_atoms = squares.shape
     for env in range(n_envs):

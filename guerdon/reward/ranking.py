@@ -3,12 +3,10 @@
 The Bradley-Terry model over sums of rewards: https://arxiv.org/abs/1706.03741.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -18,16 +16,12 @@ from torch import Tensor, nn
 from guerdon import ops
 from guerdon.data.batch import Batch
 from guerdon.nn.critics import EnsembleMLP
+from guerdon.reward.base import Metrics, Setting
 from guerdon.reward.inputs import TransitionInput
 from guerdon.reward.trained import Inputs, TrainedConfig, TrainedReward
 
-if TYPE_CHECKING:
-    from guerdon.reward.base import Metrics, Setting
-
-EVALUATE_EVERY = 20
-"""Gradient steps between two evaluations on held-out pairs."""
-MIN_HELD_OUT = 10
-"""Held-out pairs that early stopping needs; the loss on fewer is too noisy."""
+EVALUATE_EVERY = 20  # gradient steps between two evaluations on held-out pairs
+MIN_HELD_OUT = 10  # pairs that early stopping needs; the loss on fewer is too noisy
 _CHUNK = 2048
 _OUTPUT_SCALE = 0.01
 _MIN_STD = 1e-6
@@ -43,11 +37,10 @@ class RankingConfig(TrainedConfig):
     members: int = Field(default=3, ge=1)
     """Number of networks, whose mean is the reward; 3 to 7."""
     output: Literal["normalized", "tanh"] = "normalized"
-    """Scale of the reward: ``normalized`` has mean 0 and standard deviation 1 over the data that
-    the networks were fitted to, ``tanh`` bounds every network by -1 and 1."""
+    """``normalized``: rewards of mean 0 and standard deviation 1 over the fitted data; ``tanh``:
+    every network is bounded by -1 and 1."""
     symlog: bool = False
-    """Whether observations are mapped by sign(x) log(1 + abs(x)) before they are normalised, so
-    that outliers do not hide differences near 0."""
+    """Whether observations are mapped by sign(x) log(1 + abs(x)), against outliers."""
     weight_decay: float = Field(default=0.1, ge=0)
     """Decoupled weight decay, as in AdamW; 0.01 to 1."""
     label_noise: float = Field(default=0.1, ge=0, lt=1)
@@ -57,8 +50,8 @@ class RankingConfig(TrainedConfig):
     validation_share: float = Field(default=0.1, ge=0, lt=1)
     """Fraction of the data that is held out, to measure accuracy and for early stopping."""
     patience: int = Field(default=10, ge=1)
-    """Early stopping: a fit ends after so many evaluations on held-out pairs without improvement,
-    one every 20 gradient steps; the best weights are kept."""
+    """Early stopping: evaluations on held-out pairs, one every 20 gradient steps, without
+    improvement before a fit ends; the best weights are kept."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +87,7 @@ class Pairs:
         label = torch.from_numpy(self.label[index].astype(np.float32)).to(device)
         return self.rows[at], mask, label
 
-    def join(self, other: Pairs) -> Pairs:
+    def join(self, other: "Pairs") -> "Pairs":
         """These pairs and others."""
         n_rows = len(self.rows)
         return Pairs(
@@ -112,12 +105,7 @@ NO_PAIRS = Pairs(Batch(), _NONE, _NONE, _NONE, np.zeros(0), np.zeros(0, bool))
 
 
 class RankingNetwork(nn.Module):
-    """Several networks that each map transitions to rewards.
-
-    Args:
-        setting: Has the spaces.
-        config: Its options.
-    """
+    """Several networks that each map transitions to rewards."""
 
     def __init__(self, setting: Setting, config: RankingConfig) -> None:
         super().__init__()
@@ -126,10 +114,8 @@ class RankingNetwork(nn.Module):
         self.members = EnsembleMLP(config.members, self.input.size, config.hidden, 1, "tanh")
         with torch.no_grad():  # or sums over a segment would be large from the start
             list(self.members.parameters())[-2].mul_(_OUTPUT_SCALE)
-        self.register_buffer("offset", torch.zeros(config.members))
-        self.register_buffer("scale", torch.ones(config.members))
-        self.offset: Tensor
-        self.scale: Tensor
+        self.offset = nn.Buffer(torch.zeros(config.members))
+        self.scale = nn.Buffer(torch.ones(config.members))
 
     def forward(self, rows: Any) -> Tensor:
         """Rewards [...] of transitions: the mean of the rescaled outputs."""
@@ -137,7 +123,7 @@ class RankingNetwork(nn.Module):
 
     def raw(self, rows: Any) -> Tensor:
         """Outputs [members, ...] of the networks."""
-        features: Tensor = self.input(self._mapped(rows))
+        features = self.input(self._mapped(rows))
         output: Tensor = self.members(features.reshape(-1, self.input.size))
         output = output.reshape(-1, *features.shape[:-1])
         return torch.tanh(output) if self.config.output == "tanh" else output
@@ -183,16 +169,13 @@ class RankingReward(TrainedReward):
     """
 
     Config = RankingConfig
+    Network = RankingNetwork
     network: RankingNetwork
 
     def __init__(self, config: Any, setting: Setting | None = None) -> None:
         super().__init__(config, setting)
         self.fields = tuple(dict.fromkeys(self.config.inputs))
         self.pairs = NO_PAIRS
-
-    def build(self) -> RankingNetwork:
-        """Make the networks."""
-        return RankingNetwork(self.setting, self.config)
 
     def step(self) -> Metrics:
         """Take one gradient step on pairs that are drawn at random."""
@@ -201,18 +184,14 @@ class RankingReward(TrainedReward):
         rows, mask, label = self.pairs.take(index, self.device)
         logit = self.network.logit(rows, mask)
         loss = self.network.loss(logit, label)
-        self.descend(loss)
+        self.optimizer.step(loss)
         return {
             "loss": loss.detach() / self.config.members,
             "accuracy": ops.preference_accuracy(logit.detach().mean(0), label),
         }
 
     def fit(self, steps: int) -> Metrics:
-        """Take gradient steps, with early stopping, and rescale the rewards.
-
-        Returns:
-            Means over the last steps, and the evaluation on held-out pairs.
-        """
+        """Take gradient steps, with early stopping, and rescale the rewards."""
         n_held_out = np.count_nonzero(self.pairs.held_out)
         found, best, failures, weights = [], math.inf, 0, None
         for number in range(1, steps + 1):
@@ -230,9 +209,9 @@ class RankingReward(TrainedReward):
             self.network.load_state_dict(weights)
         self.network.rescale(self.pairs.rows)
         self.trained += len(found)
-        metrics: Metrics = {
-            name: float(torch.stack([step[name] for step in found[-EVALUATE_EVERY:]]).mean())
-            for name in found[-1]
+        last = found[-EVALUATE_EVERY:]
+        metrics = {
+            name: float(torch.stack([step[name] for step in last]).mean()) for name in last[0]
         }
         return metrics | {"steps": len(found)} | (self.evaluate() if n_held_out else {})
 

@@ -3,27 +3,21 @@
 https://arxiv.org/abs/1905.06750.
 """
 
-from __future__ import annotations
-
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
+from guerdon.data.batch import Batch
 from guerdon.reward.base import Metrics, Setting, register_reward_model
 from guerdon.reward.inputs import TransitionNetwork
 from guerdon.reward.trained import ImitationConfig, PretrainedReward, draw_rows
 
-if TYPE_CHECKING:
-    from guerdon.data.batch import Batch
-
-HELD_OUT = 0.2
-"""Share of the demonstrations that is held out."""
-CONTRAST = 0.1
-"""Difference between the rewards of demonstrations and noise below which there is a warning."""
+_HELD_OUT = 0.2  # share of the demonstrations
+_MIN_CONTRAST = 0.1  # difference between the rewards of demonstrations and noise
 
 
 class REDConfig(ImitationConfig):
@@ -32,8 +26,7 @@ class REDConfig(ImitationConfig):
     sample_size: int | None = Field(default=1000, ge=1)
     """Number of demonstrated transitions that are drawn to be fitted; None takes all."""
     sigma: float | None = Field(default=None, gt=0)
-    """Reward is exp(-sigma * error). By default 1 / the median error on held-out demonstrations,
-    since the scale of errors varies by thousands between tasks."""
+    """Reward is exp(-sigma * error); 1 / the median error on held-out demonstrations by default."""
     batch_size: int = Field(default=64, ge=1)
     """Transitions of a gradient step; 64 to 512."""
     hidden_size: PositiveInt | list[PositiveInt] = 128
@@ -47,20 +40,14 @@ class REDConfig(ImitationConfig):
 
 
 class ExpertDistillation(nn.Module):
-    """A predictor of a frozen, randomly initialised target network.
-
-    Args:
-        setting: Has the spaces.
-        config: Its options.
-    """
+    """A predictor of a frozen, randomly initialised target network."""
 
     def __init__(self, setting: Setting, config: REDConfig) -> None:
         super().__init__()
         args = setting, ["obs", "act"], config.hidden, config.embedding_size
         self.target = TransitionNetwork(*args).requires_grad_(False)
         self.predictor = TransitionNetwork(*args)
-        self.register_buffer("sigma", torch.tensor(config.sigma or 1.0))
-        self.sigma: Tensor
+        self.sigma = nn.Buffer(torch.tensor(config.sigma or 1.0))
 
     def forward(self, rows: Any) -> Tensor:
         """Rewards [...] of transitions."""
@@ -68,8 +55,7 @@ class ExpertDistillation(nn.Module):
 
     def error(self, rows: Any) -> Tensor:
         """Mean squared error of the predictor [...]."""
-        difference: Tensor = self.predictor(rows) - self.target(rows)
-        return difference.square().mean(-1)
+        return (self.predictor(rows) - self.target(rows)).square().mean(-1)
 
 
 @register_reward_model("red")
@@ -82,12 +68,9 @@ class RED(PretrainedReward):
 
     Config = REDConfig
     fields = ("obs", "act")
+    Network = ExpertDistillation
     network: ExpertDistillation
     held_out: Batch
-
-    def build(self) -> ExpertDistillation:
-        """Make both networks."""
-        return ExpertDistillation(self.setting, self.config)
 
     def take_demonstrations(self, rows: Batch) -> None:
         """See `ImitationReward`; draws rows to fit, and rows to hold out."""
@@ -98,15 +81,15 @@ class RED(PretrainedReward):
         self.expert = self.tensors(rows[draw_rows(fitted, size, self.generator)])
         self.held_out = self.tensors(rows[draw_rows(held_out, size, self.generator)])
 
-    def fit(self, steps: int) -> Metrics:
-        """Fit the predictor, and set sigma."""
-        return super().fit(steps) | self._calibrate()
-
     def step(self) -> Metrics:
         """Take one step of the predictor."""
         loss = self.network.error(self.sample_expert(self.config.batch_size)).mean()
-        self.descend(loss)
+        self.optimizer.step(loss)
         return {"loss": loss.detach()}
+
+    def fit(self, steps: int) -> Metrics:
+        """Fit the predictor, and set sigma."""
+        return super().fit(steps) | self._calibrate()
 
     @torch.no_grad()
     def _calibrate(self) -> Metrics:
@@ -117,7 +100,7 @@ class RED(PretrainedReward):
             network.sigma.copy_(1.0 / error.clamp(min=1e-12))
         noise = self.held_out.apply(lambda leaf: _noise(leaf, self.generator))
         contrast = network(self.held_out).mean() - network(noise).mean()
-        if contrast < CONTRAST:
+        if contrast < _MIN_CONTRAST:
             warnings.warn(
                 f"red hardly tells demonstrations from noise: rewards differ by {contrast:.3f}; "
                 "try more 'update_per_collect', or another 'sigma'",
@@ -134,7 +117,7 @@ def _split(lengths: np.ndarray, generator: np.random.Generator) -> tuple[np.ndar
     episode = np.repeat(np.arange(len(lengths)), lengths)
     unit = episode if len(lengths) > 1 else np.arange(n_rows)
     order = generator.permutation(unit[-1] + 1)
-    out = np.isin(unit, order[: max(1, int(HELD_OUT * len(order)))])
+    out = np.isin(unit, order[: max(1, int(_HELD_OUT * len(order)))])
     return np.flatnonzero(~out), np.flatnonzero(out)
 
 

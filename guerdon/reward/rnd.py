@@ -1,20 +1,14 @@
 """`rnd`, random network distillation: https://arxiv.org/abs/1810.12894."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
+from guerdon.data.batch import Batch
 from guerdon.reward.base import Metrics, Setting, register_reward_model
 from guerdon.reward.novelty import NoveltyConfig, NoveltyNetwork, NoveltyReward, embed
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from guerdon.data.batch import Batch
 
 
 class RNDConfig(NoveltyConfig):
@@ -25,16 +19,11 @@ class RNDConfig(NoveltyConfig):
 
 
 class Distillation(NoveltyNetwork):
-    """Predicts the output of a frozen, randomly initialised network for next observations.
+    """Predicts the output of a frozen, randomly initialised network for next observations."""
 
-    Args:
-        setting: Has the spaces.
-        hidden: Sizes of the hidden layers; the predictor has the last one twice.
-        size: Size of the output.
-    """
-
-    def __init__(self, setting: Setting, hidden: Sequence[int], size: int) -> None:
+    def __init__(self, setting: Setting, config: Any) -> None:
         super().__init__()
+        hidden, size = config.hidden, config.embedding_size
         if not hidden:
             raise ValueError(
                 "rnd and ngu need a hidden layer, since a linear network is too easy to predict: "
@@ -48,8 +37,7 @@ class Distillation(NoveltyNetwork):
         """Mean squared errors [...] of the prediction."""
         with torch.no_grad():
             target = self.target(rows)
-        error: Tensor = (self.predictor(rows) - target).square().mean(-1)
-        return error
+        return (self.predictor(rows) - target).square().mean(-1)
 
     def loss(self, rows: Batch) -> tuple[Tensor, Metrics]:
         """See `NoveltyNetwork`."""
@@ -61,8 +49,5 @@ class RND(NoveltyReward):
     """A bonus for next observations unlike those that it was trained on."""
 
     Config = RNDConfig
+    Network = Distillation
     fields = collects = ("obs_next",)
-
-    def build(self) -> Distillation:
-        """Make both networks."""
-        return Distillation(self.setting, self.config.hidden, self.config.embedding_size)

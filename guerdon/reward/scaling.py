@@ -1,8 +1,7 @@
 """Running statistics, and rewards scaled by the standard deviation of their discounted return."""
 
-from __future__ import annotations
-
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -19,12 +18,7 @@ class RunningMoments:
     """Sum of squared deviations from the mean."""
 
     def update(self, values: np.ndarray, window: float = math.inf) -> None:
-        """Take numbers.
-
-        Args:
-            values: The numbers.
-            window: About how many numbers count; the weight of older ones decays.
-        """
+        """Take numbers; about `window` of them count, as the weight of older ones decays."""
         values = values.astype(np.float64)
         number = len(values)
         if not number:
@@ -43,15 +37,17 @@ class RunningMoments:
         """The variance; 0 without numbers."""
         return self.square / self.count if self.count else 0.0
 
+    def training_state(self) -> dict[str, float]:
+        """Everything that is needed to resume."""
+        return asdict(self)
+
+    def load_training_state(self, state: Mapping[str, float]) -> None:
+        """Restore `training_state`."""
+        vars(self).update(state)
+
 
 class ReturnScaler:
-    """Tracks the discounted return of every environment, and its standard deviation.
-
-    Only `collect` changes anything, on fresh rollouts in time order.
-
-    Args:
-        gamma: Discount of the return.
-    """
+    """Tracks the discounted return of every environment, and its standard deviation."""
 
     def __init__(self, gamma: float) -> None:
         self.gamma = gamma
@@ -59,12 +55,9 @@ class ReturnScaler:
         self._moments = RunningMoments()
 
     def collect(self, rew: np.ndarray, mask: np.ndarray, first: np.ndarray | None = None) -> None:
-        """Take a rollout [T, B].
+        """Take rewards of a rollout [T, B].
 
-        Args:
-            rew: Rewards.
-            mask: Which rows are transitions.
-            first: Which rows begin an episode; None lets the return run on across episodes.
+        Without ``first``, which rows begin an episode, returns run on across episodes.
         """
         if len(self._returns) != rew.shape[1]:
             self._returns = np.zeros(rew.shape[1])
@@ -82,10 +75,9 @@ class ReturnScaler:
 
     def training_state(self) -> dict[str, Any]:
         """Everything that is needed to resume."""
-        return {"returns": self._returns.copy(), **asdict(self._moments)}
+        return {"returns": self._returns.copy(), **self._moments.training_state()}
 
-    def load_training_state(self, state: dict[str, Any]) -> None:
+    def load_training_state(self, state: Mapping[str, Any]) -> None:
         """Restore `training_state`."""
-        moments = dict(state)
-        self._returns = np.array(moments.pop("returns"))
-        self._moments = RunningMoments(**moments)
+        self._returns = np.array(state["returns"])
+        self._moments = RunningMoments(*(state[name] for name in vars(self._moments)))

@@ -1,7 +1,5 @@
 """Soft Q imitation learning (SQIL): https://arxiv.org/abs/1905.11108."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -27,10 +25,6 @@ class SQIL(RewardModel, ReplaySource):
     """Reward 1 for demonstrated transitions and 0 for the policy's own; it learns from both.
 
     The policy should be a soft one: sac, or dqn with little exploration.
-
-    Attributes:
-        generator: Draws demonstrations.
-        demonstrations: The demonstrations; None before `load_expert_data`.
     """
 
     Config = SQILConfig
@@ -48,11 +42,7 @@ class SQIL(RewardModel, ReplaySource):
         self._mixed = None
 
     def mixed(self, buffer: ReplayBuffer) -> MixedReplay:
-        """Return the buffer with the demonstrations beside it.
-
-        Args:
-            buffer: Holds a transition or more: demonstrations get its dtypes.
-        """
+        """Return a buffer, which is not empty, with the demonstrations in its dtypes beside it."""
         if self._mixed is None or self._mixed["agent"] is not buffer:
             share = self.config.share
             self._mixed = MixedReplay(

@@ -1,15 +1,10 @@
 """Predicted success over time: an episode ends at the first success that is held for k frames."""
 
-from __future__ import annotations
-
 import numpy as np
 
 
 class SuccessMemory:
     """State of the running episodes of environments.
-
-    Args:
-        n_envs: Number of environments.
 
     Attributes:
         run: Successes in a row, up to the newest annotated frame [n_envs].
@@ -29,11 +24,7 @@ class SuccessMemory:
     def take_scores(self, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
         """Return probabilities and claims [T, n_envs] of rows that were scored step by step.
 
-        Args:
-            mask: Which rows are transitions [T, n_envs].
-
-        Returns:
-            None if these rows were not, or steps are missing among them.
+        None if some of the transitions, which `mask` tells, were not.
         """
         scores, self.scores = self.scores, []
         if not scores or len(scores) != len(mask):

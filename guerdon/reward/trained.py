@@ -1,8 +1,7 @@
 """Bases of reward models with networks: data in, gradient steps, state."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 import numpy as np
 import torch
@@ -13,17 +12,12 @@ from guerdon.data.batch import Batch
 from guerdon.data.demonstrations import Demonstrations
 from guerdon.data.loading import load_demonstrations
 from guerdon.data.spaces import as_rows, check_rows
+from guerdon.data.tree import flatten, unflatten
 from guerdon.nn.init import seeded
 from guerdon.nn.optimizer import Optimizer
-from guerdon.reward.base import Metrics, RewardConfig, RewardModel, Setting
+from guerdon.reward.base import REQUIREMENTS, Metrics, RewardConfig, RewardModel, Setting
 from guerdon.reward.inputs import TransitionInput
-from guerdon.reward.requirements import REQUIREMENTS
-from guerdon.reward.transition_memory import Memory
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-OFF_POLICY_TRAIN_EVERY = 256
 _CHUNK = 1024  # rows of one call of the policy
 
 Inputs = Annotated[list[Literal["obs", "act", "obs_next"]], Field(min_length=1)]
@@ -42,13 +36,12 @@ class TrainedConfig(RewardConfig):
     update_per_collect: int = Field(default=16, ge=1)
     """Gradient steps in a call of `train`."""
     train_every: int | None = Field(default=None, ge=1)
-    """New transitions that `train` waits for. By default it never waits if the policy is
-    on-policy, and for 256 transitions otherwise."""
+    """New transitions that `train` waits for; by default 1 on-policy and 256 off-policy."""
     buffer_size: int = Field(default=100_000, ge=1)
     """Maximum number of the policy's transitions that are kept."""
     clear_buffer_per_iters: int | None = Field(default=None, ge=1)
-    """Drop them whenever the number of policy updates is divisible by this and none waits to be
-    trained on. By default after every on-policy iteration, and never otherwise."""
+    """Policy updates after which they are dropped, once all were trained on; by default after every
+    on-policy iteration, and never otherwise."""
 
     @property
     def hidden(self) -> list[int]:
@@ -56,8 +49,82 @@ class TrainedConfig(RewardConfig):
         return [self.hidden_size] if isinstance(self.hidden_size, int) else list(self.hidden_size)
 
 
+class Memory:
+    """Keeps transitions, at most `size` of them."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._columns: dict[tuple[str, ...], np.ndarray] = {}
+        self._written = 0  # since the last `clear`
+
+    def __len__(self) -> int:
+        return min(self._written, self.size)
+
+    def add(self, rows: Batch) -> None:
+        """Add rows [N, ...], oldest first; they replace the oldest."""
+        leaves = self._leaves(rows)
+        number = len(next(iter(leaves.values())))
+        places = (self._written + np.arange(max(0, number - self.size), number)) % self.size
+        for path, column in self._columns.items():
+            column[places] = leaves[path][-len(places) :]
+        self._written += number
+
+    def mix_in(self, rows: Batch, generator: np.random.Generator) -> None:
+        """Add rows by reservoir sampling, so that all so far are kept with equal probability."""
+        leaves = self._leaves(rows)
+        order = self._written + np.arange(len(next(iter(leaves.values()))))
+        places = np.where(order < self.size, order, generator.integers(order + 1))
+        for row in np.flatnonzero(places < self.size):
+            for path, column in self._columns.items():
+                column[places[row]] = leaves[path][row]
+        self._written += len(order)
+
+    def _leaves(self, rows: Batch) -> dict[tuple[str, ...], Any]:
+        """The leaves of rows, for which columns are made if there are none."""
+        leaves = dict(flatten(rows))
+        if not self._columns:
+            for path, leaf in leaves.items():
+                self._columns[path] = np.empty((self.size, *leaf.shape[1:]), leaf.dtype)
+        return leaves
+
+    def sample(self, number: int, generator: np.random.Generator) -> Batch:
+        """Draw rows uniformly, with replacement."""
+        if not len(self):
+            raise ValueError("nothing was collected yet: call collect_data() before train()")
+        return self.rows(generator.integers(len(self), size=number))
+
+    def rows(self, index: np.ndarray | None = None) -> Batch:
+        """Copies of rows by index; by default views of all."""
+        places = slice(0, len(self)) if index is None else index
+        return unflatten({path: column[places] for path, column in self._columns.items()})
+
+    def clear(self) -> None:
+        """Remove all rows."""
+        self._written = 0
+
+    def training_state(self) -> dict[str, Any]:
+        """Everything that is needed to resume, as copies."""
+        return {
+            "written": self._written,
+            "paths": [list(path) for path in self._columns],
+            "columns": [column[: len(self)].copy() for column in self._columns.values()],
+        }
+
+    def load_training_state(self, state: Mapping[str, Any]) -> None:
+        """Restore `training_state`; of a memory of another size, the rows that fit."""
+        self._columns, self._written = {}, int(state["written"])
+        for path, rows in zip(state["paths"], state["columns"], strict=True):
+            rows = np.asarray(rows)
+            if len(rows) != len(self):  # of another size: the order in the ring is lost
+                rows = rows[-self.size :]
+                self._written = len(rows)
+            column = np.empty((self.size, *rows.shape[1:]), rows.dtype)
+            column[: len(rows)] = rows
+            self._columns[tuple(path)] = column
+
+
 class TrainedReward(RewardModel):
-    """A reward model with networks, which a subclass makes in `build` and trains in `step`.
+    """A reward model with networks, which a subclass names as `Network` and trains in `step`.
 
     Attributes:
         network: All its networks, as one module.
@@ -67,43 +134,33 @@ class TrainedReward(RewardModel):
     """
 
     Config = TrainedConfig
+    Network: ClassVar[Callable[..., nn.Module]]
+    """Made with the setting and the config."""
+    saved: tuple[str, ...] = ("network", "optimizer", "memory", "generator", "trained", "new")
     network: nn.Module
-    optimizer: Optimizer | None = None
 
     def __init__(self, config: Any, setting: Setting | None = None) -> None:
         super().__init__(config, setting)
         self.memory = Memory(self.config.buffer_size)
         self.generator = np.random.default_rng(self.setting.seed)
         self.trained = 0
-        self._new = 0
+        self.new = 0
         with seeded(self.setting.seed):
             self.network = self.build().to(self.device).eval()
-        self.optimizer = self.make_optimizer()
-
-    # --- for subclasses
+        self.optimizer: Any = self.make_optimizer()
 
     def build(self) -> nn.Module:
         """Make the networks."""
-        raise NotImplementedError
+        return self.Network(self.setting, self.config)
 
     def make_optimizer(self) -> Optimizer | None:
-        """Make the optimizer."""
-        return Optimizer(
-            self.network.parameters(),
-            self.config.learning_rate,
-            weight_decay=getattr(self.config, "weight_decay", 0.0),
-        )
+        """Make the optimizer; None if there is nothing to train."""
+        decay = getattr(self.config, "weight_decay", 0.0)
+        return Optimizer(self.network.parameters(), self.config.learning_rate, weight_decay=decay)
 
     def step(self) -> Metrics:
         """Take one gradient step."""
         raise NotImplementedError
-
-    def descend(self, loss: torch.Tensor) -> None:
-        """Take a step of the optimizer."""
-        assert self.optimizer is not None
-        self.optimizer.step(loss)
-
-    # --- the interface
 
     @torch.no_grad()
     def score(self, batch: Batch) -> Any:
@@ -121,7 +178,7 @@ class TrainedReward(RewardModel):
         if number:
             rows = Batch({name: batch[name] for name in self.collects})
             self.memory.add(self.kept(rows[np.asarray(batch.mask)]))
-            self._new += number
+            self.new += number
 
     def kept(self, rows: Batch) -> Batch:
         """What the memory keeps of transitions."""
@@ -129,17 +186,15 @@ class TrainedReward(RewardModel):
 
     def train(self) -> Metrics | None:
         """Train the networks, if there is enough new data."""
-        if self._new < self.train_every:
+        if self.new < self.train_every:
             return None
-        self._new = 0
+        self.new = 0
         return self.fit(self.config.update_per_collect)
 
     @property
     def train_every(self) -> int:
         """New transitions that `train` waits for."""
-        if self.config.train_every is not None:
-            return int(self.config.train_every)
-        return 1 if self.setting.on_policy else OFF_POLICY_TRAIN_EVERY
+        return int(self.config.train_every or (1 if self.setting.on_policy else 256))
 
     def fit(self, steps: int) -> Metrics:
         """Take gradient steps; the metrics are means over them."""
@@ -147,12 +202,15 @@ class TrainedReward(RewardModel):
         found = [self.step() for _ in range(steps)]
         self.network.eval()  # or spectral norms would change whenever it is called
         self.trained += steps
-        return {name: _mean([metrics[name] for metrics in found]) for name in found[-1]}
+        return {
+            name: torch.stack([torch.as_tensor(metrics[name]) for metrics in found]).mean()
+            for name in found[-1]
+        }
 
     def clear_data(self, iter: int) -> None:  # noqa: A002 - the documented name
         """Drop the policy's transitions, if it is time to."""
         every = self.config.clear_buffer_per_iters
-        if not self._new and (self.forgets if every is None else iter % every == 0):
+        if not self.new and (self.forgets if every is None else iter % every == 0):
             self.memory.clear()
 
     @property
@@ -168,31 +226,9 @@ class TrainedReward(RewardModel):
         """The fields of transitions as tensors."""
         return Batch({name: batch[name] for name in self.fields}).to_device(self.device)
 
-    # --- state
-
-    def training_state(self) -> dict[str, Any]:
-        """See `RewardModel`."""
-        return {
-            "network": {name: value.clone() for name, value in self.network.state_dict().items()},
-            "optimizer": self.optimizer.state_dict() if self.optimizer else {},
-            "memory": self.memory.training_state(),
-            "generator": self.generator.bit_generator.state,
-            "trained": self.trained,
-            "new": self._new,
-        }
-
     def portable_state(self) -> dict[str, Any]:
         """See `RewardModel`: without the policy's transitions."""
         return self.training_state() | {"memory": Memory(1).training_state()}
-
-    def load_training_state(self, state: Mapping[str, Any]) -> None:
-        """See `RewardModel`."""
-        self.network.load_state_dict(state["network"])
-        if self.optimizer:
-            self.optimizer.load_state_dict(state["optimizer"])
-        self.memory.load_training_state(state["memory"])
-        self.generator.bit_generator.state = state["generator"]
-        self.trained, self._new = state["trained"], state["new"]
 
 
 class ExpertConfig(RewardConfig):
@@ -205,37 +241,27 @@ class ExpertConfig(RewardConfig):
 
 
 def read_demonstrations(model: RewardModel, source: Any = None) -> tuple[Demonstrations, Batch]:
-    """Read the demonstrations of a model, and check them against the spaces of its run.
+    """Read demonstrations, and check them against the spaces of a model's run.
 
-    Args:
-        model: Has ``expert_data_path`` among its options.
-        source: Demonstrations to take instead, or what `guerdon.data.load_demonstrations` reads.
-
-    Returns:
-        The demonstrations, and their transitions in the dtypes of the run's spaces.
+    The source is what `guerdon.data.load_demonstrations` reads, by default ``expert_data_path``.
+    Returns the demonstrations, and their transitions in the dtypes of the spaces.
     """
     source = model.config.expert_data_path if source is None else source
     if source is None:
         raise ValueError(f"{model.name} {REQUIREMENTS['demonstrations']}")
     found = source if isinstance(source, Demonstrations) else load_demonstrations(source)
-    rows, setting = found.transitions(), model.setting
-    spaces = {
-        "obs": setting.observation_space,
-        "obs_next": setting.observation_space,
-        "act": setting.action_space,
-    }
+    rows, obs = found.transitions(), model.setting.observation_space
+    spaces = {"obs": obs, "obs_next": obs, "act": model.setting.action_space}
     for name, space in spaces.items():
         check_rows(space, rows[name], f"{name} of the demonstrations", "same_kind")
-    rows = rows.replace(**{name: as_rows(space, rows[name]) for name, space in spaces.items()})
-    return found, rows
+    return found, rows.replace(**{name: as_rows(spaces[name], rows[name]) for name in spaces})
 
 
 def draw_rows(rows: np.ndarray, size: int | None, generator: np.random.Generator) -> np.ndarray:
     """Draw so many rows without replacement; all of them if None, or more than there are."""
     if size is None or size >= len(rows):
         return rows
-    drawn: np.ndarray = generator.choice(rows, size, replace=False)
-    return drawn
+    return np.asarray(generator.choice(rows, size, replace=False))
 
 
 class ImitationConfig(ExpertConfig, TrainedConfig):
@@ -256,12 +282,7 @@ class ImitationReward(TrainedReward):
     expert: Batch
 
     def load_expert_data(self, demonstrations: Any = None) -> None:
-        """Take demonstrations.
-
-        Args:
-            demonstrations: The demonstrations, or what `guerdon.data.load_demonstrations` reads;
-                by default what ``expert_data_path`` names.
-        """
+        """Take demonstrations; see `read_demonstrations`."""
         self.demonstrations, rows = read_demonstrations(self, demonstrations)
         self.expert = self.tensors(rows)
         self.take_demonstrations(rows)
@@ -278,10 +299,6 @@ class ImitationReward(TrainedReward):
             self.load_expert_data()
         return super().fit(steps)
 
-    def read_inputs(self, *others: str) -> None:
-        """Read and collect the fields of the option ``inputs``, and others."""
-        self.fields = self.collects = tuple(dict.fromkeys((*others, *self.config.inputs)))
-
     @torch.no_grad()
     def log_prob(self, rows: Batch) -> torch.Tensor:
         """Log-probabilities of actions under the current policy."""
@@ -289,8 +306,7 @@ class ImitationReward(TrainedReward):
         if log_prob is None:
             raise ValueError(
                 f"{self.name} needs the log-probability of the policy's actions: make it with a "
-                "Setting that has 'log_prob' (airl can do without, if its option 'log_prob' is "
-                "false)"
+                "Setting that has 'log_prob', or set airl's option 'log_prob' to false"
             )
         chunks = [slice(start, start + _CHUNK) for start in range(0, len(act), _CHUNK)]
         return torch.cat([log_prob(obs[at], act[at]).float() for at in chunks])
@@ -299,8 +315,7 @@ class ImitationReward(TrainedReward):
         """Tensors of demonstrated transitions, drawn at random."""
         n_rows = len(self.expert["act"])
         index = torch.from_numpy(self.generator.integers(n_rows, size=number)).to(self.device)
-        drawn: Batch = self.expert[index]
-        return drawn
+        return cast("Batch", self.expert[index])
 
 
 class PretrainedReward(ImitationReward):
@@ -319,9 +334,3 @@ class PretrainedReward(ImitationReward):
     def train(self) -> Metrics | None:
         """See `pretrain`."""
         return self.pretrain()
-
-
-def _mean(values: list[Any]) -> Any:
-    if isinstance(values[0], torch.Tensor):
-        return torch.stack(values).mean()
-    return float(np.mean(values))

@@ -3,24 +3,18 @@
 https://arxiv.org/abs/1904.06387 (T-REX), https://arxiv.org/abs/1907.03976 (D-REX).
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, ClassVar, Literal
+from collections.abc import Sequence
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
 
+from guerdon.data.batch import Batch
+from guerdon.data.demonstrations import Demonstrations
 from guerdon.data.leaves import to_numpy
 from guerdon.reward.base import Metrics, register_reward_model
 from guerdon.reward.ranking import Pairs, RankingConfig, RankingReward
 from guerdon.reward.trained import ImitationConfig, Inputs, PretrainedReward
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Self
-
-    from guerdon.data.batch import Batch
-    from guerdon.data.demonstrations import Demonstrations
 
 
 class SnippetConfig(RankingConfig, ImitationConfig):
@@ -29,8 +23,7 @@ class SnippetConfig(RankingConfig, ImitationConfig):
     inputs: Inputs = Field(default=["obs"])
     """Inputs of the networks; observations alone generalise best."""
     symlog: bool = True
-    """Whether observations are mapped by sign(x) log(1 + abs(x)) before they are normalised, so
-    that outliers in bad demonstrations do not hide differences near 0."""
+    """Whether observations are mapped by sign(x) log(1 + abs(x)), against outliers."""
     update_per_collect: int = Field(default=1000, ge=1)
     """Maximum number of gradient steps of the one fit; 500 to 5,000."""
     num_snippets: int = Field(default=6000, ge=1)
@@ -42,8 +35,8 @@ class SnippetConfig(RankingConfig, ImitationConfig):
     max_snippet_length: int = Field(default=50, ge=1)
     """Maximum length of a snippet, up to the length of the shorter demonstration; 40 to 100."""
     progress_prior: bool = False
-    """Whether the snippet of the better demonstration starts no earlier than that of the worse one,
-    as in the paper, which favours states late in an episode."""
+    """Whether the better snippet starts no earlier than the worse one, as in the paper, which
+    favours states late in an episode."""
     validation_share: float = Field(default=0.2, ge=0, lt=1)
     """Fraction of the demonstrations that is held out, to measure accuracy and for early stopping:
     two at least, or none if that leaves fewer than two ranks."""
@@ -63,8 +56,7 @@ class TREXConfig(SnippetConfig):
 
     rank_by: Literal["return", "order", "random"] | list[float] = "return"
     """Ranking of the demonstrations: by ``return``, by the ``order`` in which they are stored
-    (worst first), or by a list with one number for each (higher is better). ``random`` shuffles
-    them, as a control."""
+    (worst first), ``random``, as a control, or by a list of numbers (higher is better)."""
 
 
 @register_reward_model("trex")
@@ -170,17 +162,9 @@ def draw_ranked(ranks: np.ndarray, number: int, generator: np.random.Generator) 
 def draw_snippets(
     lengths: np.ndarray, config: SnippetConfig, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Draw the two snippets of each pair, uniformly within their demonstrations.
+    """Draw both snippets of each pair, uniformly within demonstrations of these lengths [2, P].
 
-    With the progress prior, the worse one starts where the better demonstration has a snippet, too.
-
-    Args:
-        lengths: Lengths of the worse and the better demonstration of each pair [2, P].
-        config: Says how long snippets are, and whether there is a progress prior.
-        generator: Source of randomness.
-
-    Returns:
-        The length of both snippets [P], and their starts [2, P].
+    Returns the length of both [P], and the starts of the worse and of the better [2, P].
     """
     shorter, prior = lengths.min(0), config.progress_prior
     low = np.minimum(config.min_snippet_length, shorter)

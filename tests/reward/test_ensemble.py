@@ -18,7 +18,7 @@ from guerdon.reward import (
     make_reward,
 )
 from guerdon.reward.ensemble import EnsembleConfig, EnsembleReward
-from guerdon.reward.episodes import as_rollout
+from guerdon.reward.transitions import as_rollout
 from tests.reward.ranked import TWO, VECTOR, demonstrations, rollout, rows, same_states, setting
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from guerdon.data import Batch, ReplayBuffer, Rollout
 from guerdon.reward import make_reward
-from guerdon.reward.episodes import as_rollout, rows_before
+from guerdon.reward.transitions import as_rollout, rows_before
 from tests.reward.cases import CPU
 
 

@@ -3,7 +3,7 @@ import time
 import numpy as np
 import pytest
 
-from guerdon.reward.neighbors import nearest
+from guerdon.reward.ngu import nearest
 
 
 def memory(size, n_envs=1, n_features=1):

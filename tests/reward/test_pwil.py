@@ -214,7 +214,7 @@ def test_of_each_episode_every_so_many_th_row_is_taken():
     episodes = [line(*range(100 * i, 100 * i + 12)) for i in range(6)]
     setting = Setting(LINE, LINE, seed=3, horizon=5)
     model = pwil_model(setting, demonstrations(*episodes), subsample=4)
-    places = (model.atoms * model._std + model._mean)[:, 0].round().reshape(6, 3)
+    places = (model.atoms * model.spread + model.mean)[:, 0].round().reshape(6, 3)
     firsts = places[:, 0] - 100 * np.arange(6)
     np.testing.assert_allclose(np.diff(places, axis=1), 4)
     assert ((firsts >= 0) & (firsts < 4)).all()
@@ -234,7 +234,7 @@ def test_the_sample_size_is_how_many_atoms_there_are():
 
 def test_the_spread_is_that_of_all_rows_not_only_of_those_taken():
     few, all_rows = make(sample_size=2), make(subsample=1)
-    np.testing.assert_array_equal(few._std, all_rows._std)
+    np.testing.assert_array_equal(few.spread, all_rows.spread)
 
 
 def test_the_seed_decides_which_rows_are_taken():

@@ -10,7 +10,7 @@ import torch
 from guerdon.data.frames import Frames, Trajectory, write_trajectory
 from guerdon.nn.init import seeded
 from guerdon.reward import Setting
-from guerdon.reward.refit import _first_successes
+from guerdon.reward.success_classifier import _first_successes
 from guerdon.training.checkpoints import load_checkpoint, save_checkpoint
 from guerdon.training.fit import fit as fit_classifier
 from guerdon.training.fit_files import load_classifier
@@ -125,9 +125,9 @@ def test_new_transitions_are_counted_after_a_success_too():
     batch = rollout(10, 200, 50, 60)
     columns, _ = model.annotate(batch, model.new_memory(1))
     for mask in (batch.mask, batch.mask & ~columns["after_success"]):
-        before = model._start_refit()._new
+        before = model._start_refit().new
         model.collect_data(batch.replace(**columns | {"mask": mask}))
-        assert model._refit._new - before == 4
+        assert model._refit.new - before == 4
 
 
 def test_rejected_frames_are_claimed_but_not_paid():

@@ -5,7 +5,7 @@ import pytest
 from gymnasium import spaces
 
 from guerdon.reward import REWARDS, RewardModel, Setting, make_reward
-from guerdon.reward.requirements import REQUIREMENTS, check_requirements
+from guerdon.reward.base import REQUIREMENTS, check_requirements
 
 VECTOR = spaces.Box(-1, 1, (2,), np.float32)
 IMAGE = spaces.Box(0, 255, (3, 8, 8), np.uint8)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from guerdon.data import Batch
-from guerdon.reward.segments import Cutter, hold_out, number_to_hold_out
+from guerdon.reward.preference import Cutter, hold_out, number_to_hold_out
 
 
 def flags(shape, *places):

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from guerdon.reward.teachers import Teacher, TeacherConfig
+from guerdon.reward.preference import Teacher, TeacherConfig
 
 FIRST = np.array([0.0, 4.0, 1.0, 2.0])
 SECOND = np.array([3.0, 1.0, 1.0, 2.4])

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guerdon.data import Batch
-from guerdon.reward.transition_memory import Memory
+from guerdon.reward.trained import Memory
 
 
 def rows(numbers):

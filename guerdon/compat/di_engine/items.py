@@ -9,7 +9,7 @@ import torch
 
 from guerdon.data.batch import Batch
 from guerdon.data.tree import flatten
-from guerdon.reward.items import NAMES
+from guerdon.reward.transitions import NAMES
 
 
 def from_batch(batch: Batch) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from guerdon.compat.di_engine import items
-from guerdon.reward.items import to_batch
+from guerdon.reward.transitions import from_items
 from tests.reward.cases import transitions
 
 
@@ -12,8 +12,8 @@ def test_a_batch_becomes_the_guides_list():
     data = items.from_batch(rows)
     assert [sorted(item) for item in data] == [["action", "done", "next_obs", "obs", "reward"]] * 3
     assert all(isinstance(value, torch.Tensor) for item in data for value in item.values())
-    np.testing.assert_array_equal(to_batch(data).obs, rows.obs)
-    assert to_batch(data).act.tolist() == rows.act.tolist()
+    np.testing.assert_array_equal(from_items(data).obs, rows.obs)
+    assert from_items(data).act.tolist() == rows.act.tolist()
     assert {item["action"].shape for item in data} == {item["reward"].shape for item in data}
     assert data[1]["reward"].tolist() == [2.0]
     assert data[1]["done"].shape == ()

@@ -1,0 +1,79 @@
+"""Transitions outside a run: as lists of dictionaries, as rollouts, and the rows before them."""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from guerdon.data.batch import Batch
+from guerdon.data.leaves import to_numpy
+from guerdon.data.transitions import flat_actions
+
+NAMES = {
+    "obs": "obs",
+    "act": "action",
+    "rew": "reward",
+    "obs_next": "next_obs",
+    "terminated": "done",
+}
+"""Fields of a `Batch`, and their names in the guide."""
+
+
+def from_items(data: list[dict[str, Any]]) -> Batch:
+    """Join dictionaries to one batch, a row each."""
+    if not data:
+        raise ValueError("there are no transitions: the list is empty")
+    missing = {"obs", "action"} - data[0].keys()
+    if missing:
+        raise ValueError(f"a transition needs 'obs' and 'action', but has no {missing.pop()!r}")
+    names = {name: key for name, key in NAMES.items() if key in data[0]}
+    batch = Batch([{name: item[key] for name, key in names.items()} for item in data]).to_numpy()
+    for name, dtype in (("rew", np.float32), ("terminated", bool)):
+        flat = batch[name].reshape(len(data)) if name in batch else np.zeros(len(data))
+        batch[name] = flat.astype(dtype)
+    batch.act = flat_actions(batch.act)
+    return batch
+
+
+def with_rewards(data: list[dict[str, Any]], rew: Any) -> list[dict[str, Any]]:
+    """Return copies of the dictionaries with other rewards, as tensors where they were tensors."""
+    rewarded = [{**item, "reward": float(value)} for item, value in zip(data, rew, strict=True)]
+    for item, old in zip(rewarded, data, strict=True):
+        if isinstance(before := old.get("reward"), torch.Tensor):
+            item["reward"] = before.new_full(before.shape, item["reward"], dtype=torch.float32)
+    return rewarded
+
+
+def as_rollout(batch: Batch, fields: Iterable[str]) -> Batch:
+    """Return fields of transitions [T, ...] or [] in time order as a rollout [T, B, ...].
+
+    It also has ``rew``, ``terminated``, ``truncated``, ``mask`` and ``first``.
+    """
+    shape = batch.rew.shape
+    lead = (*shape[:1], 1)[0], math.prod(shape[1:])
+    kept = dict.fromkeys((*fields, "rew", "mask", "terminated", "truncated"))
+    rollout = Batch({name: batch[name] for name in kept if name in batch}).apply(
+        lambda leaf: leaf.reshape(*lead, *leaf.shape[len(shape) :])
+    )
+    for name, value in (("mask", True), ("terminated", False), ("truncated", False)):
+        if name not in rollout:
+            rollout[name] = np.full(lead, value)
+    done = to_numpy(rollout.terminated) | to_numpy(rollout.truncated)
+    first = np.ones(lead, bool)
+    first[1:] = done[:-1] | ~to_numpy(rollout.mask)[:-1]
+    return rollout.replace(first=first)
+
+
+def rows_before(rollout: Batch, history: int, fields: Sequence[str]) -> Batch:
+    """Return the rows before each row of a rollout: fields [T, B, history, ...], oldest first.
+
+    Their ``mask`` says which of them are of the same episode.
+    """
+    mask, times = to_numpy(rollout.mask), np.arange(len(rollout.mask))[:, None]
+    start = np.maximum.accumulate(np.where(rollout.first, times, 0), axis=0)
+    at = times[..., None] - np.arange(history, 0, -1)
+    there = (at >= start[..., None]) & mask[..., None]
+    at, envs = np.maximum(at, 0), np.arange(mask.shape[1])[:, None]
+    return Batch({name: rollout[name][at, envs] for name in fields}).replace(mask=there)
