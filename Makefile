@@ -16,10 +16,10 @@ demo: $(VENV)/.lab ## set up, then learn a reward from pictures, and a policy fr
 	$(BIN)/guerdon demo
 
 test: $(VENV)/.dev ## set up, then run the tests
-	$(BIN)/pytest -n auto
+	$(BIN)/pytest -n auto --dist worksteal
 
 test-slow: $(VENV)/.dev $(MANISKILL_VENV)/.maniskill ## the tests that take minutes
-	$(BIN)/pytest -n auto -m slow
+	$(BIN)/pytest -n auto --dist worksteal -m slow
 	$(MANISKILL_VENV)/bin/pytest -m slow tests/envs/test_maniskill.py tests/training/test_maniskill_workflow.py
 
 lint: $(VENV)/.dev ## formatting, style, types, import rules

@@ -2,8 +2,6 @@
 
 import json
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,17 +10,24 @@ from gymnasium import spaces
 
 from guerdon.data import Batch
 from guerdon.reward import REWARDS, Setting
+from tests.processes import Program
 from tests.reward.ranked import same_states
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
+SCRIPT = """
+import runpy, sys, warnings
+warnings.simplefilter("error")
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 
 
 def run(name, folder, *arguments):
     where = f"run.dir={folder}" if name.startswith("reward_") else f"--dir={folder}"
-    command = [sys.executable, "-W", "error", EXAMPLES / name, where, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads((folder / "summary.json").read_text()), done.stdout
+    with Program("-c", SCRIPT, EXAMPLES / name, where, *arguments) as process:
+        shown, errors = process.communicate()
+    assert process.returncode == 0, errors
+    return json.loads((folder / "summary.json").read_text()), shown
 
 
 @pytest.mark.parametrize(

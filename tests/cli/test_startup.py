@@ -17,6 +17,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
 
 
+@pytest.mark.slow  # depends on the clock; what takes long to import is checked below
 @pytest.mark.parametrize("option", ANSWERS)
 def test_it_answers_and_imports_nothing_heavy(option):
     answer, imported = imported_by(option)

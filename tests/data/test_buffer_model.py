@@ -432,8 +432,8 @@ def machine(kind, examples):
     return case
 
 
-TestReplayBuffer = machine(BufferMachine, 150)
-TestPrioritizedReplayBuffer = machine(PrioritizedMachine, 60)
-TestListReplayBuffer = machine(ListMachine, 40)
-TestDiskStorage = machine(DiskMachine, 40)
-TestTorchStorage = machine(TorchMachine, 40)
+TestReplayBuffer = machine(BufferMachine, 60)
+TestPrioritizedReplayBuffer = machine(PrioritizedMachine, 30)
+TestListReplayBuffer = machine(ListMachine, 25)
+TestDiskStorage = machine(DiskMachine, 25)
+TestTorchStorage = machine(TorchMachine, 25)

@@ -81,12 +81,12 @@ def test_shares_that_do_not_divide_are_exact_on_average_and_off_by_less_than_a_r
     mixed = mix({name: filled(1) for name in names}, ratio, seed=1)
     for size, exact in ((10, [4.5, 4.5, 1.0]), (2, [0.9, 0.9, 0.2]), (1, [0.45, 0.45, 0.1])):
         counts = np.array(
-            [np.bincount(batch.source, minlength=3) for batch in samples(mixed, size, 3000)]
+            [np.bincount(batch.source, minlength=3) for batch in samples(mixed, size, 600)]
         )
         assert (counts.sum(1) == size).all()
         assert (np.abs(counts - exact) < 1).all()
         # Each count is one of two numbers, so its standard deviation is 0.5 at most.
-        np.testing.assert_allclose(counts.mean(0), exact, atol=4 * 0.5 / 3000**0.5)
+        np.testing.assert_allclose(counts.mean(0), exact, atol=4 * 0.5 / 600**0.5)
 
 
 @pytest.mark.parametrize("chance", [0.0, 1 - 2**-53])

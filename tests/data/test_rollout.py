@@ -218,9 +218,9 @@ class TorchRolloutMachine(RolloutMachine):
 
 
 TestRollout = RolloutMachine.TestCase
-TestRollout.settings = settings(max_examples=150, stateful_step_count=25)
+TestRollout.settings = settings(max_examples=60, stateful_step_count=25)
 TestTorchRollout = TorchRolloutMachine.TestCase
-TestTorchRollout.settings = settings(max_examples=40, stateful_step_count=25)
+TestTorchRollout.settings = settings(max_examples=25, stateful_step_count=25)
 
 
 # --- Rollout by hand

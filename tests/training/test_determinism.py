@@ -21,7 +21,8 @@ SHORT = {"max_steps": 96}
 PROGRAM = """
 import json, sys
 from guerdon.training.run import train
-train(json.load(sys.stdin), seed=3, display="none")
+for config in json.load(sys.stdin):
+    train(config, seed=3, display="none")
 """
 
 
@@ -56,18 +57,19 @@ def test_another_seed_gives_another_run(case, tmp_path):
         assert any(path.startswith("/buffer") for path in differ)
 
 
-@pytest.mark.parametrize("case", ["ppo_normalized", "dqn_prioritized_3_step"])
-def test_another_process_with_other_hashes_gives_the_same_run(case, tmp_path):
-    run(case, tmp_path / "one", run=SHORT)
-    config = config_of(case, tmp_path / "other", run=SHORT)
+def test_another_process_with_other_hashes_gives_the_same_runs(tmp_path):
+    cases = ("ppo_normalized", "dqn_prioritized_3_step")
+    configs = [config_of(case, tmp_path / "other" / case, run=SHORT) for case in cases]
     subprocess.run(
         [sys.executable, "-W", "error", "-c", PROGRAM],
-        input=json.dumps(config).encode(),
+        input=json.dumps(configs).encode(),
         env={**os.environ, "PYTHONHASHSEED": "12345"},
         check=True,
         timeout=60,
     )
-    assert_same_run(tmp_path / "one", tmp_path / "other")
+    for case in cases:
+        run(case, tmp_path / "one" / case, run=SHORT)
+        assert_same_run(tmp_path / "one" / case, tmp_path / "other" / case)
 
 
 @pytest.mark.parametrize("case", ["ppo", "dqn_prioritized_3_step"])
