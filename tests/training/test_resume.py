@@ -189,7 +189,7 @@ def test_a_run_without_a_checkpoint_starts_again(whole, tmp_path):
 
 
 def test_a_folder_without_a_run_cannot_be_resumed(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"no run to resume: it has no config\.yaml"):
+    with pytest.raises(FileNotFoundError, match=r"is not a run directory: it has no config\.yaml"):
         resume(tmp_path / "nowhere")
     assert not (tmp_path / "nowhere").exists()
 
