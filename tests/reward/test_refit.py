@@ -387,7 +387,7 @@ def test_a_false_success_is_unlearned_and_true_ones_are_not(squares):
 
 def test_frequent_true_successes_are_not_rejected(squares):
     model = fitted(squares)
-    for seed in range(20):
+    for seed in range(10):
         show(model, seen(successes(100 + seed)))
         metrics = model.train()
     assert share_paid(model, successes(9)) > 0.9
@@ -397,7 +397,7 @@ def test_frequent_true_successes_are_not_rejected(squares):
 def test_an_old_false_success_stays_rejected(squares):
     model, false = fitted(squares, buffer_size=200), successes(9)
     false[:, :, :, :6] = 0
-    for seed in range(30):
+    for seed in range(18):
         show(model, seen(false if seed < 6 else successes(100 + seed)))
         model.train()
     assert share_paid(model, false) < 0.1
