@@ -110,7 +110,7 @@ def server(_pid):
     # -P: programs can import `tests`, but not what lies in that folder.
     process = subprocess.Popen(
         [sys.executable, "-P", __file__, str(listening.fileno())],
-        stdin=subprocess.PIPE,  # it ends where this does
+        stdin=subprocess.PIPE,  # where it is closed, even by a kill, the other process ends
         pass_fds=[listening.fileno()],
         start_new_session=True,
     )
@@ -119,6 +119,7 @@ def server(_pid):
     @atexit.register
     def end():
         process.stdin.close()
+        process.kill()  # a fork of this process may still have the pipe
         process.wait()
         shutil.rmtree(folder)
 
@@ -132,7 +133,7 @@ def serve(listening):
     """Forks for each order; returns it, and its descriptors, in the process that it is for."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
-        if sys.stdin.fileno() in select.select([listening, sys.stdin], [], [])[0]:
+        if sys.stdin in select.select([listening, sys.stdin], [], [])[0]:
             os._exit(0)
         state, _ = listening.accept()
         if not os.fork():
