@@ -312,7 +312,7 @@ def survive(nursery, case, directory, kills, seed):
     seconds = time.monotonic() - start
     hits = 0
     for _ in range(kills):
-        code = nursery.run(config, after=generator.uniform(0.0, 0.6 * seconds))
+        code = nursery.run(config, after=generator.uniform(0.0, 0.3 * seconds))
         assert code in (0, -signal.SIGKILL)
         if code == 0:
             return hits
