@@ -67,31 +67,19 @@ NOISE = ("policy.exploration_noise=0.5", "policy.noise_correlation=0.85")
 CANDIDATES: dict[str, dict[str, tuple[str, ...]]] = {
     "ppo": {
         "batch256": ("learn.batch_size=256",),
-        "batch128": ("learn.batch_size=128",),
         "batch64": (_SMALL,),
-        "batch64_repeat4": (_SMALL, "learn.repeat=4"),
         "batch64_entropy": (_SMALL, "policy.entropy_coefficient=0.01"),
-        "batch64_normalize": (_SMALL, "reward.normalize=true"),
-        "batch64_rate1e-3": (_SMALL, "policy.learning_rate=1e-3"),
+        "batch64_normalize": (_SMALL, "policy.model.normalize_obs=true"),
     },
     "dqn": {
         "updates2": ("learn.updates_per_collect=2",),
         "updates8": (_OFTEN,),
         "updates8_rate5e-4": (_OFTEN, "policy.learning_rate=5e-4"),
-        "updates8_batch128": (_OFTEN, "learn.batch_size=128"),
-        "updates8_batch128_rate5e-4": (
-            _OFTEN, "learn.batch_size=128", "policy.learning_rate=5e-4",
-        ),
         "updates4_batch128": ("learn.updates_per_collect=4", "learn.batch_size=128"),
-        "updates4_soft": (
-            "learn.updates_per_collect=4", "policy.tau=0.005", "learn.batch_size=128",
-        ),
     },
     "sac": {
         "rate3e-4": ("policy.learning_rate=3e-4",),
         "rate1e-3": ("policy.learning_rate=1e-3",),
-        "rate1e-3_tau1e-2": ("policy.learning_rate=1e-3", "policy.tau=0.01"),
-        "warmup5000": ("collect.warmup_steps=5000",),
     },
 }  # fmt: skip
 

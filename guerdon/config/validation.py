@@ -7,7 +7,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from guerdon.config.errors import ConfigError, either, similar, suggestion
+from guerdon.config.errors import ConfigError, either, suggestion
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -40,7 +40,7 @@ def unknown_key(path: str, known: Mapping[str, list[str]]) -> str:
     section, _, key = path.rpartition(".")
     siblings = known.get(section, [])
     elsewhere = [f"{other}.{key}" for other, keys in known.items() if other and key in keys]
-    if elsewhere and not similar(key, siblings):
+    if elsewhere:
         return f"unknown key {path!r}: did you mean {either(elsewhere)}?"
     return f"unknown key {path!r}: {suggestion(key, siblings)}"
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from guerdon.policy.actions import Actions
     from guerdon.policy.base import Policy
 
-CHUNK = 4096  # rows per forward pass, so that images fit into memory
+CHUNK = 2048  # rows per forward pass: images fit into memory, and vectors into the cache
 
 
 @torch.no_grad()

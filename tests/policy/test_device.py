@@ -1,10 +1,12 @@
 """Updates on a GPU do not wait for it once per minibatch."""
 
 from contextlib import contextmanager
+from unittest.mock import Mock, patch
 
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from guerdon.collect import Collector
 from guerdon.data import Batch, Demonstrations
@@ -14,8 +16,9 @@ from guerdon.reward import Setting, make_reward
 from guerdon.training.replay import play_episodes
 from guerdon.training.trainers import train_reward
 
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 CASES = {"ppo": ("CartPole-v1", 4), "sac": ("Pendulum-v1", 2)}
+WAITING = {"_local_scalar_dense", "is_nonzero", "nonzero", "masked_select", "equal", "_unique2"}
 REWARDS = {
     "env": {"type": "env"},
     "gail": {"type": "gail", "train_every": 1},
@@ -23,8 +26,25 @@ REWARDS = {
 }
 
 
+class NoWaiting(TorchDispatchMode):
+    """Refuses operations that would wait for a GPU, on tensors of the CPU."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.name().partition(".")[0].removeprefix("aten::")
+        indices = args[1] if name in ("index", "index_put", "index_put_") else ()
+        masks = [index for index in indices if index is not None and index.dtype == torch.bool]
+        if masks or name in WAITING:
+            raise RuntimeError(f"{name} would synchronize")
+        return func(*args, **(kwargs or {}))
+
+
 @contextmanager
 def no_waiting():
+    if DEVICE == "cpu":
+        refuse = Mock(side_effect=RuntimeError("would synchronize"))
+        with NoWaiting(), patch.multiple(torch.Tensor, numpy=refuse, tolist=refuse):
+            yield
+        return
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -41,16 +61,15 @@ def guarded(function):
     return call
 
 
-@needs_gpu
 @pytest.mark.parametrize("name", REWARDS)
 @pytest.mark.parametrize("case", CASES)
 def test_resolving_and_learning_never_wait_for_the_device(case, name):
     env_id, n_envs = CASES[case]
     env = make_vec(env_id, n_envs)
     spaces = env.observation_space, env.action_space
-    policy = create_policy({"type": case, "model": {"hidden": [16]}}, *spaces, device="cuda")
+    policy = create_policy({"type": case, "model": {"hidden": [16]}}, *spaces, device=DEVICE)
     setting = Setting(
-        *spaces, n_envs=n_envs, device="cuda", on_policy=policy.on_policy, log_prob=policy.log_prob
+        *spaces, n_envs=n_envs, device=DEVICE, on_policy=policy.on_policy, log_prob=policy.log_prob
     )
     reward = make_reward(REWARDS[name], setting)
     if name == "gail":
@@ -72,7 +91,17 @@ def test_resolving_and_learning_never_wait_for_the_device(case, name):
     assert all(np.isfinite(float(value)) for value in metrics.values())
 
 
-@needs_gpu
-def test_the_guard_notices_waiting():
+@pytest.mark.parametrize(
+    "wait",
+    [
+        lambda tensor: tensor[0].item(),
+        lambda tensor: bool(tensor.sum() > 1),
+        lambda tensor: tensor[tensor > 0],
+        lambda tensor: tensor.nonzero(),
+        lambda tensor: tensor.tolist(),
+        lambda tensor: tensor.cpu().numpy(),
+    ],
+)
+def test_the_guard_notices_waiting(wait):
     with pytest.raises(RuntimeError, match="synchroniz"), no_waiting():
-        torch.ones(1, device="cuda").item()
+        wait(torch.ones(3, device=DEVICE))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from guerdon.compat.nervex.common_policy import CommonConfig, CommonPolicy
     from guerdon.compat.nervex.discrete_nets import ConvDiscreteNet, FCDiscreteNet, FCRDiscreteNet
     from guerdon.compat.nervex.limits import Limits
-    from guerdon.config.attr_dict import AttrDict
+    from guerdon.compat.nervex.attr_dict import AttrDict
 
 __all__ = [
     "Adder",
@@ -36,7 +36,7 @@ __all__ = [
 _HOMES = {
     "Adder": "guerdon.compat.nervex.adder",
     "Armor": "guerdon.compat.nervex.armor",
-    "AttrDict": "guerdon.config.attr_dict",
+    "AttrDict": "guerdon.compat.nervex.attr_dict",
     "BufferManager": "guerdon.compat.nervex.buffer_manager",
     "CommonConfig": "guerdon.compat.nervex.common_policy",
     "CommonPolicy": "guerdon.compat.nervex.common_policy",
