@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from guerdon.compat.nervex.adder import Adder
     from guerdon.compat.nervex.armor import Armor
     from guerdon.compat.nervex.armor_plugins import Plugin, register_plugin
+    from guerdon.compat.nervex.attr_dict import AttrDict
     from guerdon.compat.nervex.buffer_manager import BufferManager
     from guerdon.compat.nervex.common_policy import CommonConfig, CommonPolicy
     from guerdon.compat.nervex.discrete_nets import ConvDiscreteNet, FCDiscreteNet, FCRDiscreteNet
     from guerdon.compat.nervex.limits import Limits
-    from guerdon.compat.nervex.attr_dict import AttrDict
 
 __all__ = [
     "Adder",

@@ -15,8 +15,8 @@ import guerdon.compat.nervex.discrete_nets  # noqa: F401 - registers its models
 from guerdon.compat.nervex.adder import Adder
 from guerdon.compat.nervex.armor import Armor
 from guerdon.compat.nervex.armor_plugins import Sampler
-from guerdon.compat.nervex.samples import Timestep, Watched, collate, row, stack, trajectories
 from guerdon.compat.nervex.attr_dict import AttrDict
+from guerdon.compat.nervex.samples import Timestep, Watched, collate, row, stack, trajectories
 from guerdon.data import MixedReplay, PrioritizedReplayBuffer
 from guerdon.data.batch import Batch, from_leaves
 from guerdon.data.leaves import to_numpy
