@@ -94,7 +94,7 @@ $(MANISKILL_VENV)/.maniskill: pyproject.toml constraints.txt | $(MANISKILL_VENV)
 
 $(BENCH_VENV)/.peers: pyproject.toml constraints.txt benchmarks/requirements.txt | $(BENCH_VENV)/bin/python
 	@echo "Installing guerdon and its peers into $(BENCH_VENV): a few minutes, once."
-	$(call INSTALL,$(BENCH_VENV)) --editable . --requirement benchmarks/requirements.txt
+	$(call INSTALL,$(BENCH_VENV)) --editable '.[box2d,mujoco]' --requirement benchmarks/requirements.txt
 	@touch $@
 
 .PRECIOUS: %/bin/python
