@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-
-from guerdon.collect.collector import SUCCESS
 
 FALSE_CLAIMS = 0.2
 """Share of episodes with a false predicted success from which there is a warning."""
@@ -101,13 +98,3 @@ class Audit:
                 "them continue (env.kwargs.terminate=false, where there is that option)"
             )
         return found
-
-
-def told_success(info: dict[str, Any], n_rows: int) -> np.ndarray:
-    """Return true success of the rows of a step: 1 or 0, and NaN where it is not reported."""
-    told: np.ndarray = np.full(n_rows, np.nan, np.float32)
-    for name in SUCCESS:
-        if name in info:
-            new = np.isnan(told) & np.broadcast_to(info.get(f"_{name}", True), n_rows)
-            told[new] = np.broadcast_to(info[name], n_rows)[new]
-    return told

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from guerdon.collect import Collected, Collector
+from guerdon.collect.collector import told_success
 from guerdon.data.batch import Batch
 from guerdon.data.rollout import Rollout
-from guerdon.training.audit import Audit, told_success
+from guerdon.training.audit import Audit
 from guerdon.training.checkpoints import checkpoint_steps, save_checkpoint
 
 if TYPE_CHECKING:
@@ -104,17 +105,10 @@ class LearnedReturns:
                 self._scored[env] = []
         ids = np.arange(self._rollout.n_envs) if step.env_ids is None else step.env_ids
         real = np.ones(len(ids), bool) if dummy is None else ~dummy
-        fields = {
-            **rows,
-            "rew": step.rew,
-            "terminated": step.terminated,
-            "truncated": step.truncated,
-            "obs_next": step.obs_next,
-            "true_success": told_success(step.info, len(ids)),
-        }
+        rows = {**rows, "true_success": told_success(step.info, len(ids))}
         if self._store_info:
-            fields["info"] = step.info
-        self._rollout.add(fields, step.env_ids, real)
+            rows["info"] = step.info
+        self._rollout.add(rows, step.env_ids, real)
         self._lengths[ids] += real
         ended = ids[real & (step.terminated | step.truncated)]
         self._ended += zip(ended, self._lengths[ended], strict=True)
