@@ -57,10 +57,7 @@ def make_display(
 class Display:
     """A line for each call of `log`: ``steps 12,000  return 143.2  fps 8,400  left 0:00:42``.
 
-    Args:
-        total_steps: Steps of the whole run, if known.
-        stream: Output; None shows nothing.
-        shown: Metrics that are shown, by their names in the display.
+    Arguments are those of `make_display`; without a stream, nothing is shown.
     """
 
     def __init__(

@@ -134,18 +134,15 @@ class LearnedReturns:
             self._scored[env].append(scored[mask, env])
         for env, length in self._ended:
             rows = Batch.cat(self._scored[env])
-            self._scored[env] = [rows[length:]]
-            self._finish(rows[:length])
+            episode, self._scored[env] = rows[:length], [rows[length:]]
+            self.returns.append(float(np.sum(episode.rew, dtype=np.float64)))
+            if self.audit is not None:
+                self.audit.add(
+                    episode.predicted, episode.paid, episode.after_success, episode.success,
+                    terminated=bool(episode.terminated[-1]),
+                )  # fmt: skip
         self._ended = []
         self._rollout.reset()
-
-    def _finish(self, episode: Batch) -> None:
-        self.returns.append(float(np.sum(episode.rew, dtype=np.float64)))
-        if self.audit is not None:
-            self.audit.add(
-                episode.predicted, episode.paid, episode.after_success, episode.success,
-                terminated=bool(episode.terminated[-1]),
-            )  # fmt: skip
 
 
 def evaluation_metrics(result: Collected) -> dict[str, float]:
@@ -169,17 +166,13 @@ def evaluation_metrics(result: Collected) -> dict[str, float]:
 
 def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float | None:
     """Return Spearman's rank correlation; None if all values of a list are equal."""
-    ranks = [_ranks(np.asarray(values)) for values in (one, other)]
-    if any(np.ptp(each) == 0 for each in ranks):
-        return None
+    ranks = []
+    for values in (one, other):
+        _, place, number = np.unique(values, return_inverse=True, return_counts=True)
+        if len(number) == 1:
+            return None
+        ranks.append((np.cumsum(number) - (number - 1) / 2)[place])  # equal values share one
     return float(np.corrcoef(np.stack(ranks))[0, 1])
-
-
-def _ranks(values: np.ndarray) -> np.ndarray:
-    """Return the rank of each value; equal ones share the mean of theirs."""
-    _, place, number = np.unique(values, return_inverse=True, return_counts=True)
-    ranks: np.ndarray = (np.cumsum(number) - (number - 1) / 2)[place]
-    return ranks
 
 
 class Evaluator:

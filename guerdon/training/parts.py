@@ -184,14 +184,11 @@ def rollout_steps(config: GuerdonConfig, env: VectorEnv) -> int:
 
 def find_device(name: str, key: str = "run.device") -> str:
     """Return the device of a name; ``auto`` is CUDA or MPS if available, else the CPU."""
-    there = {
-        "cuda": torch.cuda.is_available(),
-        "mps": torch.backends.mps.is_available(),
-        "cpu": True,
-    }
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    best = "cpu" if accelerator is None else accelerator.type
     if name == "auto":
-        return next(kind for kind, found in there.items() if found)
-    if not there[name.partition(":")[0]]:
+        return best
+    if name.partition(":")[0] not in ("cpu", best):
         raise ValueError(f"{key} is {name!r}, but torch finds no such device: use 'cpu'")
     return name
 
@@ -249,7 +246,14 @@ def prepare_reward(config: GuerdonConfig, policy: Policy, env: VectorEnv, seed: 
     _check_trained(config, reward)
     _check_intrinsic(config)
     if _normalizes_by_demonstrations(config):
-        policy.normalize_by(_demonstrated(reward))
+        held = [getattr(model, "demonstrations", None) for model in reward.models]
+        found = [each for each in held if isinstance(each, Demonstrations)]
+        if not found:
+            raise ValueError(
+                "'policy.model.normalize_obs' is 'demonstrations', but the reward has none: set it "
+                "to true or false"
+            )
+        policy.normalize_by(found[0].transitions().obs)
     return reward
 
 
@@ -266,17 +270,6 @@ def uses_demonstrations(config: GuerdonConfig, name: str) -> bool:
 
 def _normalizes_by_demonstrations(config: GuerdonConfig) -> bool:
     return (config.policy.get("model") or {}).get("normalize_obs") == "demonstrations"
-
-
-def _demonstrated(reward: Reward) -> Any:
-    """Return all observations of the reward's demonstrations."""
-    for model in reward.models:
-        if isinstance(found := getattr(model, "demonstrations", None), Demonstrations):
-            return found.transitions().obs
-    raise ValueError(
-        "'policy.model.normalize_obs' is 'demonstrations', but the reward has none: set it to true "
-        "or false"
-    )
 
 
 def _check_trained(config: GuerdonConfig, reward: Reward) -> None:

@@ -234,7 +234,7 @@ def _success_reward(
 
 
 def play_episodes(
-    acting: Any, env: VectorEnv, n_episodes: int, seed: int, progress: Progress | None = None
+    acting: Any, env: VectorEnv, n_episodes: int, seed: int, progress: Progress = lambda *_: None
 ) -> list[Batch]:
     """Play whole episodes with a policy, or any function that a `Collector` can call."""
     ended = 0
@@ -242,10 +242,8 @@ def play_episodes(
     def watch(_: Any, step: Step, dummy: np.ndarray | None) -> None:
         nonlocal ended
         done = step.terminated | step.truncated
-        number = int((done if dummy is None else done & ~dummy).sum())
-        if number and progress is not None:
-            ended += number
-            progress(ended, n_episodes)
+        ended += int((done if dummy is None else done & ~dummy).sum())
+        progress(ended, n_episodes)
 
     buffer = Rollout(256, env.n_envs)
     Collector(acting, env, buffer, seed=seed, watch=watch).collect(n_episode=n_episodes)
@@ -267,7 +265,7 @@ def collect_demonstrations(
     seed: int = 0,
     noise: float | None = None,
     deterministic: bool = True,
-    progress: Progress | None = None,
+    progress: Progress = lambda *_: None,
 ) -> Demonstrations:
     """Play whole episodes with a policy; the same arguments give the same ones.
 
@@ -279,7 +277,7 @@ def collect_demonstrations(
         noise: Probability of a random action, 0 to 1; stored with every transition as ``noise``.
             None is 0, and nothing is stored.
         deterministic: Whether to act without exploration.
-        progress: Called with the number of episodes so far, and of all, whenever one ends.
+        progress: Called with the number of episodes so far, and of all, after every step.
     """
     if n_episodes < 1:
         raise ValueError(f"demonstrations need one episode or more, not {n_episodes}")
@@ -300,7 +298,7 @@ def collect_run(
     checkpoint: Checkpoint | Sequence[Checkpoint] = "best",
     noise: Sequence[float] = (),
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: Progress = lambda *_: None,
 ) -> Demonstrations:
     """Play with the policy of a run in its evaluation environments.
 
@@ -316,8 +314,7 @@ def collect_run(
     with _players(run_dir, checkpoint, noise, n_episodes) as (players, env, config):
 
         def tell(number: int, _: int) -> None:
-            if progress is not None:
-                progress(len(episodes) + number, len(players) * n_episodes)
+            progress(len(episodes) + number, len(players) * n_episodes)
 
         for number, (policy, level) in enumerate(players):
             played = collect_demonstrations(
@@ -344,7 +341,7 @@ def collect_frames(
     checkpoint: Checkpoint | Sequence[Checkpoint] = "best",
     noise: Sequence[float] = (),
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: Progress = lambda *_: None,
 ) -> dict[str, Any]:
     """Play with the policy of a run in its evaluation environments, and keep the frames.
 
@@ -393,8 +390,7 @@ def collect_frames(
                 played += left
                 fruitless = 0 if sum(data.counts) > known else fruitless + left
                 known = sum(data.counts)
-                if progress is not None:
-                    progress(*data.counts)
+                progress(*data.counts)
             positive, negative = data.counts
     return {
         "positive": positive,
