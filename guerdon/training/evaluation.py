@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -166,7 +166,7 @@ def evaluation_metrics(result: Collected) -> dict[str, float]:
 
 def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float | None:
     """Return Spearman's rank correlation; None if all values of a list are equal."""
-    ranks = []
+    ranks: list[np.ndarray] = []
     for values in (one, other):
         _, place, number = np.unique(values, return_inverse=True, return_counts=True)
         if len(number) == 1:
@@ -273,11 +273,7 @@ class Evaluator:
 
     def training_state(self) -> dict[str, Any]:
         """Everything that is needed to resume."""
-        newest = None
-        if self.newest is not None:
-            names = ("returns", "lengths", "successes", "learned")
-            newest = {name: getattr(self.newest, name) for name in names}
-            newest["audit"] = asdict(self.newest.audit) if self.newest.audit else None
+        newest = None if self.newest is None else asdict(replace(self.newest, seconds=0.0))
         return {"newest": newest, "score": self.score, "best": dict(self.best)}
 
     def load_training_state(self, state: Mapping[str, Any]) -> None:
