@@ -198,13 +198,7 @@ def compose_run(
     overrides: Sequence[str] = (),
     policy_fn: Callable[..., Policy] | None = None,
 ) -> GuerdonConfig:
-    """Read the config of a run.
-
-    Args:
-        run_dir: The run directory.
-        overrides: Changes to its config.
-        policy_fn: The `policy_fn` of the run, if it had one.
-    """
+    """Read the config of a run, which needs the `policy_fn` that the run was given."""
     path = RunFolder(run_dir).existing_config()
     if isinstance(policy_fn, type):
         name = sources.read(path)["policy"]["type"]

@@ -122,15 +122,9 @@ def run_trainer(parts: Parts, config: GuerdonConfig, monitor: Monitor) -> None:
 
 
 def train_reward(reward: Reward | None, collector: Collector, updates: int) -> dict[str, Any]:
-    """Give the reward fresh transitions, and train it.
+    """Give the reward fresh transitions, train it, and return its metrics.
 
-    Args:
-        reward: The reward; None is the environment's.
-        collector: Has collected.
-        updates: Policy updates so far.
-
-    Returns:
-        Metrics of the reward.
+    Models drop old data by the number of policy `updates` so far.
     """
     if reward is None:
         return {}
