@@ -242,8 +242,10 @@ def play_episodes(
     def watch(_: Any, step: Step, dummy: np.ndarray | None) -> None:
         nonlocal ended
         done = step.terminated | step.truncated
-        ended += int((done if dummy is None else done & ~dummy).sum())
-        progress(ended, n_episodes)
+        number = int((done if dummy is None else done & ~dummy).sum())
+        if number:
+            ended += number
+            progress(ended, n_episodes)
 
     buffer = Rollout(256, env.n_envs)
     Collector(acting, env, buffer, seed=seed, watch=watch).collect(n_episode=n_episodes)
@@ -277,7 +279,7 @@ def collect_demonstrations(
         noise: Probability of a random action, 0 to 1; stored with every transition as ``noise``.
             None is 0, and nothing is stored.
         deterministic: Whether to act without exploration.
-        progress: Called with the number of episodes so far, and of all, after every step.
+        progress: Called with the number of episodes so far, and of all, whenever one ends.
     """
     if n_episodes < 1:
         raise ValueError(f"demonstrations need one episode or more, not {n_episodes}")
