@@ -222,7 +222,7 @@ class Evaluator:
                 "reward_updates": self._reward.updates,
                 "weights": self._weights(),
             }
-            self.write_best()
+            self._save_best()
         metrics: dict[str, Any] = evaluation_metrics(self.newest)
         if self.best:
             metrics["eval/best_mean_reward"] = self.best["return"]
@@ -232,13 +232,16 @@ class Evaluator:
         """Replace the newest evaluation by one with other episodes."""
         self.newest = self._play(steps, others=True)
 
-    def write_best(self) -> None:
-        """Write the best weights, unless they are in the folder; remove others."""
+    def restore_best(self) -> None:
+        """Make the folder hold the best weights of the checkpoint that a run resumes from."""
         if not self.best:
             shutil.rmtree(self._folder, ignore_errors=True)
         elif checkpoint_steps(self._folder) != [self.best["step"]]:
-            state = {"weights": self.best["weights"]}
-            save_checkpoint(self._folder, self.best["step"], state, keep=1)
+            self._save_best()
+
+    def _save_best(self) -> None:
+        state = {"weights": self.best["weights"]}
+        save_checkpoint(self._folder, self.best["step"], state, keep=1)
 
     def _weights(self) -> dict[str, Any]:
         return {name: value.clone() for name, value in self._policy.state_dict().items()}

@@ -270,7 +270,7 @@ class _Run:
             self.monitor.load_training_state(state["monitor"])
             self.evaluator.load_training_state(state["evaluator"])
         if step is not None:
-            self.evaluator.write_best()
+            self.evaluator.restore_best()
         say(f"{'started' if step is None else 'resumed'} at step {max(step or 0, 0)}")
         if state is None and self.config.reward.pretrain:
             say("training the reward before the policy acts")
