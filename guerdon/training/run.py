@@ -103,10 +103,10 @@ def train(
         config = _with_checkpoint_interval(config)
         if resume is None:
             path = config.run.dir or default_path(config.run.name, config.seed)
-            folder = RunFolder.create(path, to_yaml(config))
+            folder = stack.enter_context(RunFolder.create(path, to_yaml(config)))
         else:
-            folder = RunFolder.reopen(resume)
-        stack.enter_context(folder)
+            folder = stack.enter_context(RunFolder.reopen(resume))
+            folder.write_config(to_yaml(config))
         if config.reward.collect_data:
             parts.keep_images(config.reward.data_collection)
         recorder = stack.enter_context(_recorder(config, folder, display, step))
@@ -219,9 +219,6 @@ def _with_checkpoint_interval(config: GuerdonConfig) -> GuerdonConfig:
 def _recorder(
     config: GuerdonConfig, folder: RunFolder, display: Mode, step: int | None
 ) -> Recorder:
-    """Return the recorder of a new run, or of one that resumes at a step with a changed config."""
-    if step is not None:
-        folder.write_config(to_yaml(config))
     title = f"{config.run.name} · {config.env.id} · {config.policy['type']} · seed {config.seed}"
     shown = make_display(config.run.max_steps, sys.stdout, display, title=title)
     return Recorder(folder, shown, resume_step=step)
