@@ -26,7 +26,7 @@ import torch
 from guerdon.config import compose
 from guerdon.training.monitor import Budget, Monitor
 from guerdon.training.parts import make_parts
-from guerdon.training.trainers import onpolicy_trainer
+from guerdon.training.trainers import run_trainer
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "rewards_cost.json"
@@ -94,15 +94,7 @@ def iteration_seconds(name: str, seed: int) -> float:
         return len(times) > ITERATIONS + 4
 
     monitor = Monitor(Budget(), interrupted=interrupted)
-    onpolicy_trainer(
-        parts.policy,
-        parts.collector,
-        reward=parts.reward,
-        n_step=config.collect.n_step,
-        batch_size=config.learn.batch_size,
-        repeat=config.learn.repeat,
-        monitor=monitor,
-    )
+    run_trainer(parts, config, monitor)
     parts.close()
     # `interrupted` is asked twice an iteration: before it, and at its end.
     ends = times[1::2]

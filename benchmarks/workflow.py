@@ -37,9 +37,10 @@ from guerdon.data.frames import load_frames
 from guerdon.envs import make_vec
 from guerdon.training.fit import Inputs, all_logits, balanced_batches, fit, read_frames
 from guerdon.training.fit_files import compose_fit, load_classifier
+from guerdon.training.monitor import Budget, Monitor
 from guerdon.training.parts import make_parts
 from guerdon.training.reward_files import load_reward
-from guerdon.training.trainers import onpolicy_trainer
+from guerdon.training.trainers import run_trainer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -242,10 +243,10 @@ def own_fit(folder: Path, size: Size, kind: str, augment: bool, seed: int) -> di
     read = time.perf_counter()
     fitted = fit(config, overwrite=True, display="none", frames=frames)
     end = time.perf_counter()
-    loading = read - start + take_batches(frames, fitted.steps, seed)
+    loading = read - start + take_batches(frames, fitted["steps"], seed)
     again = time.perf_counter()
     share, generator = config.reward.data.validation_share, np.random.default_rng(seed)
-    members, _ = load_classifier(fitted.save_dir)
+    members, _ = load_classifier(fitted["save_dir"])
     source = Inputs(frames, "cpu", augment=False)
     all_logits(members, source, frames.split(share, generator)[1])
     validating = time.perf_counter() - again
@@ -315,23 +316,16 @@ def steps_a_second(overrides: list[str], iterations: int, seed: int) -> float:
     config = compose("reach_ppo", [*overrides, f"seed={seed}"])
     n_step = config.collect.n_step
     assert n_step is not None
-    with closing(make_parts(config, display="none")) as parts:
+    with closing(make_parts(config)) as parts:
         if config.reward.checkpoint_path is not None:
             load_reward(parts.reward, config.reward)
         if config.reward.collect_data:
-            parts.keep_pictures(config.reward.data_collection)
+            parts.keep_images(config.reward.data_collection)
         start = time.perf_counter()
-        monitor = onpolicy_trainer(
-            parts.policy,
-            parts.collector,
-            reward=parts.reward,
-            n_step=n_step,
-            batch_size=config.learn.batch_size,
-            repeat=config.learn.repeat,
-            max_steps=iterations * n_step,
-        )
-        if parts.pictures is not None:
-            parts.pictures.flush()
+        monitor = Monitor(Budget(max_steps=iterations * n_step))
+        run_trainer(parts, config, monitor)
+        if parts.images is not None:
+            parts.images.flush()
         return monitor.progress.env_steps / (time.perf_counter() - start)
 
 

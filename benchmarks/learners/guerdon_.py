@@ -8,7 +8,7 @@ from guerdon.config import compose
 from guerdon.data import Batch
 from guerdon.training.monitor import Budget, Monitor
 from guerdon.training.parts import make_parts
-from guerdon.training.trainers import offpolicy_trainer, onpolicy_trainer
+from guerdon.training.trainers import run_trainer
 from learners.base import DQNSetting, Learner, PPOSetting, SACSetting, Watch
 
 if TYPE_CHECKING:
@@ -34,22 +34,7 @@ def _train(config: GuerdonConfig, watch: Watch) -> None:
         return watch(monitor.progress.env_steps, act)
 
     monitor = Monitor(Budget(max_steps=config.run.max_steps), interrupted=interrupted)
-    common: dict[str, Any] = {
-        "reward": parts.reward,
-        "n_step": config.collect.n_step,
-        "batch_size": config.learn.batch_size,
-        "monitor": monitor,
-    }
-    if policy.on_policy:
-        onpolicy_trainer(policy, parts.collector, repeat=config.learn.repeat, **common)
-    else:
-        offpolicy_trainer(
-            policy,
-            parts.collector,
-            updates_per_collect=config.learn.updates_per_collect,
-            warmup_steps=config.collect.warmup_steps,
-            **common,
-        )
+    run_trainer(parts, config, monitor)
     parts.close()
 
 

@@ -223,7 +223,7 @@ def probe(
     """Shows the reward of good and bad behaviour, before any policy learns from it."""
     from guerdon.config import explain
     from guerdon.entry import compose
-    from guerdon.training import probe as probing
+    from guerdon.lab import probe as probing
 
     config = compose(*common.split(arguments))
     found = probing.probe(

@@ -159,7 +159,7 @@ def plot(
     metric: Annotated[str, Option(help="Metric to plot over steps.")] = "eval/mean_reward",
 ) -> None:
     """Plots runs: the mean over seeds and its 95% bootstrap band."""
-    from guerdon.training.curves import plot_runs
+    from guerdon.lab.curves import plot_runs
 
     n_groups = plot_runs(runs, metric, out)
     counts = f"{common.count(len(runs), 'run')} in {common.count(n_groups, 'group')}"

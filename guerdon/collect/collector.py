@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
     Watch = Callable[[dict[str, Any], Step, np.ndarray | None], None]
 
-SUCCESS = ("success", "is_success")
-"""Names of success in ``info``; the first where both are there."""
+_SUCCESS = ("success", "is_success")  # names in ``info``; the first where both are there
 _NONE = np.zeros(0, np.int64)
 
 
@@ -75,7 +74,7 @@ class Collector:
         reward: Annotates fresh transitions, and may end episodes at a predicted success.
         seed: Random seed of the resets.
         store_info: Whether ``info`` is stored with transitions.
-        watch: Called after every step with its rows (``obs``, ``act``), the step, and which rows
+        watch: Called after every step with its rows as they are stored, the step, and which rows
             are no transitions (None: all are).
     """
 
@@ -261,6 +260,12 @@ class Collector:
             n_rows -= int(dummy.sum())
             rew, done = np.where(dummy, 0.0, rew), done & ~dummy
         collected.n_step += n_rows
+        rows |= {
+            "rew": step.rew,
+            "terminated": step.terminated,
+            "truncated": step.truncated,
+            "obs_next": step.obs_next,
+        }
         if self.watch is not None:
             self.watch(rows, step, dummy)
         if step.env_ids is None and dummy is None:  # by far the most frequent
@@ -272,12 +277,6 @@ class Collector:
         if self.buffer is not None and n_rows:
             if self.store_info:
                 rows["info"] = step.info
-            rows |= {
-                "rew": step.rew,
-                "terminated": step.terminated,
-                "truncated": step.truncated,
-                "obs_next": step.obs_next,
-            }
             self._store(rows, step.env_ids, dummy)
         if done.any():
             self._finish(ids[done], done, step.info, collected)
@@ -318,11 +317,8 @@ class Collector:
         collected.lengths.extend(self._lengths[ended].tolist())
         self._returns[ended] = 0.0
         self._lengths[ended] = 0
-        for key in SUCCESS:
-            if key in info:  # but maybe not of all of them
-                told = done & info.get(f"_{key}", True)
-                done = done & ~told
-                collected.successes.extend(np.asarray(info[key])[told].astype(bool).tolist())
+        told = told_success(info, len(done))[done]
+        collected.successes.extend((told[~np.isnan(told)] != 0).tolist())
 
     def _drop_episodes(self, env_ids: np.ndarray) -> None:
         """Drop the open episodes of environments that were restarted."""
@@ -376,3 +372,13 @@ class Collector:
         """Restore `training_state`."""
         self._generator.bit_generator.state = state["generator"]
         self.break_off()
+
+
+def told_success(info: dict[str, Any], n_rows: int) -> np.ndarray:
+    """Return success of the rows of a step: 1 or 0, and NaN where ``info`` does not report it."""
+    told: np.ndarray = np.full(n_rows, np.nan, np.float32)
+    for name in _SUCCESS:
+        if name in info:
+            new = np.isnan(told) & np.broadcast_to(info.get(f"_{name}", True), n_rows)
+            told[new] = np.broadcast_to(info[name], n_rows)[new]
+    return told

@@ -1,1 +1,1 @@
-"""Looking at rewards: reports."""
+"""Looking at runs and rewards: learning curves, probes, reports."""

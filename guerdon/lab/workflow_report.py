@@ -14,8 +14,8 @@ import numpy as np
 from guerdon.data.files import atomic_file
 from guerdon.data.frames import load_frames
 from guerdon.extras import MissingExtraError, require
+from guerdon.lab.curves import read_curve
 from guerdon.reward.success_classifier import ClassifierReward
-from guerdon.training.curves import read_curve
 from guerdon.training.fit_files import load_classifier
 
 if TYPE_CHECKING:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-
-from guerdon.collect.collector import SUCCESS
 
 FALSE_CLAIMS = 0.2
 """Share of episodes with a false predicted success from which there is a warning."""
@@ -38,16 +35,9 @@ class Audit:
         success: np.ndarray,
         terminated: bool = False,
     ) -> None:
-        """Add one episode of annotated frames [T].
+        """Add one episode: columns of `SuccessModel.annotate` [T], and its true success [T].
 
         It is evaluated at the last frame that is not after a predicted success.
-
-        Args:
-            predicted: Column of `SuccessModel.annotate`.
-            paid: Likewise.
-            after_success: Likewise.
-            success: True success; see `told_success`.
-            terminated: Whether the environment terminated it.
         """
         n_read = np.count_nonzero(~after_success)
         claimed = bool(paid[n_read - 1])
@@ -85,11 +75,7 @@ class Audit:
         return metrics
 
     def warnings(self, refitted: bool = False) -> list[str]:
-        """Return a sentence for each thing that is wrong with the predictions.
-
-        Args:
-            refitted: Whether the model is refitted beside the policy.
-        """
+        """Return a sentence for each thing that is wrong; `refitted` beside the policy or not."""
         found = []
         if self.false_claims >= FALSE_CLAIMS:
             remedy = "wait for the next refits" if refitted else (
@@ -112,18 +98,3 @@ class Audit:
                 "them continue (env.kwargs.terminate=false, where there is that option)"
             )
         return found
-
-
-def told_success(info: dict[str, Any], n_rows: int) -> np.ndarray:
-    """Return true success of the frames of a step: 1 or 0, and NaN where it is not reported.
-
-    Args:
-        info: ``info`` of the step, in Gymnasium's layout.
-        n_rows: Rows of the step.
-    """
-    told: np.ndarray = np.full(n_rows, np.nan, np.float32)
-    for name in SUCCESS:
-        if name in info:
-            new = np.isnan(told) & np.broadcast_to(info.get(f"_{name}", True), n_rows)
-            told[new] = np.broadcast_to(info[name], n_rows)[new]
-    return told

@@ -49,9 +49,10 @@ def save_checkpoint(
         root.mkdir(parents=True, exist_ok=True)
         _tidy(root)
         write_tree(final, state, _KIND)
-        if mark is not None:  # first: a process killed in between resumes from the one before
-            _write_pointer(root, mark, final.name)
-        _write_pointer(root, "latest", final.name)
+        # `latest` last: a process killed in between resumes from the one before.
+        for name in ("latest",) if mark is None else (mark, "latest"):
+            with atomic_file(root / name) as file:
+                file.write(_pointer_text(final.name).encode())
     except OSError as error:
         reason = error.strerror or str(error)
         raise OSError(
@@ -63,11 +64,9 @@ def save_checkpoint(
 
 
 def load_checkpoint(
-    path: str | Path,
-    which: str | int = "latest",
-    parts: Collection[str] | None = None,
+    path: str | Path, which: str | int = "latest", parts: Collection[str] | None = None
 ) -> tuple[dict[str, Any], int]:
-    """Reads a checkpoint; tensors come to the CPU.
+    """Read a checkpoint; tensors come to the CPU.
 
     One that is damaged is passed over with a warning, and the newest good one before it is used.
 
@@ -88,22 +87,23 @@ def load_checkpoint(
     steps = checkpoint_steps(root)
     if not steps:
         raise FileNotFoundError(f"there is no checkpoint in {root}")
-    wanted = which if isinstance(which, int) else _pointed_step(root, which, steps)
+    listed = ", ".join(f"step_{step}" for step in steps)
     if isinstance(which, int) and which not in steps:
-        raise FileNotFoundError(f"there is no step_{which} in {root}, only {_listed(steps)}")
+        raise FileNotFoundError(f"there is no step_{which} in {root}, only {listed}")
+    wanted = which if isinstance(which, int) else _pointed_step(root, which, steps)
     for step in reversed([step for step in steps if step <= wanted]):
         try:
             return read_tree(root / f"step_{step}", _KIND, parts), step
         except DamagedError as error:
             warnings.warn(f"{error}; the checkpoint before it is used", stacklevel=2)
     raise ValueError(
-        f"no checkpoint up to step {wanted} in {root} is whole (there are {_listed(steps)}): "
+        f"no checkpoint up to step {wanted} in {root} is whole (there are {listed}): "
         "name another step, or start a new run"
     )
 
 
 def checkpoint_steps(root: str | Path) -> list[int]:
-    """The steps of all checkpoints in a folder, in order."""
+    """Return the steps of all checkpoints in a folder, in order."""
     root = Path(root)
     names = [path.name for path in root.iterdir()] if root.is_dir() else []
     plain = (name.removeprefix(".").removesuffix(".replaced") for name in names)
@@ -122,8 +122,7 @@ def _tidy(root: Path) -> None:
 
 
 def _prune(root: Path, step: int, keep: int) -> None:
-    marks = [mark for mark in MARKS if (root / mark).exists()]
-    marked = {_read_pointer(root, mark) for mark in marks}
+    marked = {_read_pointer(root, mark) for mark in MARKS if (root / mark).exists()}
     if None in marked:
         return  # it is not known which one must stay
     steps = checkpoint_steps(root)
@@ -137,23 +136,18 @@ def _prune(root: Path, step: int, keep: int) -> None:
                 shutil.rmtree(doomed)
 
 
-def _write_pointer(root: Path, name: str, target: str) -> None:
-    with atomic_file(root / name) as file:
-        file.write(_pointer_text(target).encode())
+def _pointer_text(target: str) -> str:
+    return f"{target}\ncrc32 {zlib.crc32(target.encode()):08x}\n"
 
 
 def _read_pointer(root: Path, name: str) -> int | None:
-    """The step that a pointer names, or None when there is none or it is damaged."""
+    """Return the step that a pointer names; None if there is none or it is damaged."""
     try:
         text = (root / name).read_bytes().decode()
     except (OSError, UnicodeDecodeError):
         return None
     match = _STEP.fullmatch(text.partition("\n")[0])
     return int(match[1]) if match and text == _pointer_text(match[0]) else None
-
-
-def _pointer_text(target: str) -> str:
-    return f"{target}\ncrc32 {zlib.crc32(target.encode()):08x}\n"
 
 
 def _pointed_step(root: Path, name: str, steps: list[int]) -> int:
@@ -172,7 +166,3 @@ def _pointed_step(root: Path, name: str, steps: list[int]) -> int:
             stacklevel=3,
         )
     return step
-
-
-def _listed(steps: list[int]) -> str:
-    return ", ".join(f"step_{step}" for step in steps)

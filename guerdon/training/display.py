@@ -15,107 +15,65 @@ if TYPE_CHECKING:
 
 Mode = Literal["auto", "live", "lines", "none"]
 
+RUN = {
+    "return": "rollout/ep_rew_mean",
+    "eval": "eval/mean_reward",
+    "best": "eval/best_mean_reward",
+    "success": "eval/success_rate",
+    "predicted success": "reward/success_rate",
+}
+"""Metrics that are shown of a run, by their names in the display."""
 _REFRESH_SECONDS = 0.25
 
 
 def make_display(
-    status: Status, stream: TextIO, mode: Mode = "auto", *, title: str = ""
+    total_steps: int | None,
+    stream: TextIO,
+    mode: Mode = "auto",
+    *,
+    title: str = "",
+    shown: Mapping[str, str] = RUN,
 ) -> Display:
     """Make a display.
 
     Args:
-        status: Status of the run to show.
+        total_steps: Steps of the whole run, if known.
         stream: Output, for example `sys.stdout`.
         mode: ``live`` redraws a panel, ``lines`` writes a line for each call of `log`, ``none``
             shows nothing, and ``auto`` is ``live`` on a terminal and else ``lines``.
         title: Title of the panel.
+        shown: Metrics that are shown, by their names in the display.
     """
     if mode == "auto":
         terminal = stream.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
         mode = "live" if terminal else "lines"
     if mode == "live":
-        return LiveDisplay(status, stream, title)
+        return LiveDisplay(total_steps, stream, shown, title)
     if mode in ("lines", "none"):
-        return Display(status, stream if mode == "lines" else None)
+        return Display(total_steps, stream if mode == "lines" else None, shown)
     raise ValueError(f"a display is 'auto', 'live', 'lines' or 'none', not {mode!r}")
-
-
-class Status:
-    """The newest metrics of a run.
-
-    Args:
-        total_steps: Environment steps of the whole run, if known.
-    """
-
-    unit = "fps"
-
-    def __init__(self, total_steps: int | None) -> None:
-        self.total_steps = total_steps
-        self.step = 0
-        self.metrics: dict[str, float] = {}
-        self._best = -math.inf
-
-    def update(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Take in new metrics."""
-        self.step = step
-        self.metrics.update(metrics)
-        if metrics.get("eval/mean_reward", -math.inf) > self._best:  # not if NaN
-            self._best = metrics["eval/mean_reward"]
-        self._best = metrics.get("eval/best_mean_reward", self._best)
-
-    def results(self) -> dict[str, str]:
-        """Return the newest returns and success rates as text."""
-        known = {**self.metrics, "best": self._best}
-        if not math.isfinite(self._best):
-            del known["best"]
-        shown = {}
-        for name, key in (
-            ("return", "rollout/ep_rew_mean"),
-            ("eval", "eval/mean_reward"),
-            ("best", "best"),
-        ):
-            if key in known:
-                form = ".1f" if abs(known[key]) >= 10 else ".3f"
-                shown[name] = format(known[key], form)
-                if name == "eval" and "eval/std_reward" in known:
-                    shown[name] += f"±{known['eval/std_reward']:{form}}"
-        for name, key in (
-            ("success", "eval/success_rate"),
-            ("predicted success", "reward/success_rate"),
-        ):
-            if not math.isnan(known.get(key, math.nan)):
-                shown[name] = f"{known[key]:.0%}"
-        return shown
-
-    def speed(self) -> dict[str, str]:
-        """Return speed and time left as text."""
-        fps = self.metrics.get("time/fps")
-        if fps is None:
-            return {}
-        shown = {self.unit: f"{fps:,.0f}"}
-        if self.total_steps and fps > 0:
-            left = max(self.total_steps - self.step, 0) / fps
-            shown["left"] = str(timedelta(seconds=round(left)))
-        return shown
 
 
 class Display:
     """A line for each call of `log`: ``steps 12,000  return 143.2  fps 8,400  left 0:00:42``.
 
-    Args:
-        status: Status of the run to show.
-        stream: Output; None shows nothing.
+    Arguments are those of `make_display`; without a stream, nothing is shown.
     """
 
-    def __init__(self, status: Status, stream: TextIO | None = None) -> None:
-        self._status = status
-        self._stream = stream
+    def __init__(
+        self,
+        total_steps: int | None = None,
+        stream: TextIO | None = None,
+        shown: Mapping[str, str] = RUN,
+    ) -> None:
+        self._total, self._stream, self._shown = total_steps, stream, shown
+        self._step = 0
+        self._metrics: dict[str, float] = {}
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Show new metrics."""
-        status = self._status
-        status.update(step, metrics)
-        parts = {"steps": f"{step:,}", **status.results(), **status.speed()}
+        self._update(step, metrics)
+        parts = {"steps": f"{step:,}", **self._texts()}
         parts.pop("best", None)
         self.text("  ".join(f"{name} {text}" for name, text in parts.items()))
 
@@ -138,15 +96,43 @@ class Display:
     def close(self) -> None:
         """Restore the terminal; may be called again."""
 
+    def _update(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._step = step
+        self._metrics |= metrics
+
+    def _texts(self) -> dict[str, str]:
+        """Return the newest results, the speed and the time left."""
+        known, texts = self._metrics, dict[str, str]()
+        for name, key in self._shown.items():
+            value = known.get(key)
+            if value is None:
+                continue
+            if key.endswith("success_rate"):
+                texts |= {} if math.isnan(value) else {name: f"{value:.0%}"}
+                continue
+            form = ".1f" if abs(value) >= 10 else ".3f" if self._shown is RUN else ".4f"
+            texts[name] = format(value, form)
+            if name == "eval" and "eval/std_reward" in known:
+                texts[name] += f"±{known['eval/std_reward']:{form}}"
+        fps = known.get("time/fps")
+        if fps is not None:
+            texts["fps" if self._shown is RUN else "steps/s"] = f"{fps:,.0f}"
+            if self._total and fps > 0:
+                left = max(self._total - self._step, 0) / fps
+                texts["left"] = str(timedelta(seconds=round(left)))
+        return texts
+
 
 class LiveDisplay(Display):
     """A panel that is redrawn in place, at most four times a second and without a thread."""
 
-    def __init__(self, status: Status, stream: TextIO, title: str) -> None:
+    def __init__(
+        self, total_steps: int | None, stream: TextIO, shown: Mapping[str, str], title: str
+    ) -> None:
         from rich.console import Console
         from rich.live import Live
 
-        super().__init__(status, stream)
+        super().__init__(total_steps, stream, shown)
         self._title = title
         self._console = Console(file=stream, force_terminal=True)
         self._live = Live(
@@ -163,7 +149,7 @@ class LiveDisplay(Display):
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Take in new metrics, and draw them when it is time."""
-        self._status.update(step, metrics)
+        self._update(step, metrics)
         now = time.monotonic()
         if now >= self._next_draw:
             self._next_draw = now + _REFRESH_SECONDS
@@ -190,20 +176,20 @@ class LiveDisplay(Display):
         from rich.table import Column, Table
         from rich.text import Text
 
-        step, total = self._status.step, self._status.total_steps
+        step, total = self._step, self._total
         bar = Table.grid(Column(no_wrap=True), Column(ratio=1), padding=(0, 2), expand=True)
         bar.add_row(
             f"steps {step:,} / {total:,}" if total else f"steps {step:,}",
             ProgressBar(total, min(step, total)) if total else "",
         )
         words = Text()
-        for name, value in {**self._status.results(), **self._status.speed()}.items():
+        for name, value in self._texts().items():
             words.append(f"{name} ", style="dim").append(value, style="bold").append("   ")
         parts: list[Any] = [bar, words]
         for group in ("reward/", "train/"):
             cells = [
                 Text.assemble((f"{name.removeprefix(group)} ", "dim"), f"{value:.4g}")
-                for name, value in self._status.metrics.items()
+                for name, value in self._metrics.items()
                 if name.startswith(group)
             ]
             if cells:

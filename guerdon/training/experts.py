@@ -79,12 +79,7 @@ class Expert(Section):
 
 
 def expert_folder(name: str, display: Mode = "auto") -> Path:
-    """Return the folder with the demonstrations of an expert; they are made if they are missing.
-
-    Args:
-        name: ``expert:<preset>``, with options; see `Expert`.
-        display: Display of the training; ``none`` shows nothing at all.
-    """
+    """Return the folder with the demonstrations of an expert; they are made if they are missing."""
     expert = Expert.of(name)
     config = expert.config()
     text = f"{to_yaml(config)}\n{expert.episodes} episodes, noise {expert.noise}\n"
@@ -103,10 +98,6 @@ def expert_folder(name: str, display: Mode = "auto") -> Path:
 def make_experts(config: GuerdonConfig, display: Mode = "auto") -> GuerdonConfig:
     """Make the demonstrations that a config names as ``expert:<preset>``, before a run is built.
 
-    Args:
-        config: The config.
-        display: See `expert_folder`.
-
     Returns:
         The config with folders instead of those names.
     """
@@ -118,12 +109,7 @@ def make_experts(config: GuerdonConfig, display: Mode = "auto") -> GuerdonConfig
 
 
 def with_experts(options: Any, display: Mode = "auto") -> Any:
-    """Replace names of experts by folders, anywhere in dictionaries and lists.
-
-    Args:
-        options: Options of a reward.
-        display: See `expert_folder`.
-    """
+    """Replace names of experts by folders, anywhere in dictionaries and lists."""
     if isinstance(options, dict):
         return {key: with_experts(value, display) for key, value in options.items()}
     if isinstance(options, list | tuple):
@@ -163,7 +149,7 @@ def _make(expert: Expert, config: GuerdonConfig, folder: Path, display: Mode) ->
         played = collect_run(
             temporary / "run", expert.episodes, noise=expert.noise, seed=expert.seed
         )
-        kept = _shortened(played, expert.most, expert.steps)
+        kept = _kept(played, expert)
         save_demonstrations(kept, temporary / "demonstrations")
         (temporary / "demonstrations").rename(folder)
         mean = float(np.mean(kept.returns))
@@ -172,19 +158,14 @@ def _make(expert: Expert, config: GuerdonConfig, folder: Path, display: Mode) ->
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _shortened(
-    demonstrations: Demonstrations, most: float | None, steps: int | None
-) -> Demonstrations:
-    """Return those with a return of `most` at most, and the first `steps` of each."""
-    returns = demonstrations.returns
-    kept = np.flatnonzero(returns <= (np.inf if most is None else most))
+def _kept(played: Demonstrations, expert: Expert) -> Demonstrations:
+    """Return the episodes with a return of `most` at most, and the first `steps` of each."""
+    most, returns = np.inf if expert.most is None else expert.most, played.returns
+    kept = np.flatnonzero(returns <= most)
     if not len(kept):
         raise RuntimeError(
             f"all demonstrations have a return above {most:g}, the least of them "
             f"{returns.min():.4g}: ask for a larger 'most', or for more noise"
         )
-    return replace(
-        demonstrations,
-        episodes=[demonstrations.episodes[i][:steps] for i in kept],
-        seeds=[demonstrations.seeds[i] for i in kept],
-    )
+    episodes = [played.episodes[i][: expert.steps] for i in kept]
+    return replace(played, episodes=episodes, seeds=[played.seeds[i] for i in kept])

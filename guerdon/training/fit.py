@@ -19,12 +19,11 @@ from guerdon.nn.init import seeded
 from guerdon.nn.optimizer import Optimizer
 from guerdon.ops import classification as measure
 from guerdon.training.checkpoints import save_checkpoint
-from guerdon.training.display import Status, make_display
+from guerdon.training.display import make_display
 from guerdon.training.fit_files import PART, begin_folder
 from guerdon.training.parts import find_device
-from guerdon.training.run import interrupts
+from guerdon.training.process import interrupts, threads
 from guerdon.training.run_folder import Recorder, finite, write_json
-from guerdon.training.threads import threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,11 +32,12 @@ if TYPE_CHECKING:
 
     from guerdon.data.frames import Frames
     from guerdon.training.display import Mode
-    from guerdon.training.fit_files import FitConfig, ScheduleConfig
+    from guerdon.training.fit_files import FitConfig, FitSection, ScheduleConfig
 
 GOOD_PR_AUC, GOOD_PRECISION, GOOD_RECALL = 0.9, 0.8, 0.5
 FEW_FRAMES, FEW_EPISODES = 50, 5
 _CHUNK = 256  # frames of one call without gradients
+_SHOWN = {"loss": "train/loss", "PR-AUC": "reward/pr_auc"}
 
 
 def fit(
@@ -67,7 +67,7 @@ def fit(
         process = _Fit(config, frames)
         folder = begin_folder(config, overwrite)
         title = f"fit · {config.reward.save_dir} · seed {config.seed}"
-        shown = make_display(_FitStatus(process.total), sys.stdout, display, title=title)
+        shown = make_display(process.total, sys.stdout, display, title=title, shown=_SHOWN)
         with Recorder(folder, shown) as recorder, interrupts() as interrupted:
             for line in (*frames.report().splitlines(), *process.notes):
                 recorder.text(line)
@@ -92,30 +92,28 @@ class _Fit:
 
     def __init__(self, config: FitConfig, frames: Frames) -> None:
         self.config, self.frames = config, frames
-        section = config.reward
+        section, labels = config.reward, frames.labels
         # The seed and share in a checkpoint are enough to repeat the split.
         generator = np.random.default_rng(config.seed)
         train, self.held_out = frames.split(section.data.validation_share, generator)
-        for rows in (train, self.held_out):
-            labels = frames.labels[rows]
-            if labels.all() or not labels.any():
-                kind = "without" if labels.any() else "with"
+        for side in (labels[train], labels[self.held_out]):
+            if side.all() or not side.any():
+                kind = "without" if side.any() else "with"
                 raise ValueError(
                     f"frames {kind} success are in too few of the {len(frames.from_positive)} "
                     "trajectories to learn from some and validate on others: collect more of them"
                 )
-        natural = frames.labels[train]
-        self.rows = capped(train, natural, section.data.max_frames, generator)
-        labels = frames.labels[self.rows]
-        self.total = section.num_epochs * steps_per_epoch(labels, section.global_batch_size)
+        self.rows = capped(train, labels[train], section.data.max_frames, generator)
+        per_epoch = steps_per_epoch(labels[self.rows], section.global_batch_size)
+        self.total = section.num_epochs * per_epoch
         self.device, self.notes = _device(config)
         self.notes.append(
-            f"learning from {len(self.rows)} frames, validating on {len(self.held_out)} of "
-            f"other episodes ({frames.labels[self.held_out].mean():.1%} with label 1)"
+            f"learning from {len(self.rows)} frames, validating on {len(self.held_out)} of other "
+            f"episodes ({labels[self.held_out].mean():.1%} with label 1)"
         )
-        log_odds = math.log(natural.sum() / (~natural).sum())
+        log_odds = math.log(labels[train].sum() / (~labels[train]).sum())
         self.learners = [
-            _Learner(self, stream, labels, log_odds)
+            _Learner(section, stream, self.rows, labels[self.rows], log_odds, self.device)
             for stream in np.random.SeedSequence(config.seed).spawn(section.members)
         ]
         self.data = {
@@ -124,7 +122,7 @@ class _Fit:
             # Absolute, since a refit beside a policy reads them again.
             "positive_dir": str(Path(section.data.positive_dir).resolve()),
             "negative_dir": str(Path(section.data.negative_dir).resolve()),
-            "frames": len(frames.labels),
+            "frames": len(labels),
             "trajectories": len(frames.from_positive),
         }
 
@@ -199,24 +197,28 @@ class _Learner:
     """
 
     def __init__(
-        self, fit: _Fit, stream: np.random.SeedSequence, labels: np.ndarray, log_odds: float
+        self,
+        section: FitSection,
+        stream: np.random.SeedSequence,
+        rows: np.ndarray,
+        labels: np.ndarray,
+        log_odds: float,
+        device: str,
     ) -> None:
-        section = fit.config.reward
         seed = int(stream.generate_state(1, np.uint64)[0] >> 1)
         self.generator = torch.Generator().manual_seed(seed)
         with seeded(self.generator):
             self.member = BinaryRewardClassifier(section.model)
         self.member.begin_at(log_odds)
-        self.member.to(fit.device)
+        self.member.to(device)
         self.optimizer = Optimizer(
             self.member.parameters(),
             section.optim.lr,
             max_grad_norm=section.optim.clip_grad or math.inf,
             **section.optim.model_dump(include={"betas", "eps", "weight_decay"}),
         )
-        size = section.global_batch_size
-        self.batches = balanced_batches(fit.rows, labels, size, self.generator)
-        self.device, self.log_odds = fit.device, log_odds
+        self.batches = balanced_batches(rows, labels, section.global_batch_size, self.generator)
+        self.device, self.log_odds = device, log_odds
 
     def step(self, inputs: Inputs, learning_rate: float) -> tuple[Tensor, Tensor]:
         """Take one gradient step; return the loss and the norm of its gradient."""
@@ -229,6 +231,16 @@ class _Learner:
         return loss.detach(), norm
 
 
+def _device(config: FitConfig) -> tuple[str, list[str]]:
+    """Return the device to fit on, and what to tell the user about it."""
+    gpu = config.reward.gpu_id
+    if config.device is not None:
+        return find_device(config.device, "device"), []
+    if gpu is not None and gpu >= torch.cuda.device_count():
+        return "cpu", [f"reward.gpu_id is {gpu}, but torch finds no such GPU: fitting on the CPU"]
+    return "cpu" if gpu is None else f"cuda:{gpu}", []
+
+
 def learning_rate(highest: float, schedule: ScheduleConfig, step: int, total: int) -> float:
     """Return the learning rate of a step, 1 to `total`."""
     warmup = schedule.warmup_steps
@@ -239,32 +251,6 @@ def learning_rate(highest: float, schedule: ScheduleConfig, step: int, total: in
     done = (step - warmup) / max(total - warmup, 1)
     left = 1 - done if schedule.type == "linear" else 0.5 * (1 + math.cos(math.pi * done))
     return schedule.min_lr + (highest - schedule.min_lr) * left
-
-
-def _device(config: FitConfig) -> tuple[str, list[str]]:
-    """Return the device to fit on, and what to tell the user about it."""
-    gpu = config.reward.gpu_id
-    if config.device is not None:
-        try:
-            return find_device(config.device), []
-        except ValueError:
-            raise ValueError(
-                f"device is {config.device!r}, but torch finds no such device: use device=cpu"
-            ) from None
-    if gpu is not None and gpu >= torch.cuda.device_count():
-        return "cpu", [f"reward.gpu_id is {gpu}, but torch finds no such GPU: fitting on the CPU"]
-    return "cpu" if gpu is None else f"cuda:{gpu}", []
-
-
-class _FitStatus(Status):
-    """Loss and PR-AUC instead of returns."""
-
-    unit = "steps/s"
-
-    def results(self) -> dict[str, str]:
-        """Return the newest loss and PR-AUC as text."""
-        shown, known = {"loss": "train/loss", "PR-AUC": "reward/pr_auc"}, self.metrics
-        return {name: f"{known[key]:.4f}" for name, key in shown.items() if key in known}
 
 
 # --- inputs and batches
@@ -284,7 +270,7 @@ class Inputs:
             key: torch.from_numpy(part).to(device) for key, part in frames.images.items()
         }
         self._augment = augment
-        self._encoded: Tensor | None = None
+        self._encoded: Tensor | None = None  # rows of the features
 
     @torch.no_grad()
     def encode(self, member: BinaryRewardClassifier, rows: np.ndarray) -> None:
@@ -295,13 +281,9 @@ class Inputs:
             rows: Rows that will be read, in order.
         """
         chosen = torch.from_numpy(rows)
-        maps: dict[str, Tensor] = {}
-        for start in range(0, len(rows), _CHUNK):
-            for key, part in member.encode(self.take(chosen[start : start + _CHUNK])).items():
-                if not start:  # allocated at once: maps are large, and joining would double that
-                    maps[key] = part.new_empty((len(rows), *part.shape[1:]))
-                maps[key][start : start + len(part)] = part
-        self._parts, self._encoded = maps, chosen
+        parts = [member.encode(self.take(chunk)) for chunk in torch.split(chosen, _CHUNK)]
+        self._parts = {key: torch.cat([part.pop(key) for part in parts]) for key in [*parts[0]]}
+        self._encoded = chosen
 
     def take(self, rows: Tensor) -> dict[str, Tensor]:
         """Return the images or features of rows [B, ...] by camera."""
@@ -363,14 +345,7 @@ def steps_per_epoch(labels: np.ndarray, batch_size: int) -> int:
 def balanced_batches(
     rows: np.ndarray, labels: np.ndarray, batch_size: int, generator: torch.Generator
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield rows and labels without end, the first half positive; each row in its turn.
-
-    Args:
-        rows: [N].
-        labels: bool [N].
-        batch_size: Rows of a batch; of an odd one, one more is positive.
-        generator: Draws the order.
-    """
+    """Yield rows and labels without end, the first half (or one more) positive, in random order."""
     n_negative = batch_size // 2
     n_positive = batch_size - n_negative
     positives = _in_turn(torch.from_numpy(rows[labels]), n_positive, generator)
@@ -398,13 +373,14 @@ def validate(
 ) -> dict[str, Any]:
     """Choose temperature and threshold, and compute metrics over held-out frames.
 
-    The threshold is 0.5, or as much higher as it takes to meet the target.
+    The threshold is 0.5, or as much higher as it takes for a share of `target_fpr` of the frames
+    without success to pass it at most.
 
     Args:
         logits: [members, N].
         labels: bool [N].
         episodes: [N], the episode of each frame.
-        target_fpr: Maximum share of frames without success that pass the threshold.
+        target_fpr: Maximum false-positive rate.
 
     Returns:
         Metrics by name; NaN where there is nothing to count.
@@ -438,11 +414,7 @@ def validate(
 
 
 def warnings_of(found: dict[str, Any]) -> list[str]:
-    """Return a sentence for each thing to know before using a classifier.
-
-    Args:
-        found: Metrics from `validate`.
-    """
+    """Return a sentence for each thing to know before using a classifier; see `validate`."""
     positives, episodes = found["positives"], found["positive_episodes"]
     pr_auc, recall, precision = (found[name] for name in ("pr_auc", "recall", "precision"))
     passing = f"the threshold {found['threshold']:.3g}"

@@ -258,12 +258,9 @@ def load_classifier(path: str | Path) -> tuple[list[BinaryRewardClassifier], dic
 
 
 def check_fits(meta: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Check that a classifier has the requested architecture.
+    """Check that a classifier has the requested values of ``reward.model``; None matches any.
 
-    Args:
-        meta: Metadata from `load_classifier`.
-        wanted: Requested values of ``reward.model``; None matches any. Options that only matter
-            while fitting, such as ``freeze_encoder``, are not compared.
+    Options that only matter while fitting, such as ``freeze_encoder``, are not compared.
     """
     for key, value in wanted.items():
         asked = list(value) if isinstance(value, tuple) else value
@@ -276,12 +273,7 @@ def check_fits(meta: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
 
 
 def begin_folder(config: FitConfig, overwrite: bool) -> RunFolder:
-    """Make the folder of a fit, and write its config.
-
-    Args:
-        config: Config of the fit.
-        overwrite: Whether to remove a fit that is there.
-    """
+    """Make the folder of a fit, and write its config."""
     folder = RunFolder(config.reward.save_dir)
     root, steps = folder.path, checkpoint_steps(folder.path)
     refit = (root / CONFIG).is_file()

@@ -16,9 +16,16 @@ if TYPE_CHECKING:
     from guerdon.collect import Collected
     from guerdon.training.evaluation import Evaluator
 
-_RECENT = 100  # episodes that the mean return is over
-_NO_REWARD = "the reward is not a finite number"
-_TOO_FAST = "a smaller 'policy.learning_rate' or 'policy.max_grad_norm' may help"
+_RECENT = 100  # episodes that means are over
+_MEANS = {
+    "returns": "rollout/ep_rew_mean",
+    "lengths": "rollout/ep_len_mean",
+    "successes": "rollout/success_rate",
+}
+_CAUSES = {
+    r"reward/mean$": "the reward is not a finite number",
+    r"train/.*loss": "a smaller 'policy.learning_rate' or 'policy.max_grad_norm' may help",
+}
 
 
 @dataclass
@@ -67,32 +74,27 @@ class Monitor:
         *,
         evaluator: Evaluator | None = None,
         eval_every: int = 10_000,
-        log: Callable[[int, Mapping[str, Any]], None] | None = None,
+        log: Callable[[int, Mapping[str, Any]], None] = lambda *_: None,
         log_every: int = 2_000,
-        save: Callable[[bool], None] | None = None,
+        save: Callable[[bool], None] = lambda _: None,
         save_every: int = 10_000,
-        show: Callable[[int], None] | None = None,
+        show: Callable[[int], None] = lambda _: None,
         interrupted: Callable[[], bool] = lambda: False,
     ) -> None:
         self.budget = budget
         self.progress = Progress()
         self.reason: str | None = None
         """Why the run has stopped."""
-        self._evaluator, self._log, self._save = evaluator, log, save
+        self._evaluator = evaluator
+        self._log, self._save, self._show, self._interrupted = log, save, show, interrupted
         self._every = {"eval": eval_every, "log": log_every, "save": save_every}
         self._due = dict(self._every)
-        self._show = show
-        self._interrupted = interrupted
-        self._returns: deque[float] = deque(maxlen=_RECENT)
-        self._lengths: deque[int] = deque(maxlen=_RECENT)
-        self._successes: deque[bool] = deque(maxlen=_RECENT)
+        self._recent = {name: deque[float](maxlen=_RECENT) for name in _MEANS}
         self._since = time.perf_counter()
         self._logged = (0, 0.0)
         self._evaluated_at = -1
         self._saved_at = -1
         self._newest: dict[str, Any] = {}  # metrics since the last log: some come now and then
-
-    # --- stopping
 
     @property
     def fraction(self) -> float:
@@ -101,22 +103,19 @@ class Monitor:
 
     def stop_reason(self) -> str | None:
         """Why the run has to stop now, or None."""
-        budget, progress = self.budget, self.progress
         if self._interrupted():
             return "interrupted"
         reached = {
             "target_return": self._evaluator and self._evaluator.score,
-            "max_steps": progress.env_steps,
-            "max_updates": progress.updates,
-            "max_seconds": progress.seconds,
+            "max_steps": self.progress.env_steps,
+            "max_updates": self.progress.updates,
+            "max_seconds": self.progress.seconds,
         }
         for name, value in reached.items():
-            limit = getattr(budget, name)
+            limit = getattr(self.budget, name)
             if limit is not None and value is not None and value >= limit:
                 return name
         return None
-
-    # --- after an iteration
 
     def iteration(self, collected: Collected, updates: int, metrics: Mapping[str, Any]) -> None:
         """Count an iteration, and do what is due.
@@ -134,9 +133,8 @@ class Monitor:
         progress.seconds += now - self._since
         self._since = now
         self._newest |= metrics
-        self._returns.extend(collected.returns)
-        self._lengths.extend(collected.lengths)
-        self._successes.extend(collected.successes)
+        for name, recent in self._recent.items():
+            recent.extend(getattr(collected, name))
         due = {name for name, step in self._due.items() if progress.env_steps >= step}
         scheduled = "save" in due
         reason = self.stop_reason()
@@ -146,37 +144,7 @@ class Monitor:
             due = {"eval", "log", "save"}  # in one go: a killed run repeats all of it or nothing
         if due:
             self._do(due, scheduled)
-        if self._show is not None:
-            self._show(progress.env_steps)
-
-    def _do(self, due: set[str], scheduled: bool) -> None:
-        steps = self.progress.env_steps
-        self._check_finite()
-        for name in due:
-            self._due[name] = (steps // self._every[name] + 1) * self._every[name]
-        lines = {}
-        if "log" in due:
-            lines, self._newest = {**self._rollout_metrics(), **self._newest}, {}
-        if "eval" in due:
-            lines |= self._evaluate()
-        if lines and self._log is not None:
-            self._log(steps, lines)
-        if "save" in due:
-            self._saved_at = steps
-            if self._save is not None:
-                self._save(scheduled)
-        self._since = time.perf_counter()
-
-    def _check_finite(self) -> None:
-        """Raise an error before weights that are not finite are saved."""
-        causes = {name: _NO_REWARD for name in self._newest if name == "reward/mean"}
-        causes |= {name: _TOO_FAST for name in self._newest if re.match(r"train/.*loss", name)}
-        for name, cause in causes.items():
-            if not np.isfinite(float(self._newest[name])):
-                raise RuntimeError(
-                    f"{name} is not finite at step {self.progress.env_steps:,}: {cause}; what was "
-                    "saved before is untouched"
-                )
+        self._show(progress.env_steps)
 
     def finish(self) -> None:
         """Evaluate and save the final policy, if that was not just done.
@@ -186,37 +154,52 @@ class Monitor:
         """
         self.reason = self.stop_reason()
         steps = self.progress.env_steps
+        due = {"save"} if steps != self._saved_at else set()
         if self.reason != "interrupted" and steps != self._evaluated_at:
-            metrics = self._evaluate()
-            if metrics and self._log is not None:
-                self._log(steps, metrics)
+            due.add("eval")
         elif self.reason == "target_return" and self._evaluator is not None:
             self._evaluator.confirm(steps)
-        if steps != self._saved_at:
-            self._saved_at = steps
-            if self._save is not None:
-                self._save(False)
+        self._do(due, scheduled=False)
 
-    def _evaluate(self) -> dict[str, Any]:
-        self._evaluated_at = self.progress.env_steps
-        return self._evaluator.evaluate(self._evaluated_at) if self._evaluator else {}
+    def _do(self, due: set[str], scheduled: bool) -> None:
+        steps = self.progress.env_steps
+        self._check_finite()
+        for name in due:
+            self._due[name] = (steps // self._every[name] + 1) * self._every[name]
+        line = {}
+        if "log" in due:
+            line, self._newest = {**self._rollout_metrics(), **self._newest}, {}
+        if "eval" in due:
+            self._evaluated_at = steps
+            line |= self._evaluator.evaluate(steps) if self._evaluator is not None else {}
+        if line:
+            self._log(steps, line)
+        if "save" in due:
+            self._saved_at = steps
+            self._save(scheduled)
+        self._since = time.perf_counter()
+
+    def _check_finite(self) -> None:
+        """Raise an error before weights that are not finite are saved."""
+        for name, value in self._newest.items():
+            for pattern, cause in _CAUSES.items():
+                if re.match(pattern, name) and not np.isfinite(float(value)):
+                    raise RuntimeError(
+                        f"{name} is not finite at step {self.progress.env_steps:,}: {cause}; what "
+                        "was saved before is untouched"
+                    )
 
     def _rollout_metrics(self) -> dict[str, Any]:
         progress = self.progress
         steps, seconds = self._logged
         self._logged = (progress.env_steps, progress.seconds)
-        metrics: dict[str, Any] = {
+        return {
             "time/fps": (progress.env_steps - steps) / max(progress.seconds - seconds, 1e-9),
             "time/time_elapsed": progress.seconds,
             "train/n_updates": progress.updates,
             "rollout/episodes": progress.episodes,
+            **{_MEANS[name]: float(np.mean(each)) for name, each in self._recent.items() if each},
         }
-        if self._returns:
-            metrics["rollout/ep_rew_mean"] = float(np.mean(self._returns))
-            metrics["rollout/ep_len_mean"] = float(np.mean(self._lengths))
-        if self._successes:
-            metrics["rollout/success_rate"] = float(np.mean(self._successes))
-        return metrics
 
     # --- state
 
@@ -226,9 +209,7 @@ class Monitor:
             "progress": asdict(self.progress),
             "evaluated_at": self._evaluated_at,
             "saved_at": self._saved_at,
-            "returns": list(self._returns),
-            "lengths": list(self._lengths),
-            "successes": list(self._successes),
+            **{name: list(recent) for name, recent in self._recent.items()},
             "logged": list(self._logged),
             "newest": {name: float(value) for name, value in self._newest.items()},
         }
@@ -236,11 +217,8 @@ class Monitor:
     def load_training_state(self, state: Mapping[str, Any]) -> None:
         """Restore `training_state`."""
         self.progress = Progress(**state["progress"])
-        self._evaluated_at = state["evaluated_at"]
-        self._saved_at = state["saved_at"]
-        self._returns = deque(state["returns"], _RECENT)
-        self._lengths = deque(state["lengths"], _RECENT)
-        self._successes = deque(state["successes"], _RECENT)
+        self._evaluated_at, self._saved_at = state["evaluated_at"], state["saved_at"]
+        self._recent = {name: deque(state[name], _RECENT) for name in _MEANS}
         self._logged = tuple(state["logged"])
         self._newest = dict(state["newest"])
         steps = self.progress.env_steps

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import contextmanager
 from itertools import count
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,29 +13,24 @@ from guerdon.collect import Collector
 from guerdon.collect.reward_data import RewardDataCollector, check_cameras
 from guerdon.data import Batch, Rollout
 from guerdon.data.demonstrations import KEYS, Demonstrations
+from guerdon.policy import create_policy
 from guerdon.reward import REWARDS, SuccessModel
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint
 from guerdon.training.evaluation import evaluate, evaluation_metrics, in_testing_state
-from guerdon.training.parts import (
-    EnvSetting,
-    compose_run,
-    find_device,
-    make_env,
-    make_policy,
-    prepare_reward,
-)
+from guerdon.training.parts import EnvSetting, compose_run, find_device, make_env, prepare_reward
+from guerdon.training.process import interrupts, threads
 from guerdon.training.run_folder import RunFolder
-from guerdon.training.threads import threads
 from guerdon.training.video import Film, make_filmed_env
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from guerdon.config import GuerdonConfig
     from guerdon.config.schema import DataCollectionConfig
     from guerdon.envs import Step, VectorEnv
     from guerdon.policy import Policy
+    from guerdon.reward import Reward
 
     Progress = Callable[[int, int], None]
 
@@ -75,22 +71,19 @@ def _load(
     model: Any,
     policy_fn: Callable[..., Policy] | None,
 ) -> tuple[Policy, GuerdonConfig, int]:
-    folder = RunFolder(run_dir)
-    if not folder.config.is_file():
-        raise FileNotFoundError(
-            f"{run_dir} is not a run directory: it has no config.yaml (runs are in "
-            "runs/NAME/TIME-SEED, or where run.dir put them)"
-        )
-    config = compose_run(folder.config, policy_fn=policy_fn)
+    """Return the policy, the config, and the step of the checkpoint."""
+    config, folder = compose_run(run_dir, policy_fn=policy_fn), RunFolder(run_dir)
     try:
         device = find_device(config.run.device)
     except ValueError:  # this machine has no such device
         device = "cpu"
     # One environment, for its spaces.
     section = config.env.model_copy(update={"n_envs": 1, "settings": config.env.settings[:1]})
-    setting = None if env_setting is None else (env_setting[0], env_setting[1][:1])
-    with make_env(section, setting) as env:
-        policy = make_policy(config, env, policy_fn, device=device, model=model)
+    make, settings = (None, None) if env_setting is None else (env_setting[0], env_setting[1][:1])
+    with make_env(section, make, settings) as env:
+        policy: Policy = (policy_fn or create_policy)(
+            config.policy, env.observation_space, env.action_space, device=device, model=model
+        )
     if checkpoint != "best":
         state, step = load_checkpoint(folder.checkpoints, checkpoint, parts=("policy",))
         weights = state["policy"]["module"]
@@ -112,31 +105,41 @@ def _load(
     return policy.eval(), config, step
 
 
+@contextmanager
 def _players(
-    run_dir: str | Path, checkpoint: Checkpoint | Sequence[Checkpoint], noise: Sequence[Any]
-) -> tuple[list[tuple[Policy, Any]], GuerdonConfig]:
-    """Return each policy with each level of noise, and the run's config."""
+    run_dir: str | Path,
+    checkpoint: Checkpoint | Sequence[Checkpoint],
+    noise: Sequence[float],
+    n_episodes: int | None,
+) -> Iterator[tuple[list[tuple[Policy, float | None]], VectorEnv, GuerdonConfig]]:
+    """Yield each policy with each level of noise, evaluation environments, and the config."""
     several = [checkpoint] if isinstance(checkpoint, str | int) else checkpoint
     if not several:
         raise ValueError("give one checkpoint or more")
     loaded = [load_policy(run_dir, each) for each in several]
-    return [(policy, level) for policy, _ in loaded for level in noise], loaded[0][1]
+    players = [(policy, level) for policy, _ in loaded for level in noise or (None,)]
+    config = loaded[0][1]
+    n_envs = min(config.eval.n_envs, n_episodes or config.eval.n_envs)
+    with make_env(config.env.for_evaluation(n_envs)) as env, threads(config.run.threads):
+        yield players, env, config
 
 
-def _noisy(policy: Policy, env: VectorEnv, noise: float | None, seed: int) -> Any:
-    """Replace some actions by random ones, which the reset of the environments seeds."""
-    if not noise:
-        return policy
+@contextmanager
+def _acting(
+    policy: Policy, env: VectorEnv, noise: float | None, seed: int, deterministic: bool
+) -> Iterator[Any]:
+    """Yield the policy in its testing state, with a share of random actions."""
     generator = np.random.default_rng(seed)
 
     def act(batch: Batch, state: Any = None) -> Batch:
         output: Batch = policy(batch, state)
         act = np.array(output.act)
-        for row in np.flatnonzero(generator.random(len(act)) < noise):
-            act[row] = env.action_space.sample()
+        for row in np.flatnonzero(generator.random(len(act)) < (noise or 0)):
+            act[row] = env.action_space.sample()  # which the reset of the environments seeds
         return output.replace(act=act)
 
-    return act
+    with in_testing_state(policy, seed, deterministic):
+        yield act if noise else policy
 
 
 # --- evaluations
@@ -175,31 +178,22 @@ def evaluate_run(
     policy, config, step = _load(run_dir, checkpoint, env_setting, model, policy_fn)
     n_films = min(_FILMS, episodes) if video else 0
     section = config.env.for_evaluation(min(max(config.eval.n_envs, n_films), episodes))
-    folder, films = RunFolder(run_dir), list[Film]()
+    folder, films = RunFolder(run_dir).videos, list[Film]()
     if video:
-        env, films = make_filmed_env(section, folder.videos, n_films)
+        env, films = make_filmed_env(section, folder, n_films)
     elif env_setting is not None:
-        env = make_env(section, (env_setting[0], env_setting[2][:episodes]))
+        env = make_env(section, env_setting[0], env_setting[2][:episodes])
     else:
         env = make_env(section)
-    kinds = [REWARDS.get(options["type"]) for options in config.reward.terms.values()]
-    reward = None
     with env, threads(config.run.threads):
-        # A success model predicts beside the environment's success.
-        if any(issubclass(kind, SuccessModel) for kind in kinds) and checkpoint_steps(
-            folder.reward
-        ):
-            from guerdon.training.experts import make_experts  # which imports this file
-
-            reward = prepare_reward(make_experts(config, "none"), policy, env, seed=0)
-            saved, _ = load_checkpoint(folder.reward, parts=("state",))
-            reward.load_training_state(saved["state"])
+        reward = _success_reward(run_dir, config, policy, env)
         played = evaluate(
             policy, env, episodes, seed=seed, deterministic=config.eval.deterministic, reward=reward
         )
     videos = [film.path for film in films if film.finished]
-    for older in set(folder.videos.glob("episode_*.mp4")).difference(videos) if video else ():
-        older.unlink()
+    if video:
+        for older in {*folder.glob("episode_*.mp4")}.difference(videos):
+            older.unlink()
     returns = played.returns
     return {
         "run": str(run_dir),
@@ -221,28 +215,35 @@ def evaluate_run(
     }
 
 
+def _success_reward(
+    run_dir: str | Path, config: GuerdonConfig, policy: Policy, env: VectorEnv
+) -> Reward | None:
+    """Return the reward of a run if it predicts success, to compare with the environment's."""
+    kinds = [REWARDS.get(options["type"]) for options in config.reward.terms.values()]
+    folder = RunFolder(run_dir).reward
+    if not any(issubclass(kind, SuccessModel) for kind in kinds) or not checkpoint_steps(folder):
+        return None
+    from guerdon.training.experts import make_experts  # which imports this file
+
+    reward = prepare_reward(make_experts(config, "none"), policy, env, seed=0)
+    reward.load_training_state(load_checkpoint(folder, parts=("state",))[0]["state"])
+    return reward
+
+
 # --- demonstrations
 
 
 def play_episodes(
-    acting: Any, env: VectorEnv, n_episodes: int, seed: int, progress: Progress | None = None
+    acting: Any, env: VectorEnv, n_episodes: int, seed: int, progress: Progress = lambda *_: None
 ) -> list[Batch]:
-    """Play whole episodes.
-
-    Args:
-        acting: A policy, or any function that a `Collector` calls with observations and a state.
-        env: Environments.
-        n_episodes: Number of episodes.
-        seed: Random seed of the environments.
-        progress: See `collect_demonstrations`.
-    """
+    """Play whole episodes with a policy, or any function that a `Collector` can call."""
     ended = 0
 
     def watch(_: Any, step: Step, dummy: np.ndarray | None) -> None:
         nonlocal ended
         done = step.terminated | step.truncated
         number = int((done if dummy is None else done & ~dummy).sum())
-        if number and progress is not None:
+        if number:
             ended += number
             progress(ended, n_episodes)
 
@@ -266,7 +267,7 @@ def collect_demonstrations(
     seed: int = 0,
     noise: float | None = None,
     deterministic: bool = True,
-    progress: Progress | None = None,
+    progress: Progress = lambda *_: None,
 ) -> Demonstrations:
     """Play whole episodes with a policy; the same arguments give the same ones.
 
@@ -284,8 +285,7 @@ def collect_demonstrations(
         raise ValueError(f"demonstrations need one episode or more, not {n_episodes}")
     if noise is not None and not 0 <= noise <= 1:
         raise ValueError(f"noise is a probability, 0 to 1, not {noise}")
-    with in_testing_state(policy, seed, deterministic):
-        acting = _noisy(policy, env, noise, seed)
+    with _acting(policy, env, noise, seed, deterministic) as acting:
         episodes = play_episodes(acting, env, n_episodes, seed, progress)
     if noise is not None:
         for episode in episodes:
@@ -300,7 +300,7 @@ def collect_run(
     checkpoint: Checkpoint | Sequence[Checkpoint] = "best",
     noise: Sequence[float] = (),
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: Progress = lambda *_: None,
 ) -> Demonstrations:
     """Play with the policy of a run in its evaluation environments.
 
@@ -312,17 +312,14 @@ def collect_run(
         seed: Random seed.
         progress: See `collect_demonstrations`.
     """
-    players, config = _players(run_dir, checkpoint, noise or (None,))
-    played: list[Demonstrations] = []
+    episodes: list[Batch] = []
+    with _players(run_dir, checkpoint, noise, n_episodes) as (players, env, config):
 
-    def tell(number: int, _: int) -> None:
-        if progress is not None:
-            progress(len(played) * n_episodes + number, len(players) * n_episodes)
+        def tell(number: int, _: int) -> None:
+            progress(len(episodes) + number, len(players) * n_episodes)
 
-    section = config.env.for_evaluation(min(config.eval.n_envs, n_episodes))
-    with make_env(section) as env, threads(config.run.threads):
         for number, (policy, level) in enumerate(players):
-            demonstrations = collect_demonstrations(
+            played = collect_demonstrations(
                 policy,
                 env,
                 n_episodes,
@@ -331,8 +328,7 @@ def collect_run(
                 deterministic=config.eval.deterministic,
                 progress=tell,
             )
-            played.append(demonstrations)
-    episodes = [episode for each in played for episode in each.episodes]
+            episodes += played.episodes
     return Demonstrations(episodes, config.env.id, env.observation_space, env.action_space)
 
 
@@ -347,7 +343,7 @@ def collect_frames(
     checkpoint: Checkpoint | Sequence[Checkpoint] = "best",
     noise: Sequence[float] = (),
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: Progress = lambda *_: None,
 ) -> dict[str, Any]:
     """Play with the policy of a run in its evaluation environments, and keep the frames.
 
@@ -369,14 +365,10 @@ def collect_frames(
         ``episodes`` played, and ``stop_reason``: ``full`` (both limits are reached), ``episodes``
         (all were played), ``nothing_new`` (`PATIENCE` is over) or ``interrupted``.
     """
-    from guerdon.training.run import interrupts  # which imports this file
-
-    players, run = _players(run_dir, checkpoint, noise or (None,))
-    patience = PATIENCE * len(players) if n_episodes is None else math.inf
     played = fruitless = 0
-    section = run.env.for_evaluation(min(run.eval.n_envs, n_episodes or run.eval.n_envs))
-    with make_env(section) as env, threads(run.run.threads):
-        check_cameras(env.observation_space, config, section.id)
+    with _players(run_dir, checkpoint, noise, n_episodes) as (players, env, run):
+        patience = PATIENCE * len(players) if n_episodes is None else math.inf
+        check_cameras(env.observation_space, config, run.env.id)
         with RewardDataCollector(config, env.n_envs) as data, interrupts() as interrupted:
             before = known = sum(data.counts)
             seeds = np.random.default_rng([seed, *data.counts])
@@ -393,16 +385,14 @@ def collect_frames(
                     break
                 policy, level = players[turn % len(players)]
                 turn_seed = int(seeds.integers(2**31))
-                with in_testing_state(policy, turn_seed, run.eval.deterministic):
-                    acting = _noisy(policy, env, level, turn_seed)
+                with _acting(policy, env, level, turn_seed, run.eval.deterministic) as acting:
                     collector = Collector(acting, env, seed=turn_seed, watch=data.watch)
                     collector.collect(n_episode=left)
                 data.flush()
                 played += left
                 fruitless = 0 if sum(data.counts) > known else fruitless + left
                 known = sum(data.counts)
-                if progress is not None:
-                    progress(*data.counts)
+                progress(*data.counts)
             positive, negative = data.counts
     return {
         "positive": positive,

@@ -15,34 +15,28 @@ if TYPE_CHECKING:
 
     from guerdon.config.schema import RewardConfig
     from guerdon.reward import Reward
+    from guerdon.training.run_folder import RunFolder
 
 
-def save_reward(root: Path, step: int, reward: Reward, config: Path) -> None:
+def save_reward(folder: RunFolder, step: int, reward: Reward) -> None:
     """Save a reward with its options, in the place of an older one.
 
     Data that only its run can use, such as the policy's transitions, is left out. The environment's
     own reward is not saved.
-
-    Args:
-        root: The folder ``reward`` of the run.
-        step: Steps of the run.
-        reward: The reward.
-        config: The run's ``config.yaml``.
     """
     if reward.is_env:
         return
-    values = sources.read(config)
+    values = sources.read(folder.config)
     options = {key: values[key] for key in ("reward", "imports") if key in values}
-    save_checkpoint(root, step, {"state": reward.portable_state(), "options": options}, keep=1)
+    state = {"state": reward.portable_state(), "options": options}
+    save_checkpoint(folder.reward, step, state, keep=1)
 
 
 def load_reward(reward: Reward, config: RewardConfig) -> None:
-    """Load the state of another run's reward, or of a fit.
+    """Load the state that ``checkpoint_path`` names.
 
-    Args:
-        reward: The reward.
-        config: Its section; ``checkpoint_path`` names a run or its folder ``reward``, whose terms
-            have to be the same, or a fit, for a term ``classifier``.
+    It is a run or its folder ``reward``, whose terms have to be the same, or a fit, for a term
+    ``classifier``.
     """
     path = config.checkpoint_path
     assert path is not None
@@ -91,13 +85,7 @@ def _load_run(reward: Reward, config: RewardConfig, path: str) -> None:
 def with_reward_of(
     source: str | Path | Mapping[str, Any] | None, overrides: Iterable[str], path: str | Path
 ) -> dict[str, Any]:
-    """Return the sections of a config with the reward of a run, frozen.
-
-    Args:
-        source: A preset, the path of a config file, sections as a dictionary, or None.
-        overrides: Overrides, which must not choose a reward.
-        path: The run, or its folder ``reward``.
-    """
+    """Return the sections of a config with the reward of a run, frozen; see `guerdon.train`."""
     for override in overrides:
         key = override.lstrip("+~").partition("=")[0]
         if key in ("reward", "reward.type"):

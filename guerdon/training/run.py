@@ -2,51 +2,51 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
-import threading
 import time
-from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from guerdon.config import GuerdonConfig, compose, to_yaml
 from guerdon.envs.ids import registered_limit
 from guerdon.reward.success_classifier import ClassifierReward
-from guerdon.training.audit import Audit
-from guerdon.training.checkpoints import save_checkpoint
-from guerdon.training.display import Mode, Status, make_display
-from guerdon.training.evaluation import Evaluator
+from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint, save_checkpoint
+from guerdon.training.display import Mode, make_display
+from guerdon.training.evaluation import Evaluator, evaluation_metrics
 from guerdon.training.experts import make_experts
 from guerdon.training.monitor import Budget, Monitor
 from guerdon.training.parts import EnvSetting, Parts, compose_run, make_parts
-from guerdon.training.resuming import check_same, restore, restore_best, saved_state
+from guerdon.training.process import interrupts, threads
 from guerdon.training.reward_files import load_reward, save_reward, with_reward_of
 from guerdon.training.run_folder import Recorder, RunFolder, default_path
-from guerdon.training.threads import threads
-from guerdon.training.trainers import offpolicy_trainer, onpolicy_trainer
+from guerdon.training.trainers import run_trainer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
-    from guerdon.collect import Collected
     from guerdon.policy import Policy
 
 Summary = dict[str, Any]
 
-_STOPPING = [
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
-]
-_ASKED = b"stopping after this iteration; press Ctrl-C again to stop at once\n"
-_STDERR = 2
 _EPISODE = 1_000  # assumed length of episodes without a limit
-_AUDITED = {
-    "success_at_verdict": "eval/success_at_verdict",
-    "success_once": "eval/success_once",
-    "model_success_rate": "reward/success_rate",
+# Options of a reward that may change when a run is resumed.
+_MAY_CHANGE = {
+    "learning_rate",
+    "batch_size",
+    "update_per_collect",
+    "train_every",
+    "weight",
+    "record_path",
+    "positive_dir",
+    "negative_dir",
+}
+# Metrics of the last evaluation in the summary, where they are known.
+_SUCCESSES = {
+    "eval_success_rate": "eval/success_rate",
+    "eval_success_at_verdict": "eval/success_at_verdict",
+    "eval_success_once": "eval/success_once",
+    "eval_model_success_rate": "reward/success_rate",
 }
 
 
@@ -82,54 +82,88 @@ def train(
     Returns:
         The content of ``summary.json``, and ``run_dir``.
     """
-    if resume is not None:
-        if source is not None:
-            raise ValueError("a run is resumed with its own config: leave the preset or file out")
-        source = RunFolder(resume).config
-        if not source.is_file():
-            raise FileNotFoundError(f"{resume} is not a run directory: it has no config.yaml")
-    elif exact:
-        raise ValueError("'exact' says how a run is resumed: give 'resume', too")
-    if isinstance(source, GuerdonConfig):
-        source = source.model_dump()
-    if from_reward is not None:
-        if resume is not None:
-            raise ValueError("a run is resumed with its own reward: leave 'from_reward' out")
-        source = with_reward_of(source, overrides, from_reward)
     changes = [*overrides, *([] if seed is None else [f"seed={seed}"])]
     if resume is None:
-        config = compose(source, changes)
+        config = _new_config(source, changes, exact, from_reward)
+    elif source is not None:
+        raise ValueError("a run is resumed with its own config: leave the preset or file out")
+    elif from_reward is not None:
+        raise ValueError("a run is resumed with its own reward: leave 'from_reward' out")
     else:
-        assert isinstance(source, Path)
-        moved = [change for change in changes if change.startswith("imports=")]
-        config = compose_run(source, changes, policy_fn)
-        check_same(compose_run(source, moved), config)
+        config = _resumed_config(resume, changes, policy_fn)
     with ExitStack() as stack:
         stack.enter_context(threads(config.run.threads))
         # Before the folder: a config that cannot be built leaves nothing behind.
         made = make_experts(config, display)
         parts = make_parts(made, env_setting=env_setting, model=model, policy_fn=policy_fn)
         stack.callback(parts.close)
-        _check_target(config, parts)
-        state, step = (None, None) if resume is None else saved_state(RunFolder(resume), exact)
-        _begin_reward(config, parts, state)
+        _check_reward(config, parts)
+        state, step = (None, None) if resume is None else _saved_state(RunFolder(resume), exact)
+        _load(config, parts, state, resume)
         config = _with_checkpoint_interval(config)
         if resume is None:
-            path = Path(config.run.dir or default_path(config.run.name, config.seed))
-            folder = RunFolder.create(path, to_yaml(config))
+            path = config.run.dir or default_path(config.run.name, config.seed)
+            folder = stack.enter_context(RunFolder.create(path, to_yaml(config)))
         else:
-            folder = RunFolder.reopen(resume)
-        stack.enter_context(folder)
+            folder = stack.enter_context(RunFolder.reopen(resume))
+            folder.write_config(to_yaml(config))
         if config.reward.collect_data:
             parts.keep_images(config.reward.data_collection)
-        if state is not None:
-            restore(parts, state, folder)
-            _load_successes(config, parts)
-        return _run(config, parts, folder, display, state, step)
+        recorder = stack.enter_context(_recorder(config, folder, display, step))
+        run = _Run(config, parts, folder, recorder, stack.enter_context(interrupts()))
+        run.start(state, step)
+        run_trainer(parts, config, run.monitor)
+        return run.finish()
 
 
-def _check_target(config: GuerdonConfig, parts: Parts) -> None:
-    section, reward = config.eval, parts.reward
+# --- before the loop
+
+
+def _new_config(
+    source: Any, changes: Sequence[str], exact: bool, from_reward: str | Path | None
+) -> GuerdonConfig:
+    if exact:
+        raise ValueError("'exact' says how a run is resumed: give 'resume', too")
+    if isinstance(source, GuerdonConfig):
+        source = source.model_dump()
+    if from_reward is not None:
+        source = with_reward_of(source, changes, from_reward)
+    return compose(source, changes)
+
+
+def _resumed_config(
+    run_dir: str | Path, changes: Sequence[str], policy_fn: Callable[..., Policy] | None
+) -> GuerdonConfig:
+    """Return the config of a run with changes, which may not be of what is learned."""
+    now = compose_run(run_dir, changes, policy_fn)
+    before = compose_run(run_dir, [each for each in changes if each.startswith("imports=")])
+    for key, old, new in (
+        ("seed", before.seed, now.seed),
+        ("env.id", before.env.id, now.env.id),
+        ("env.n_envs", before.env.n_envs, now.env.n_envs),
+        ("policy.type", before.policy["type"], now.policy["type"]),
+        ("policy.model", before.policy.get("model"), now.policy.get("model")),
+        ("reward.terms", list(before.reward.terms), list(now.reward.terms)),
+        ("reward.checkpoint_path", before.reward.checkpoint_path, now.reward.checkpoint_path),
+        *_options("reward.terms", before.reward.terms, now.reward.terms),
+    ):
+        if old != new:
+            raise ValueError(f"{key} of a run cannot change on resume: it is {old}, not {new}")
+    return now
+
+
+def _options(path: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Yield options of rewards that may not change: key, old and new value."""
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        yield path, old, new
+        return
+    for key in dict.fromkeys((*old, *new)):
+        if key not in _MAY_CHANGE:
+            yield from _options(f"{path}.{key}", old.get(key), new.get(key))
+
+
+def _check_reward(config: GuerdonConfig, parts: Parts) -> None:
+    reward, section = parts.reward, config.eval
     moves = reward.is_learned and reward.changes and section.select_by == "reward"
     if section.target_return is not None and moves:
         raise ValueError(
@@ -137,6 +171,40 @@ def _check_target(config: GuerdonConfig, parts: Parts) -> None:
             "policy moves: leave it out, or set eval.select_by=env to stop by the environment's "
             "return"
         )
+    if config.reward.pretrain and not reward.can_pretrain:
+        raise ValueError(
+            f"'reward.pretrain' is set, but nothing in {', '.join(reward.terms)} can be "
+            f"trained before the policy acts: leave it out"
+        )
+
+
+def _saved_state(folder: RunFolder, exact: bool) -> tuple[dict[str, Any] | None, int]:
+    """Return the state that a run is resumed from and its step; None and -1 if there is none."""
+    which = "scheduled" if exact else "latest"
+    if not checkpoint_steps(folder.checkpoints) or (
+        exact and not (folder.checkpoints / which).exists()
+    ):
+        return None, -1
+    return load_checkpoint(folder.checkpoints, which)
+
+
+def _load(
+    config: GuerdonConfig, parts: Parts, state: dict[str, Any] | None, run_dir: str | Path | None
+) -> None:
+    """Load a checkpoint, or the reward of `checkpoint_path` where there is none."""
+    if state is not None:
+        try:
+            parts.load_training_state(state)
+        except (RuntimeError, ValueError, KeyError) as error:
+            raise ValueError(
+                f"the checkpoint in {run_dir} does not fit this config or this version of guerdon "
+                f"({str(error).splitlines()[0]}): resume with the config and version that wrote it"
+            ) from error
+    elif config.reward.checkpoint_path is not None:
+        load_reward(parts.reward, config.reward)
+    for model in parts.reward.models:
+        if config.reward.cotrain and isinstance(model, ClassifierReward):
+            model.load_successes()  # now, since they may be missing
 
 
 def _with_checkpoint_interval(config: GuerdonConfig) -> GuerdonConfig:
@@ -144,212 +212,122 @@ def _with_checkpoint_interval(config: GuerdonConfig) -> GuerdonConfig:
         return config
     length = config.env.max_episode_steps or registered_limit(config.env.id) or _EPISODE
     every = max(config.run.max_steps // 20, 3 * length * config.env.n_envs)
-    return config.model_copy(
-        update={"run": config.run.model_copy(update={"checkpoint_every": every})}
-    )
+    run = config.run.model_copy(update={"checkpoint_every": every})
+    return config.model_copy(update={"run": run})
 
 
-def _begin_reward(config: GuerdonConfig, parts: Parts, state: dict[str, Any] | None) -> None:
-    """Load the reward from ``checkpoint_path``, unless the run's own checkpoint has it."""
-    if config.reward.pretrain and not parts.reward.can_pretrain:
-        raise ValueError(
-            f"'reward.pretrain' is set, but nothing in {', '.join(parts.reward.terms)} can be "
-            f"trained before the policy acts: leave it out"
+def _recorder(
+    config: GuerdonConfig, folder: RunFolder, display: Mode, step: int | None
+) -> Recorder:
+    title = f"{config.run.name} · {config.env.id} · {config.policy['type']} · seed {config.seed}"
+    shown = make_display(config.run.max_steps, sys.stdout, display, title=title)
+    return Recorder(folder, shown, resume_step=step)
+
+
+# --- beside the loop
+
+
+class _Run:
+    """A run with an open folder: what it does before, beside and after the loop."""
+
+    def __init__(
+        self,
+        config: GuerdonConfig,
+        parts: Parts,
+        folder: RunFolder,
+        recorder: Recorder,
+        interrupted: Callable[[], bool],
+    ) -> None:
+        self.config, self.parts = config, parts
+        self.folder, self.recorder = folder, recorder
+        self.evaluator = Evaluator(parts, config.eval, folder.best, recorder.text)
+        run = config.run
+        assert run.checkpoint_every is not None
+        self.monitor = Monitor(
+            Budget(run.max_steps, run.max_updates, run.max_seconds, config.eval.target_return),
+            evaluator=self.evaluator,
+            eval_every=config.eval.every,
+            log=recorder.log,
+            log_every=run.log_every,
+            save=self.save,
+            save_every=run.checkpoint_every,
+            show=recorder.progress,
+            interrupted=interrupted,
         )
-    if config.reward.checkpoint_path is not None and state is None:
-        load_reward(parts.reward, config.reward)
-        _load_successes(config, parts)
 
+    def start(self, state: dict[str, Any] | None, step: int | None) -> None:
+        """Restore counters and the best policy of a resumed run; pretrain the reward of a new one.
 
-def _load_successes(config: GuerdonConfig, parts: Parts) -> None:
-    """Read the data that success classifiers are refitted with, before the run starts."""
-    for model in parts.reward.models:
-        if config.reward.cotrain and isinstance(model, ClassifierReward):
-            model.load_successes()
-
-
-def _run(
-    config: GuerdonConfig,
-    parts: Parts,
-    folder: RunFolder,
-    display: Mode,
-    state: dict[str, Any] | None,
-    step: int | None,
-) -> Summary:
-    if step is not None:
-        folder.go_on(to_yaml(config))
-    shown = make_display(
-        Status(config.run.max_steps), sys.stdout, display,
-        title=f"{config.run.name} · {config.env.id} · {config.policy['type']} · seed {config.seed}",
-    )  # fmt: skip
-    with Recorder(folder, shown, resume_step=step) as recorder, interrupts() as interrupted:
-        evaluator = _evaluator(config, parts, folder, recorder)
-        monitor = _monitor(config, parts, folder, recorder, evaluator, interrupted)
+        Args:
+            state: State of a checkpoint; None if there is none.
+            step: Its step; None if the run is new.
+        """
+        say, reward = self.recorder.text, self.parts.reward
         if state is not None:
-            monitor.load_training_state(state["monitor"])
-            evaluator.load_training_state(state["evaluator"])
+            self.monitor.load_training_state(state["monitor"])
+            self.evaluator.load_training_state(state["evaluator"])
         if step is not None:
-            restore_best(folder, evaluator)
-        recorder.text(f"{'started' if step is None else 'resumed'} at step {max(step or 0, 0)}")
-        if state is None and config.reward.pretrain:
-            _pretrain(parts, recorder)
-        collect, learn = config.collect, config.learn
-        common: dict[str, Any] = {
-            "reward": parts.reward,
-            "n_step": collect.n_step,
-            "n_episode": collect.n_episode,
-            "batch_size": learn.batch_size,
-            "monitor": monitor,
-        }
-        if parts.policy.on_policy:
-            onpolicy_trainer(parts.policy, parts.collector, repeat=learn.repeat, **common)
-        else:
-            offpolicy_trainer(
-                parts.policy,
-                parts.collector,
-                updates_per_collect=learn.updates_per_collect,
-                warmup_steps=collect.warmup_steps,
-                **common,
-            )
-        summary = _summary(config, monitor, evaluator)
-        if parts.images is not None:
-            parts.images.flush()
-            positive, negative = parts.images.counts
-            summary["trajectories"] = {"positive": positive, "negative": negative}
-        folder.write_summary(summary)
-        if not summary["updates"] and summary["stop_reason"] != "interrupted":
-            recorder.text(
-                "nothing was learned: the run ended before its first update (of an off-policy "
-                "policy that comes after 'collect.warmup_steps')"
-            )
-        recorder.text(f"stopped: {summary['stop_reason']}")
-        if summary["stop_reason"] == "interrupted":
-            recorder.text(
-                "--resume continues from here; since this checkpoint is not a scheduled one, only "
-                "--resume --exact, from the one before, repeats the uninterrupted run bit for bit"
-            )
-    return {**summary, "run_dir": str(folder.path)}
+            self.evaluator.restore_best()
+        say(f"{'started' if step is None else 'resumed'} at step {max(step or 0, 0)}")
+        if state is None and self.config.reward.pretrain:
+            say("training the reward before the policy acts")
+            start = time.perf_counter()
+            if metrics := reward.pretrain():
+                self.recorder.log(0, metrics)
+                say(f"trained the reward in {time.perf_counter() - start:.1f} s")
+            else:
+                say("the reward had nothing to learn from: 'reward.pretrain' changed nothing")
 
-
-def _pretrain(parts: Parts, recorder: Recorder) -> None:
-    recorder.text("training the reward before the policy acts")
-    start = time.perf_counter()
-    metrics = parts.reward.pretrain()
-    if not metrics:
-        recorder.text("the reward had nothing to learn from: 'reward.pretrain' changed nothing")
-        return
-    recorder.log(0, metrics)
-    recorder.text(f"trained the reward in {time.perf_counter() - start:.1f} s")
-
-
-def _evaluator(
-    config: GuerdonConfig, parts: Parts, folder: RunFolder, recorder: Recorder
-) -> Evaluator:
-    def save_best(steps: int, weights: dict[str, Any]) -> None:
-        save_checkpoint(folder.best, steps, {"weights": weights}, keep=1)
-
-    section = config.eval
-    return Evaluator(
-        parts.policy,
-        parts.eval_env,
-        parts.reward,
-        episodes=section.episodes,
-        seed=parts.seeds.evaluate,
-        deterministic=section.deterministic,
-        by_env=section.select_by == "env",
-        save_best=save_best,
-        say=recorder.text,
-    )
-
-
-def _monitor(
-    config: GuerdonConfig,
-    parts: Parts,
-    folder: RunFolder,
-    recorder: Recorder,
-    evaluator: Evaluator,
-    interrupted: Callable[[], bool],
-) -> Monitor:
-    def save(scheduled: bool) -> None:
-        parts.clean_point()
-        state = parts.training_state()
-        state |= {"monitor": monitor.training_state(), "evaluator": evaluator.training_state()}
-        steps, mark = monitor.progress.env_steps, "scheduled" if scheduled else None
-        save_checkpoint(folder.checkpoints, steps, state, keep=config.run.keep, mark=mark)
-        save_reward(folder.reward, steps, parts.reward, folder.config)
-        if not monitor.progress.episodes and monitor.reason is None:
-            recorder.text(
+    def save(self, scheduled: bool) -> None:
+        """Truncate open episodes, and save a checkpoint."""
+        self.parts.clean_point()
+        state = self.parts.training_state()
+        state["monitor"] = self.monitor.training_state()
+        state["evaluator"] = self.evaluator.training_state()
+        folder, steps = self.folder, self.monitor.progress.env_steps
+        mark, keep = "scheduled" if scheduled else None, self.config.run.keep
+        save_checkpoint(folder.checkpoints, steps, state, keep=keep, mark=mark)
+        save_reward(folder, steps, self.parts.reward)
+        if not self.monitor.progress.episodes and self.monitor.reason is None:
+            self.recorder.text(
                 f"step {steps}: no episode has ended yet, and each checkpoint truncates them: make "
                 "'run.checkpoint_every' larger"
             )
 
-    run = config.run
-    assert run.checkpoint_every is not None
-    monitor = Monitor(
-        Budget(run.max_steps, run.max_updates, run.max_seconds, config.eval.target_return),
-        evaluator=evaluator,
-        eval_every=config.eval.every,
-        log=recorder.log,
-        log_every=run.log_every,
-        save=save,
-        save_every=run.checkpoint_every,
-        show=recorder.progress,
-        interrupted=interrupted,
-    )
-    return monitor
-
-
-def _summary(config: GuerdonConfig, monitor: Monitor, evaluator: Evaluator) -> Summary:
-    progress, newest = monitor.progress, evaluator.newest
-    returns = newest.returns if newest is not None else [np.nan]
-    return {
-        "env_steps": progress.env_steps,
-        "updates": progress.updates,
-        "wall_seconds": progress.seconds,
-        "fps": progress.env_steps / max(progress.seconds, 1e-9),
-        "eval_return_mean": float(np.mean(returns)),
-        "eval_return_std": float(np.std(returns)),
-        "best_eval_return_mean": evaluator.best.get("return"),
-        "best_step": evaluator.best.get("step"),
-        "stop_reason": monitor.reason,
-        "seed": config.seed,
-        "episodes": progress.episodes,
-        **_successes(newest),
-    }
-
-
-def _successes(evaluation: Collected | None) -> Summary:
-    """Success in the newest evaluation, if the environment or the reward reports it."""
-    found: Summary = {}
-    if evaluation is None:
-        return found
-    if evaluation.success_rate is not None:
-        found["eval_success_rate"] = evaluation.success_rate
-    if isinstance(evaluation.audit, Audit):
-        said = evaluation.audit.metrics()
-        found |= {f"eval_{name}": said[key] for name, key in _AUDITED.items() if key in said}
-    return found
-
-
-@contextmanager
-def interrupts() -> Iterator[Callable[[], bool]]:
-    """Make the first SIGINT, SIGTERM or SIGHUP a request to stop; the second is not changed."""
-    asked = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield asked.is_set
-        return
-
-    def ask(number: int, _: Any) -> None:
-        asked.set()
-        signal.signal(number, before[number])
-        with suppress(OSError):  # not sys.stderr, which a signal may find in the middle of a line
-            os.write(_STDERR, _ASKED)
-
-    before: dict[int, Any] = {number: signal.getsignal(number) for number in _STOPPING}
-    for number in before:
-        signal.signal(number, ask)
-    try:
-        yield asked.is_set
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    def finish(self) -> Summary:
+        """Write the summary, and return it."""
+        progress, best, reason = self.monitor.progress, self.evaluator.best, self.monitor.reason
+        newest = self.evaluator.newest
+        metrics = {} if newest is None else evaluation_metrics(newest)
+        summary: Summary = {
+            "env_steps": progress.env_steps,
+            "updates": progress.updates,
+            "wall_seconds": progress.seconds,
+            "fps": progress.env_steps / max(progress.seconds, 1e-9),
+            "eval_return_mean": metrics.get("eval/mean_reward", float("nan")),
+            "eval_return_std": metrics.get("eval/std_reward", float("nan")),
+            "best_eval_return_mean": best.get("return"),
+            "stop_reason": reason,
+            "seed": self.config.seed,
+            "best_step": best.get("step"),
+            "episodes": progress.episodes,
+            **{name: metrics[key] for name, key in _SUCCESSES.items() if key in metrics},
+        }
+        if self.parts.images is not None:
+            self.parts.images.flush()
+            kinds = ("positive", "negative")
+            summary["trajectories"] = dict(zip(kinds, self.parts.images.counts, strict=True))
+        self.folder.write_summary(summary)
+        say = self.recorder.text
+        if not progress.updates and reason != "interrupted":
+            say(
+                "nothing was learned: the run ended before its first update (of an off-policy "
+                "policy that comes after 'collect.warmup_steps')"
+            )
+        say(f"stopped: {reason}")
+        if reason == "interrupted":
+            say(
+                "--resume continues from here; since this checkpoint is not a scheduled one, only "
+                "--resume --exact, from the one before, repeats the uninterrupted run bit for bit"
+            )
+        return {**summary, "run_dir": str(self.folder.path)}

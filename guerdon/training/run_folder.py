@@ -10,7 +10,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
@@ -21,18 +22,6 @@ import torch
 import guerdon
 from guerdon.data.files import atomic_file
 from guerdon.training.display import Display
-
-SUMMARY_KEYS = (
-    "env_steps",
-    "updates",
-    "wall_seconds",
-    "fps",
-    "eval_return_mean",
-    "eval_return_std",
-    "best_eval_return_mean",
-    "stop_reason",
-    "seed",
-)
 
 _held: set[Path] = set()  # a POSIX lock keeps other processes out, but not this one
 
@@ -59,16 +48,10 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: str | Path, config_text: str) -> Self:
-        """Start a run in a folder that holds none.
-
-        Args:
-            path: The folder; made if it is missing.
-            config_text: Content of ``config.yaml``.
-        """
+        """Start a run in a folder that holds none, with the text of its config."""
         folder = cls(path)
         folder.path.mkdir(parents=True, exist_ok=True)
-        folder._acquire()
-        try:
+        with folder._locked():
             if folder.holds_run():
                 raise FileExistsError(
                     f"{folder.path} already holds a run: resume it with `--resume {folder.path}`, "
@@ -79,33 +62,26 @@ class RunFolder:
             folder.metrics.touch()
             folder.log.touch()
             write_json(folder.info, {"starts": [_start()]})
-            folder._write_config(config_text)
-        except BaseException:
-            folder.close()
-            raise
+            folder.write_config(config_text)
         return folder
 
     @classmethod
     def reopen(cls, path: str | Path) -> Self:
-        """Open the folder of a run to resume it; see `go_on`."""
+        """Open the folder of a run to resume it; see `write_config`."""
         folder = cls(path)
-        if not folder.config.is_file():
-            raise FileNotFoundError(
-                f"{folder.path} is not a run directory, so it cannot be resumed: it has no "
-                "config.yaml"
-            )
-        folder._acquire()
-        try:
+        folder.existing_config()
+        with folder._locked():
             write_json(folder.info, {"starts": [*folder.starts(), _start()]})
-        except BaseException:
-            folder.close()
-            raise
         return folder
 
-    def go_on(self, config_text: str) -> None:
-        """Replace the config, and remove the summary of the earlier end."""
-        self._write_config(config_text)
-        self.summary.unlink(missing_ok=True)
+    def existing_config(self) -> Path:
+        """Return the path of the config; raise an error if this is not a run directory."""
+        if not self.config.is_file():
+            raise FileNotFoundError(
+                f"{self.path} is not a run directory: it has no config.yaml (runs are in "
+                "runs/NAME/TIME-SEED, or where run.dir put them)"
+            )
+        return self.config
 
     def holds_run(self) -> bool:
         """Whether a run was started here; not if it was killed before its config was written."""
@@ -115,16 +91,15 @@ class RunFolder:
         """Return the command, versions and machine of each start of the run, oldest first."""
         return list(json.loads(self.info.read_bytes())["starts"]) if self.info.exists() else []
 
-    def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Write ``summary.json``; numbers that are not finite become null.
+    def write_config(self, text: str) -> None:
+        """Write the config, and remove the summary of an earlier end."""
+        with atomic_file(self.config) as file:
+            file.write(text.encode())
+        self.summary.unlink(missing_ok=True)
 
-        Args:
-            summary: All of `SUMMARY_KEYS`, and possibly more.
-        """
-        missing = [key for key in SUMMARY_KEYS if key not in summary]
-        if missing:
-            raise ValueError(f"a summary needs {', '.join(missing)}")
-        write_json(self.summary, {key: finite(summary[key]) for key in (*SUMMARY_KEYS, *summary)})
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Write ``summary.json``; numbers that are not finite become null."""
+        write_json(self.summary, {key: finite(value) for key, value in summary.items()})
 
     def close(self) -> None:
         """Release the lock."""
@@ -140,12 +115,9 @@ class RunFolder:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _write_config(self, text: str) -> None:
-        with atomic_file(self.config) as file:
-            file.write(text.encode())
-
-    def _acquire(self) -> None:
-        """Lock the folder.
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Lock the folder; an error releases it.
 
         A POSIX lock is not inherited by a fork, so that workers that outlive a killed run do not
         keep it. It is lost when the process closes the file once, however often it was opened.
@@ -168,8 +140,13 @@ class RunFolder:
             ) from error
         self._lock = file, path
         _held.add(path)
-        os.truncate(file, 0)
-        os.write(file, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+        try:
+            os.truncate(file, 0)
+            os.write(file, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+            yield
+        except BaseException:
+            self.close()
+            raise
 
 
 def default_path(name: str, seed: int, root: str | Path = "runs") -> Path:
@@ -183,18 +160,13 @@ def default_path(name: str, seed: int, root: str | Path = "runs") -> Path:
     return path
 
 
-def finite(value: Any) -> Any:
-    """Return a number for JSON: None if it is not finite."""
-    if isinstance(value, torch.Tensor | np.ndarray | np.generic):
-        value = value.item()
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def _start() -> dict[str, Any]:
     failed, git_hash = subprocess.getstatusoutput("git rev-parse HEAD")
     # The name of a GPU that is not in use is not asked for: that would initialize it.
     n_gpus = torch.cuda.device_count() if torch.cuda.is_initialized() else 0  # type: ignore[no-untyped-call]
-    cpu = re.search(r"^model name\s*: (.*)$", _cpu_info(), re.MULTILINE)
+    info = Path("/proc/cpuinfo")
+    text = info.read_text(encoding="utf-8", errors="replace") if info.exists() else ""
+    cpu = re.search(r"^model name\s*: (.*)$", text, re.MULTILINE)
     return {
         "time": datetime.now().astimezone().isoformat(timespec="seconds"),
         "command": shlex.join(sys.argv),
@@ -214,15 +186,17 @@ def _start() -> dict[str, Any]:
     }
 
 
-def _cpu_info() -> str:
-    path = Path("/proc/cpuinfo")
-    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-
-
 def write_json(path: Path, content: Any) -> None:
     """Write a JSON file as a whole."""
     with atomic_file(path) as file:
         file.write(json.dumps(content, indent=1, allow_nan=False).encode() + b"\n")
+
+
+def finite(value: Any) -> Any:
+    """Return a number for JSON: None if it is not finite."""
+    if isinstance(value, torch.Tensor | np.ndarray | np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class Recorder:

@@ -9,8 +9,10 @@ from guerdon.training.monitor import Budget, Monitor
 
 if TYPE_CHECKING:
     from guerdon.collect import Collector
+    from guerdon.config import GuerdonConfig
     from guerdon.policy import Policy
     from guerdon.reward import Reward
+    from guerdon.training.parts import Parts
 
 
 def onpolicy_trainer(
@@ -41,9 +43,7 @@ def onpolicy_trainer(
     Returns:
         The monitor, with the progress of the run.
     """
-    monitor = monitor or _until(max_steps)
-    buffer = _buffer_of(collector)
-    _check_kind(policy, on_policy=True)
+    monitor, buffer = _checked(policy, collector, max_steps, monitor, on_policy=True)
     while monitor.stop_reason() is None:
         policy.advance(monitor.progress.env_steps, monitor.fraction)
         collected = collector.collect(n_step=n_step, n_episode=n_episode)
@@ -88,9 +88,7 @@ def offpolicy_trainer(
     Returns:
         The monitor, with the progress of the run.
     """
-    monitor = monitor or _until(max_steps)
-    buffer = _buffer_of(collector)
-    _check_kind(policy, on_policy=False)
+    monitor, buffer = _checked(policy, collector, max_steps, monitor, on_policy=False)
     while monitor.stop_reason() is None:
         warming_up = monitor.progress.env_steps < warmup_steps
         policy.advance(monitor.progress.env_steps, monitor.fraction)
@@ -106,34 +104,27 @@ def offpolicy_trainer(
     return monitor
 
 
-def _until(max_steps: int | None) -> Monitor:
-    if max_steps is None:
-        raise ValueError("this would never end: give 'max_steps', or a 'monitor' with a budget")
-    return Monitor(Budget(max_steps=max_steps))
-
-
-def _check_kind(policy: Policy, *, on_policy: bool) -> None:
-    if policy.on_policy != on_policy:
-        right = "onpolicy_trainer" if policy.on_policy else "offpolicy_trainer"
-        raise ValueError(f"{type(policy).__name__} is not for this trainer: use {right}")
-
-
-def _buffer_of(collector: Collector) -> Any:
-    if collector.buffer is None:
-        raise ValueError("this collector has no buffer, so there is nothing to learn from")
-    return collector.buffer
+def run_trainer(parts: Parts, config: GuerdonConfig, monitor: Monitor) -> None:
+    """Train the policy of a run in the loop of its kind."""
+    collect, learn = config.collect, config.learn
+    options: dict[str, Any] = {
+        "reward": parts.reward,
+        "n_step": collect.n_step,
+        "n_episode": collect.n_episode,
+        "batch_size": learn.batch_size,
+        "monitor": monitor,
+    }
+    if parts.policy.on_policy:
+        onpolicy_trainer(parts.policy, parts.collector, repeat=learn.repeat, **options)
+        return
+    options |= {"updates_per_collect": learn.updates_per_collect}
+    offpolicy_trainer(parts.policy, parts.collector, warmup_steps=collect.warmup_steps, **options)
 
 
 def train_reward(reward: Reward | None, collector: Collector, updates: int) -> dict[str, Any]:
-    """Give the reward fresh transitions, and train it.
+    """Give the reward fresh transitions, train it, and return its metrics.
 
-    Args:
-        reward: The reward; None is the environment's.
-        collector: Has collected.
-        updates: Policy updates so far.
-
-    Returns:
-        Metrics of the reward.
+    Models drop old data by the number of policy `updates` so far.
     """
     if reward is None:
         return {}
@@ -145,3 +136,21 @@ def train_reward(reward: Reward | None, collector: Collector, updates: int) -> d
     if metrics and isinstance(collector.buffer, PrioritizedReplayBuffer):
         collector.buffer.reset_priorities()  # old errors were about another reward
     return metrics
+
+
+def _checked(
+    policy: Policy,
+    collector: Collector,
+    max_steps: int | None,
+    monitor: Monitor | None,
+    on_policy: bool,
+) -> tuple[Monitor, Any]:
+    """Return a monitor and the collector's buffer, for a policy of the trainer's kind."""
+    if collector.buffer is None:
+        raise ValueError("this collector has no buffer, so there is nothing to learn from")
+    if policy.on_policy != on_policy:
+        right = "onpolicy_trainer" if policy.on_policy else "offpolicy_trainer"
+        raise ValueError(f"{type(policy).__name__} is not for this trainer: use {right}")
+    if monitor is None and max_steps is None:
+        raise ValueError("this would never end: give 'max_steps', or a 'monitor' with a budget")
+    return monitor or Monitor(Budget(max_steps=max_steps)), collector.buffer

@@ -11,10 +11,10 @@ import gymnasium
 import numpy as np
 from gymnasium.error import DependencyNotInstalled
 
-from guerdon.envs import UnusableEnvironmentError, make_vec
+from guerdon.envs import UnusableEnvironmentError
 from guerdon.envs.factory import ATARI_FRAME_SKIP
 from guerdon.extras import MissingExtraError, require
-from guerdon.training.parts import LIMIT
+from guerdon.training.parts import make_env
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -54,15 +54,14 @@ def make_filmed_env(
         films.append(Film(env, path, frame_skip=ATARI_FRAME_SKIP if config.atari else 1))
         return films[-1]
 
-    options = config.model_dump(exclude={"id", "eval"})
-    options |= {"backend": "base", "wrappers": [*config.wrappers, film]}
+    wrappers = [*config.wrappers, film]
     try:
-        made = make_vec(config.id, **options, default_limit=LIMIT, render_mode="rgb_array")
+        env = make_env(config, backend="base", wrappers=wrappers, render_mode="rgb_array")
     except UnusableEnvironmentError as error:
         if "render_mode" not in str(error):
             raise
         raise ValueError(f"{config.id} cannot be filmed: it takes no render_mode") from error
-    return made, films
+    return env, films
 
 
 class Film(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -87,7 +86,7 @@ class Film(gymnasium.Wrapper[Any, Any, Any, Any]):
     ) -> tuple[Any, dict[str, Any]]:
         """Reset the environment, and start to record unless an episode is finished."""
         found = super().reset(seed=seed, options=options)
-        self._drop()
+        self._stop()
         if not self.finished:
             frame = self._frame()
             height, width, _ = frame.shape
@@ -109,22 +108,23 @@ class Film(gymnasium.Wrapper[Any, Any, Any, Any]):
         if self._writer is not None:
             self._writer.send(self._frame())
             if step[2] or step[3]:
-                self._writer.close()
-                self._writer = None
-                self._unfinished.replace(self.path)
                 self.finished = True
+                self._stop()
         return step
 
     def close(self) -> None:
         """Close the environment; an unfinished recording is removed."""
-        self._drop()
+        self._stop()
         super().close()
 
-    def _drop(self) -> None:
+    def _stop(self) -> None:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
-            self._unfinished.unlink(missing_ok=True)
+            if self.finished:
+                self._unfinished.replace(self.path)
+            else:
+                self._unfinished.unlink(missing_ok=True)
 
     def _frame(self) -> np.ndarray:
         name = self.env.spec.id if self.env.spec else type(self.env.unwrapped).__name__

@@ -70,7 +70,6 @@ def run_workflow(
         KeyboardInterrupt: A stage was interrupted; its folder holds what it did by then.
     """
     out, stages = Path(out), workflow or Workflow()
-    classifier = out / "classifier"
     folders = {kind: str(out / "data" / kind) for kind in ("positive", "negative")}
     seconds: dict[str, float] = {}
 
@@ -91,21 +90,16 @@ def run_workflow(
     tell("2 of 3: fit a classifier of success to these images")
     overrides = [
         *(f"reward.data.{kind}_dir={path}" for kind, path in folders.items()),
-        f"reward.save_dir={classifier}", f"seed={seed}", *stages.fit,
+        f"reward.save_dir={out / 'classifier'}", f"seed={seed}", *stages.fit,
     ]  # fmt: skip
     fitted = timed("fit", fit, compose_fit(stages.classifier, overrides))
     tell("3 of 3: train a new policy on the classifier alone")
     learned = timed(
-        "learn", train, stages.preset, "reward=classifier", f"reward.checkpoint_path={classifier}",
+        "learn", train, stages.preset, "reward=classifier",
+        f"reward.checkpoint_path={out / 'classifier'}",
         *stages.both, *stages.learn, f"run.dir={out / 'learn'}", seed=seed,
     )  # fmt: skip
-    result = WorkflowResult(
-        seed=seed,
-        collect=collected,
-        trajectories={kind: count_trajectories(path) for kind, path in folders.items()},
-        fit=fitted["validation"],
-        learn=learned,
-        seconds=seconds,
-    )
+    numbers = {kind: count_trajectories(path) for kind, path in folders.items()}
+    result = WorkflowResult(seed, collected, numbers, fitted["validation"], learned, seconds)
     write_json(out / RESULT, asdict(result))
     return result

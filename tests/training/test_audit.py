@@ -5,11 +5,12 @@ import json
 import numpy as np
 import pytest
 
+from guerdon.collect.collector import told_success
 from guerdon.envs import make_vec
 from guerdon.policy import create_policy
 from guerdon.reward import Reward, Term
 from guerdon.training import evaluation as evaluation_module
-from guerdon.training.audit import Audit, told_success
+from guerdon.training.audit import Audit
 from guerdon.training.evaluation import evaluate, evaluation_metrics
 from guerdon.training.run import train
 from tests.reward.seeing import ID, FirstPixel, config_of, reader, write_fit

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from guerdon.training import display
-from guerdon.training.display import Display, LiveDisplay, Status, make_display
+from guerdon.training.display import Display, LiveDisplay, make_display
 from tests.processes import Program
 
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
@@ -27,7 +27,7 @@ METRICS = {
 
 def written(total_steps, *calls):
     stream = io.StringIO()
-    shown = make_display(Status(total_steps), stream)
+    shown = make_display(total_steps, stream)
     for step, metrics in calls:
         shown.log(step, metrics)
     shown.close()
@@ -72,7 +72,7 @@ def test_small_returns_have_more_digits_and_no_number_is_shown_as_such():
 
 def test_a_stream_without_the_sign_gets_another():
     raw = io.BytesIO()
-    shown = make_display(Status(None), io.TextIOWrapper(raw, encoding="ascii"), "lines")
+    shown = make_display(None, io.TextIOWrapper(raw, encoding="ascii"), "lines")
     shown.log(1, {"eval/mean_reward": 20, "eval/std_reward": 1})
     shown.text("naïve")
     assert raw.getvalue() == b"steps 1  eval 20.0+-1.0\nna?ve\n"
@@ -82,7 +82,7 @@ def test_the_run_goes_on_when_the_reader_of_the_pipe_leaves():
     reading, writing = os.pipe()
     os.close(reading)
     stream = os.fdopen(writing, "w")
-    shown = make_display(Status(None), stream)
+    shown = make_display(None, stream)
     shown.log(1, {})
     shown.log(2, {})
     with pytest.raises(BrokenPipeError):
@@ -98,20 +98,20 @@ def test_the_mode_fits_the_stream(monkeypatch):
             return True
 
     monkeypatch.setenv("TERM", "xterm")
-    live = make_display(Status(10), Terminal())
+    live = make_display(10, Terminal())
     live.close()
     assert isinstance(live, LiveDisplay)
-    assert type(make_display(Status(10), io.StringIO())) is Display
-    assert type(make_display(Status(10), Terminal(), "lines")) is Display
+    assert type(make_display(10, io.StringIO())) is Display
+    assert type(make_display(10, Terminal(), "lines")) is Display
     monkeypatch.setenv("TERM", "dumb")
-    assert type(make_display(Status(10), Terminal())) is Display
+    assert type(make_display(10, Terminal())) is Display
     with pytest.raises(ValueError, match="'auto', 'live', 'lines' or 'none', not 'loud'"):
-        make_display(Status(10), io.StringIO(), "loud")
+        make_display(10, io.StringIO(), "loud")
 
 
 def test_none_shows_nothing():
     stream = io.StringIO()
-    shown = make_display(Status(10), stream, "none")
+    shown = make_display(10, stream, "none")
     shown.log(1, METRICS)
     shown.progress(2)
     shown.text("x")
@@ -131,14 +131,14 @@ def live(monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("LINES", "40")
     stream = io.StringIO()
-    shown = make_display(Status(48_000), stream, "live", title="cartpole_ppo · CartPole-v1 · ppo")
+    shown = make_display(48_000, stream, "live", title="cartpole_ppo · CartPole-v1 · ppo")
     yield shown, stream
     shown.close()
 
 
 def test_the_panel_shows_title_progress_returns_rewards_and_losses(live):
     shown, stream = live
-    shown.log(6_000, {"eval/mean_reward": 300.0})
+    shown.log(6_000, {"eval/mean_reward": 300.0, "eval/best_mean_reward": 300.0})
     shown.log(12_000, METRICS)
     shown.close()
     last = plain(stream.getvalue()).rpartition("╭")[2]
@@ -173,17 +173,18 @@ def test_messages_stand_above_the_panel_as_they_are(live):
     assert text.index("saved [red]step_1[/red]") < text.rindex("╭")
 
 
-def test_the_best_is_kept_and_what_is_no_number_is_never_best(live):
+def test_the_best_is_kept(live):
     shown, stream = live
-    for result in (float("nan"), 5.0, 7.0, float("nan"), 6.0):
-        shown.log(1, {"eval/mean_reward": result})
+    for result, best in ((5.0, 5.0), (7.0, 7.0), (6.0, 7.0)):
+        shown.log(1, {"eval/mean_reward": result, "eval/best_mean_reward": best})
+    shown.log(2, {"eval/mean_reward": float("nan")})
     shown.close()
-    assert re.search(r"eval 6\.000 +best 7\.000", plain(stream.getvalue()))
+    assert re.search(r"eval nan +best 7\.000", plain(stream.getvalue()))
 
 
 def test_without_a_number_of_steps_the_panel_counts_only():
     stream = io.StringIO()
-    shown = make_display(Status(None), stream, "live")
+    shown = make_display(None, stream, "live")
     shown.log(1_234, {})
     shown.close()
     assert re.search(r"steps 1,234 +│", plain(stream.getvalue()))
@@ -194,8 +195,8 @@ def test_without_a_number_of_steps_the_panel_counts_only():
 
 RUN = """
 import sys, time
-from guerdon.training.display import Status, make_display
-shown = make_display(Status(1000), sys.stdout, title="a run")
+from guerdon.training.display import make_display
+shown = make_display(1000, sys.stdout, title="a run")
 {start}
     for step in range(10, 1_000_000, 10):
         shown.log(step, {{"rollout/ep_rew_mean": 20.0, "train/loss": 1.0}})

@@ -11,11 +11,11 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from guerdon.training.display import Display, Status, make_display
+from guerdon.training.display import Display, make_display
 from guerdon.training.run_folder import Recorder, RunFolder
 from tests.processes import Program
 
-QUIET = Display(Status(None))
+QUIET = Display()
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_tensorboard_gets_every_metric(folder):
 
 def test_the_display_sees_what_is_logged_and_said(folder):
     stream = io.StringIO()
-    with Recorder(folder, make_display(Status(None), stream, "lines")) as recorder:
+    with Recorder(folder, make_display(None, stream, "lines")) as recorder:
         recorder.log(1000, {"rollout/ep_rew_mean": torch.tensor(12.5)})
         recorder.progress(1500)
         recorder.text("saved [a] checkpoint")
@@ -166,9 +166,9 @@ def test_closing_twice_is_fine(folder):
 def test_a_killed_process_loses_at_most_the_line_it_was_writing(folder):
     script = """
 import sys
-from guerdon.training.display import Status, make_display
+from guerdon.training.display import make_display
 from guerdon.training.run_folder import Recorder, RunFolder
-recorder = Recorder(RunFolder(sys.argv[1]), make_display(Status(None), sys.stdout, "lines"))
+recorder = Recorder(RunFolder(sys.argv[1]), make_display(None, sys.stdout, "lines"))
 for step in range(1, 1_000_000):
     recorder.log(step, {f"train/metric_{i}": step / 3 for i in range(100)})
 """

@@ -12,6 +12,7 @@ import time
 import numpy as np
 import pytest
 
+from guerdon.training import evaluation as evaluation_module
 from guerdon.training import run as run_module
 from guerdon.training.checkpoints import checkpoint_steps, save_checkpoint
 from guerdon.training.run import train
@@ -130,7 +131,8 @@ def test_it_does_not_matter_which_save_is_the_one_that_fails(case, nth, tmp_path
             raise KeyboardInterrupt
         return save_checkpoint(*args, **options)
 
-    monkeypatch.setattr(run_module, "save_checkpoint", save)
+    for module in (run_module, evaluation_module):
+        monkeypatch.setattr(module, "save_checkpoint", save)
     with contextlib.suppress(KeyboardInterrupt):
         run(case, tmp_path / "run", **late)
     monkeypatch.undo()

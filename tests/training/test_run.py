@@ -13,8 +13,8 @@ from guerdon.config import ConfigError, compose
 from guerdon.envs import Identity, UnknownEnvironmentError, UnusableEnvironmentError
 from guerdon.policy import PPO
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint
-from guerdon.training.run import interrupts, train
-from guerdon.training.run_folder import SUMMARY_KEYS
+from guerdon.training.process import interrupts
+from guerdon.training.run import train
 from tests.training.running import config_of, metrics_of, resume, run, state_of
 
 
@@ -39,11 +39,10 @@ def test_a_run_leaves_what_is_documented(tmp_path):
 
 def test_a_summary_says_how_the_run_went(tmp_path):
     summary = run("ppo", tmp_path / "run", run={"max_steps": 128})
-    assert {*SUMMARY_KEYS} == {
+    assert summary.keys() >= {
         "env_steps", "updates", "wall_seconds", "fps", "eval_return_mean", "eval_return_std",
         "best_eval_return_mean", "stop_reason", "seed",
     }  # fmt: skip
-    assert summary.keys() >= {*SUMMARY_KEYS}
     assert summary["env_steps"] == 132  # 4 iterations of 11 steps in 3 environments
     assert summary["updates"] == 4
     assert summary["episodes"] == 12  # of 10 steps; the 11th is broken off at a checkpoint

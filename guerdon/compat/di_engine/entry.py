@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from guerdon import config as configuration
 from guerdon.compat.layouts import is_preset, sections, translated
-from guerdon.policy import POLICIES, Policy
+from guerdon.policy import POLICIES, Policy, register_policy
 from guerdon.training import run
-from guerdon.training.parts import known_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -121,7 +120,7 @@ def _pipeline(
     overrides += ["reward.pretrain=true"] * pretrain + ["reward.cotrain=false"] * (not cotrain)
     if is_preset(source):
         if isinstance(policy_fn, type):
-            overrides.append(f"policy={known_name(policy_fn)}")
+            overrides.append(f"policy={_registered_name(policy_fn)}")
     else:
         source = sections(source)
         env, policy = source.get("env", {}), source.get("policy", {})
@@ -129,7 +128,7 @@ def _pipeline(
             source["env"] = {**env, "id": getattr(env_setting[0], "__name__", "env")}
         if isinstance(policy_fn, type):
             own = {} if isinstance(policy, str) else policy
-            source["policy"] = {**own, "type": known_name(policy_fn)}
+            source["policy"] = {**own, "type": _registered_name(policy_fn)}
     source, overrides = translated(source, overrides)
     if on_policy is not None:
         name = configuration.compose(source, overrides).policy["type"]
@@ -142,3 +141,12 @@ def _pipeline(
     return run.train(
         source, *overrides, seed=seed, env_setting=env_setting, model=model, policy_fn=policy_fn
     )
+
+
+def _registered_name(policy: type[Policy]) -> str:
+    """Return the name that a policy class is registered by; register it if it is not."""
+    for name in POLICIES.names():
+        if POLICIES.get(name) is policy:
+            return name
+    register_policy(policy.__name__, policy)
+    return policy.__name__

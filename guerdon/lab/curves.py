@@ -21,12 +21,7 @@ class Curve(NamedTuple):
 
 
 def plot_runs(runs: Sequence[Path], metric: str, out: Path) -> int:
-    """Plot the mean over seeds and its 95% bootstrap band.
-
-    Args:
-        runs: Run directories.
-        metric: Name of the metric.
-        out: Image file.
+    """Plot the mean over seeds and its 95% bootstrap band to an image file.
 
     Returns:
         The number of groups; see `group_runs`.
@@ -41,12 +36,11 @@ def plot_runs(runs: Sequence[Path], metric: str, out: Path) -> int:
     axes.grid(alpha=0.3)
     groups = group_runs(runs)
     for label, members in groups:
-        found = [read_curve(run, metric) for run in members]
-        steps, values = on_grid(found)
-        seeds = "1 seed" if len(found) == 1 else f"{len(found)} seeds"
+        steps, values = on_grid([read_curve(run, metric) for run in members])
+        seeds = "1 seed" if len(members) == 1 else f"{len(members)} seeds"
         dot = "o" if len(steps) == 1 else None
         (line,) = axes.plot(steps, values.mean(0), marker=dot, label=f"{label}, {seeds}")
-        if len(found) > 1:
+        if len(members) > 1:
             low, high = bootstrap_band(values, np.random.default_rng(0))
             axes.fill_between(steps, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
     axes.legend()
@@ -56,12 +50,7 @@ def plot_runs(runs: Sequence[Path], metric: str, out: Path) -> int:
 
 
 def read_curve(run: Path, metric: str) -> Curve:
-    """Read a metric of a run.
-
-    Args:
-        run: The run directory.
-        metric: Name of the metric, for example ``eval/mean_reward``.
-    """
+    """Read a metric of a run, for example ``eval/mean_reward``."""
     file = RunFolder(run).metrics
     if not file.is_file():
         raise ConfigError(f"{str(run)!r} is not a run directory: it has no {file.name}")
@@ -72,14 +61,9 @@ def read_curve(run: Path, metric: str) -> Curve:
             row = json.loads(text)
         except json.JSONDecodeError:
             continue  # a line that a killed run did not finish
-        if not isinstance(row, dict) or "step" not in row:
-            continue
         names |= row.keys()
         value = row.get(metric)
-        if isinstance(value, int | float) and np.isfinite(value):
-            # A resumed run continues from its last checkpoint and repeats later steps.
-            while found and next(reversed(found)) >= row["step"]:
-                found.popitem()
+        if value is not None and np.isfinite(value):
             found[row["step"]] = value
     if not found:
         hint = suggestion(metric, names - {"step", "time"})
@@ -89,9 +73,6 @@ def read_curve(run: Path, metric: str) -> Curve:
 
 def group_runs(runs: Sequence[Path]) -> list[tuple[str, list[Path]]]:
     """Group runs that differ only in their seed, in the order of the first of each.
-
-    Args:
-        runs: Run directories.
 
     Returns:
         For each group its name, with the options that differ from other groups of that name, and
@@ -128,10 +109,6 @@ def _flat(values: dict[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
 def on_grid(curves: Sequence[Curve], points: int = 200) -> tuple[np.ndarray, np.ndarray]:
     """Interpolate curves linearly at the same steps, over the range that all of them cover.
 
-    Args:
-        curves: One or more.
-        points: Number of steps.
-
     Returns:
         The steps [points], and the values [curves, points].
     """
@@ -146,14 +123,7 @@ def on_grid(curves: Sequence[Curve], points: int = 200) -> tuple[np.ndarray, np.
 def bootstrap_band(
     values: np.ndarray, rng: np.random.Generator, level: float = 0.95, samples: int = 2_000
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ends of a bootstrap confidence band of the mean over rows.
-
-    Args:
-        values: One row for each run [runs, points].
-        rng: Draws whole rows with replacement.
-        level: Confidence level.
-        samples: Number of bootstrap samples.
-    """
+    """Return the ends of a bootstrap confidence band of the mean over runs [runs, points]."""
     rows = rng.integers(len(values), size=(samples, len(values)))
     counts = (rows[:, :, None] == np.arange(len(values))).sum(1)
     means = counts @ values / len(values)

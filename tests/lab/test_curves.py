@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from guerdon.config import ConfigError
-from guerdon.training import curves
-from guerdon.training.curves import Curve
+from guerdon.lab import curves
+from guerdon.lab.curves import Curve
 
 
 def write_run(folder, rows, **config):

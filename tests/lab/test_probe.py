@@ -8,14 +8,14 @@ import pytest
 from guerdon.config import compose
 from guerdon.data import Batch, Demonstrations, save_demonstrations
 from guerdon.envs import make_vec
+from guerdon.lab.probe import DEMONSTRATIONS, Probed, _ranking, probe
 from guerdon.reward import RewardModel, register_reward_model
-from guerdon.training.probe import DEMONSTRATIONS, Probed, _ranking, probe
 from guerdon.training.replay import play_episodes
 from tests.training.running import config_of
 
 
 def section(**options):
-    return {"type": "function", "target": "tests.training.test_probe:right", **options}
+    return {"type": "function", "target": "tests.lab.test_probe:right", **options}
 
 
 def right(data):
@@ -52,7 +52,7 @@ def test_a_true_reward_sees_the_difference():
 
 def test_a_constant_action_is_constant(monkeypatch):
     seen = []
-    rule = "tests.training.test_probe:noted"
+    rule = "tests.lab.test_probe:noted"
     monkeypatch.setitem(globals(), "SEEN", seen)
     probed({"type": "function", "target": rule})
     assert [len(set(acts.tolist())) for acts in seen[6:]] == [1] * 6
@@ -136,7 +136,7 @@ def half(data):
 
 @pytest.mark.parametrize(("rule", "verdict"), [("mostly", "It rewards surv"), ("half", "Neither")])
 def test_a_few_steps_do_not_decide_but_many_do(rule, verdict):
-    reward = {"type": "function", "target": f"tests.training.test_probe:{rule}"}
+    reward = {"type": "function", "target": f"tests.lab.test_probe:{rule}"}
     found = probed(reward, env={"id": "CartPole-v1"})
     assert found.verdict.startswith(verdict)
     assert min(row.lowest for row in found.rows) < 0 < min(row.highest for row in found.rows)
@@ -159,7 +159,7 @@ PAID = 0.0
 )
 def test_steps_are_held_against_what_comes_after_an_end(paid, start, end, monkeypatch):
     monkeypatch.setitem(globals(), "PAID", paid)
-    reward = {"type": "function", "target": "tests.training.test_probe:paid_at_the_end"}
+    reward = {"type": "function", "target": "tests.lab.test_probe:paid_at_the_end"}
     found = probed(reward, env={"id": "CartPole-v1"})
     assert found.verdict.startswith(start)
     assert found.verdict.endswith(end)

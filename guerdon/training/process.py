@@ -1,0 +1,49 @@
+"""Settings of the process: torch threads and signals."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import torch
+
+_STOPPING = [
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+]
+_ASKED = b"stopping after this iteration; press Ctrl-C again to stop at once\n"
+_STDERR = 2
+
+
+@contextmanager
+def threads(number: int | None) -> Iterator[None]:
+    """Set the number of torch threads; None leaves it as it is."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def interrupts() -> Iterator[Callable[[], bool]]:
+    """Make the first SIGINT, SIGTERM or SIGHUP a request to stop; the second is not changed."""
+    asked = threading.Event()
+
+    def ask(number: int, _: Any) -> None:
+        asked.set()
+        signal.signal(number, before[number])
+        with suppress(OSError):  # not sys.stderr, which a signal may find in the middle of a line
+            os.write(_STDERR, _ASKED)
+
+    in_main_thread = threading.current_thread() is threading.main_thread()  # others cannot set any
+    before: dict[int, Any] = {n: signal.getsignal(n) for n in _STOPPING if in_main_thread}
+    try:
+        for number in before:
+            signal.signal(number, ask)
+        yield asked.is_set
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
