@@ -75,6 +75,7 @@ CANDIDATES: dict[str, dict[str, tuple[str, ...]]] = {
         "updates2": ("learn.updates_per_collect=2",),
         "updates8": (_OFTEN,),
         "updates8_rate5e-4": (_OFTEN, "policy.learning_rate=5e-4"),
+        "updates8_rate2.5e-4": (_OFTEN, "policy.learning_rate=2.5e-4"),
         "updates4_batch128": ("learn.updates_per_collect=4", "learn.batch_size=128"),
     },
     "sac": {
