@@ -49,6 +49,7 @@ SETTING = [
     "env.id=CartPole-v1",
     "env.n_envs=64",
     "policy=ppo",
+    "policy.model.normalize_obs=false",
     "collect.n_step=8192",
     "learn.batch_size=2048",
     "learn.repeat=4",

@@ -60,7 +60,9 @@ class _Guerdon(Learner):
             "value_coefficient": setting.value_weight,
             "entropy_coefficient": setting.entropy_weight,
             "max_grad_norm": setting.max_grad_norm,
-            "model": {"hidden": list(setting.hidden), "activation": "tanh"},
+            "model": {
+                "hidden": list(setting.hidden), "activation": "tanh", "normalize_obs": False,
+            },  # fmt: skip
         }
         config = {
             "env": {"id": "CartPole-v1", "n_envs": setting.n_envs},

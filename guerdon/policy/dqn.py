@@ -43,8 +43,8 @@ class EpsilonConfig(BaseModel):
 class DQNConfig(PolicyConfig):
     """Options of `dqn`."""
 
-    learning_rate: float = Field(default=1e-3, gt=0)
-    """Learning rate of Adam; 1e-4 for images, 1e-3 for small vectors."""
+    learning_rate: float = Field(default=5e-4, gt=0)
+    """Learning rate of Adam; 1e-4 for images, up to 1e-3 for small vectors."""
     max_grad_norm: float | None = Field(default=10.0, gt=0)
     """Maximum norm for gradient clipping."""
     model: ModelConfig = ModelConfig(activation="relu", orthogonal=False)
@@ -80,7 +80,7 @@ class DQN(Policy):
     Config = DQNConfig
     defaults: ClassVar[dict[str, dict[str, Any]]] = {
         "collect": {"n_step": 8, "warmup_steps": 1_000, "buffer_size": 100_000},
-        "learn": {"batch_size": 64, "updates_per_collect": 2},
+        "learn": {"batch_size": 64, "updates_per_collect": 8},
     }
     target_name = "{n_step}-step TD"
 

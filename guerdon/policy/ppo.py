@@ -8,7 +8,7 @@ import torch
 from pydantic import Field
 
 from guerdon import ops
-from guerdon.nn.models import ActorCritic
+from guerdon.nn import ActorCritic, ModelConfig
 from guerdon.nn.optimizer import Optimizer
 from guerdon.policy.actions import make_actions
 from guerdon.policy.advantages import branch, minibatches, with_advantages
@@ -31,6 +31,8 @@ class PPOConfig(PolicyConfig):
     """Learning rate of Adam; 1e-4 to 1e-3."""
     max_grad_norm: float | None = Field(default=0.5, gt=0)
     """Maximum norm for gradient clipping."""
+    model: ModelConfig = ModelConfig(normalize_obs=True)
+    """Actor and critic."""
     gae_lambda: float = Field(default=0.95, ge=0, le=1)
     """GAE lambda; 0.8 to 0.97."""
     clip_range: float = Field(default=0.2, gt=0)
@@ -57,7 +59,7 @@ class PPO(Policy):
     on_policy = True
     defaults: ClassVar[dict[str, dict[str, Any]]] = {
         "collect": {"n_step": 2048},
-        "learn": {"batch_size": 256, "repeat": 10},
+        "learn": {"batch_size": 64, "repeat": 10},
     }
     target_name = "GAE"
 
