@@ -31,15 +31,8 @@ def reserve(
 ) -> tuple[np.ndarray, bool]:
     """Invalidate the rows that the next transitions overwrite, and find places for them.
 
-    Args:
-        envs: The environments.
-        terminated: Whether their episodes terminate with this transition.
-        truncated: Whether their episodes are truncated with this transition.
-        written: Rows that each environment has written.
-        flags: By row.
-        final: By row.
-        count: The number of valid rows.
-        free: Unused rows of the table of final observations, after their number.
+    ``written`` counts the rows of each environment, ``count`` the valid rows, and ``free`` lists
+    the unused rows of the table of final observations, after their number.
 
     Returns:
         The plan [3, n]: the rows to write, the rows of that table for the next observations, and

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -14,7 +15,7 @@ from guerdon.data.kernels import FIRST, LAST, PENDING, TERMINATED, TRUNCATED, VA
 from guerdon.data.leaves import describe, to_numpy
 from guerdon.data.serializer import check_replaceable, read_tree, write_tree
 from guerdon.data.storage import DiskStorage, Storage, make_storage
-from guerdon.data.transition_schema import FIELDS, Layout, Leaf, Schema, fill_value
+from guerdon.data.transition_schema import FIELDS, Leaf, Schema, fill_value
 from guerdon.data.tree import Path, flatten, unflatten
 
 if TYPE_CHECKING:
@@ -155,7 +156,8 @@ class ReplayBuffer:
         single = env_ids is None and self.n_envs == 1
         leaves, terminated, truncated, layout = self.schema.check(fields, envs, single)
         if layout is not self.schema.layout:
-            self._make_columns(layout)
+            self._make_columns(layout.leaves, layout.only_done)
+            self.schema.layout = layout
         self._make_room(envs)
         book = self._written, self._flags, self._final, self._count
         plan, regular = kernels.reserve(envs, terminated, truncated, *book, self._free)
@@ -179,21 +181,21 @@ class ReplayBuffer:
     def _before_publishing(self, rows: np.ndarray) -> None:
         """Called when rows are written but not yet valid."""
 
-    def _make_columns(self, layout: Layout) -> None:
-        """Make columns for what is new in a layout, and expect that layout from now on."""
+    def _make_columns(self, leaves: Mapping[Path, Leaf], only_done: bool) -> None:
+        """Make columns for leaves that have none yet."""
         columns, finals = dict(self._columns), dict(self._finals)
-        for path, leaf in layout.leaves.items():
-            if path in self.schema.layout.leaves:
+        for path, leaf in leaves.items():
+            if path in columns or path in finals:
                 continue
             if path[0] == "obs_next":
                 finals[path] = self._new_column(path, leaf, 2 * self.n_envs + 16)
                 continue
             columns[path] = self._new_column(path, leaf, self.size)
-            if path[0] == "info" and self.schema.layout.leaves:  # older rows have no such key
+            if path[0] == "info" and self._columns:  # older rows have no such key
                 columns[path][...] = fill_value(leaf.dtype)
         if self._disk:
-            buffer_files.describe(self, self._disk, {**columns, **finals}, layout.only_done)
-        self._columns, self._finals, self.schema.layout = columns, finals, layout
+            buffer_files.describe(self, self._disk, {**columns, **finals}, only_done)
+        self._columns, self._finals = columns, finals
         self._refresh()
 
     def _new_column(self, path: Path, leaf: Leaf, rows: int) -> Any:
@@ -203,14 +205,14 @@ class ReplayBuffer:
 
     def _make_room(self, envs: np.ndarray) -> None:
         """Make room for a row of each environment."""
-        if self._finals and self._free[0] < len(envs):
-            self._grow_finals(len(envs))
+        self._make_room_for_finals(len(envs))
 
-    def _grow_finals(self, number: int) -> None:
-        rows = 2 * self._n_finals + 2 * number
-        for path, table in self._finals.items():
-            self._finals[path] = self._storage.grow(buffer_files.column_name(path), table, rows)
-        self._refresh()
+    def _make_room_for_finals(self, number: int) -> None:
+        if self._finals and self._free[0] < number:
+            rows = 2 * self._n_finals + 2 * number
+            for path, table in self._finals.items():
+                self._finals[path] = self._storage.grow(buffer_files.column_name(path), table, rows)
+            self._refresh()
 
     @property
     def _n_finals(self) -> int:
@@ -241,8 +243,7 @@ class ReplayBuffer:
         heads = self._heads(self._checked_envs(env_ids))
         heads = heads[self._flags[heads] & LAST == 0]
         if self._finals and len(heads):
-            if self._free[0] < len(heads):
-                self._grow_finals(len(heads))
+            self._make_room_for_finals(len(heads))
             self._free[0] -= len(heads)
             places = self._free[self._free[0] + 1 :][: len(heads)].copy()
             for path, table in self._finals.items():
@@ -282,14 +283,13 @@ class ReplayBuffer:
         if not len(other):
             return self.obs if self._columns else None
         self.cut()
-        only_done = other.schema.layout.only_done
-        only_done = only_done and (not len(self) or self.schema.layout.only_done)
         in_time = other.rows_in_time()
-        names = [*dict.fromkeys(path[0] for path in other._columns), "terminated", "truncated"]
+        ends = ["done"] if other.schema.layout.only_done else ["terminated", "truncated"]
+        names = dict.fromkeys([*(path[0] for path in other._columns), *ends, "obs_next"])
         for env in range(other.n_envs):
             rows = in_time[in_time // other.capacity == env]
             target = self._checked_envs([env % self.n_envs])
-            batch = other.read(rows, [*names, "obs_next"], stack_num=1)
+            batch = other.read(rows, list(names), stack_num=1)
             annotations = batch.pop("annotations", None)
             annotated = other._flags[rows] & PENDING == 0
             if self.save_only_last_obs:  # then `add` takes stacks
@@ -302,7 +302,6 @@ class ReplayBuffer:
                     self.annotate(np.where(annotated[i], at, -1), annotations[i : i + 1])
                 if not continues[i]:
                     self.cut(target)
-        self._make_columns(self.schema.layout._replace(only_done=only_done))
         return self.obs
 
     def annotate(self, rows: np.ndarray, annotations: Mapping[str, Any]) -> None:
@@ -319,12 +318,8 @@ class ReplayBuffer:
             values = self._storage.convert(value)
             if path not in self._columns:
                 leaf = Leaf(tuple(values.shape[rows.ndim :]), values.dtype)
-                columns = {**self._columns, path: self._new_column(path, leaf, self.size)}
                 self._flags[self._flags & VALID != 0] |= PENDING
-                if self._disk:
-                    arrays, only_done = {**columns, **self._finals}, self.schema.layout.only_done
-                    buffer_files.describe(self, self._disk, arrays, only_done)
-                self._columns = columns
+                self._make_columns({path: leaf}, self.schema.layout.only_done)
             self._columns[path][at] = values[self._storage.convert(there)]
         self._flags[rows[there]] &= np.uint8(0xFF ^ PENDING)
 
@@ -567,7 +562,7 @@ class ReplayBuffer:
             if name in _FLAGS:
                 batch[name] = self._storage.convert(self._flags.take(at) & _FLAGS[name] != 0)
             else:
-                batch[name] = self._field(name, at)
+                batch[name] = self._field(name, partial(self._take, at))
         return from_leaves(batch)
 
     def field_names(self) -> list[str]:
@@ -578,23 +573,18 @@ class ReplayBuffer:
         """Return the paths of the stored leaves of a field."""
         return [path for path in self._columns if path[0] == name]
 
-    def _field(self, name: str, at: np.ndarray | None) -> Any:
-        """Read a stored field at rows, or at every slot."""
-        leaf = self._columns.get((name,))
-        if leaf is not None:
-            return self._by_slot(leaf) if at is None else self._take(leaf, at)
-        paths = self.field_paths(name)
-        if not paths and name not in FIELDS:
+    def _field(self, name: str, read: Callable[[Any], Any]) -> Any:
+        """Read the columns of a stored field."""
+        leaves = {path[1:]: read(self._columns[path]) for path in self.field_paths(name)}
+        if not leaves and name not in FIELDS:
             names = ", ".join(self.field_names())
             raise KeyError(f"this buffer has no field {name!r}; it has: {names}")
-        columns = [self._columns[path] for path in paths]
-        values = [self._by_slot(c) if at is None else self._take(c, at) for c in columns]
-        return unflatten({path[1:]: value for path, value in zip(paths, values, strict=True)})
+        return leaves[()] if () in leaves else unflatten(leaves)
 
     def _obs_next(self, rows: np.ndarray, frames: int) -> Any:
         if self.ignore_obs_next:
             after = self._walk(rows, 1)[1]
-            return self._field("obs", after if frames == 1 else self.stacks(after, frames))
+            return self.read(after, ("obs",), frames).obs
         before = self.stacks(rows, frames)[..., 1:] if frames > 1 else None
         leaves = {path[1:]: self._next_values(path, rows, before) for path in self._finals}
         return leaves[()] if () in leaves else unflatten(leaves)
@@ -605,14 +595,14 @@ class ReplayBuffer:
         at = after
         if before is not None:
             at = np.column_stack([before.reshape(len(after), before.shape[-1]), after])
-        values = self._take(self._columns["obs", *path[1:]], at)
+        values = self._take(at, self._columns["obs", *path[1:]])
         if len(positions):
             index = self._storage.index(positions)
             newest = index if before is None else (index, -1)
-            values[newest] = self._take(self._finals[path], places)
+            values[newest] = self._take(places, self._finals[path])
         return values.reshape(*rows.shape, *values.shape[1:])
 
-    def _take(self, column: Any, rows: np.ndarray) -> Any:
+    def _take(self, rows: np.ndarray, column: Any) -> Any:
         if isinstance(column, np.ndarray):
             return column.take(rows, 0)
         return column[self._storage.index(rows)]
@@ -665,7 +655,7 @@ class ReplayBuffer:
                 f"it has: {', '.join(self.field_names())}"
             )
         if name != "obs_next" and name not in _FLAGS:
-            return self._field(name, None)
+            return self._field(name, self._by_slot)
         read = self.read(np.arange(self.size), (name,), 1)
         if name == "obs_next":
             empty = self._storage.convert(self._flags & VALID == 0)

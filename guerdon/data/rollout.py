@@ -139,12 +139,7 @@ class Rollout:
             _by_row(self._flags[name][self.history :])[index] = False
 
     def annotate(self, rows: np.ndarray, annotations: Mapping[str, Any]) -> None:
-        """Store columns beside transitions that are there already.
-
-        Args:
-            rows: Indices [...].
-            annotations: Nested arrays [...], read back as ``batch.annotations``.
-        """
+        """See `ReplayBuffer.annotate`."""
         rows = np.asarray(rows)
         for path, value in flatten(annotations, ("annotations",)):
             values = self._storage.convert(value)
@@ -182,17 +177,7 @@ class Rollout:
     # --- reading
 
     def before(self, rows: np.ndarray, mask: Any, history: int, fields: Sequence[str]) -> Batch:
-        """Read the rows before some, within the episode: [..., history, ...], oldest first.
-
-        Args:
-            rows: Indices [...].
-            mask: Which of them are transitions [...]; None if all are.
-            history: Number of rows before each, up to the `history` of this rollout.
-            fields: Fields to read.
-
-        Returns:
-            The batch; ``mask`` is False where there is no such row.
-        """
+        """See `ReplayBuffer.before`; for up to `history` rows before each."""
         if history > self.history:
             raise ValueError(f"history is {history}, but this rollout keeps {self.history} rows")
         time, env = np.divmod(rows, self.n_envs)

@@ -25,7 +25,6 @@ from guerdon.data.leaves import describe
 VERSION = 1
 
 _MANIFEST, _STATE = "manifest.json", "state.json"
-_CHUNK = 1 << 22
 # dtypes that NumPy, torch and safetensors share; a leaf of any other is stored as its bytes.
 _CODES = {"bool": "BOOL", "bfloat16": "BF16"} | {
     f"{kind}{bits}": f"{kind[0].upper()}{bits}"
@@ -174,15 +173,11 @@ def _check_file(folder: Path, name: str, entry: dict[str, Any]) -> None:
 
 def _write_file(path: Path, pieces: Iterable[bytes | memoryview]) -> dict[str, Any]:
     """Write a file to the disk, and return what the manifest says about it."""
-    digest, size = hashlib.sha256(), 0
-    with path.open("xb") as file:
-        for piece in pieces:
-            for start in range(0, len(piece), _CHUNK):  # hashed while it is still in the cache
-                chunk = piece[start : start + _CHUNK]
-                file.write(chunk)
-                digest.update(chunk)
-            size += len(piece)
-        file.flush()
+    with path.open("x+b") as file:
+        file.writelines(pieces)
+        size = file.tell()
+        file.seek(0)
+        digest = hashlib.file_digest(file, "sha256")
         os.fsync(file.fileno())
     return {"sha256": digest.hexdigest(), "size": size}
 

@@ -156,12 +156,7 @@ def _reserve(path: Path, size: int) -> None:
 
 
 def make_storage(storage: "str | torch.device | Storage") -> "Storage":
-    """Return the storage that a name stands for.
-
-    Args:
-        storage: ``"memory"``, ``"disk:FOLDER"``, a device (``"cpu"``, ``"cuda:0"``: torch tensors
-            there), or a storage.
-    """
+    """Return the storage that a name stands for; see `ReplayBuffer`."""
     if isinstance(storage, torch.device):
         return TorchStorage(storage)
     if not isinstance(storage, str):

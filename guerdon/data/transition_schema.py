@@ -93,14 +93,13 @@ class Schema:
 
     def _stored(self, given: dict[Path, Any]) -> dict[Path, Any]:
         """Return the leaves without what is not stored."""
-        stored = {}
-        for path, value in given.items():
-            if path[0] == "obs" or (path[0] == "obs_next" and self._keep_next):
-                array = value if isinstance(value, Array) else np.asarray(value)
-                stored[path] = array[:, -1] if self._last_frame else value
-            elif path[0] != "obs_next":
-                stored[path] = value
-        return stored
+        if not self._keep_next:
+            given = {path: value for path, value in given.items() if path[0] != "obs_next"}
+        if self._last_frame:
+            for path in given:
+                if path[0] in ("obs", "obs_next"):
+                    given[path] = self._array(path, given[path])[:, -1]
+        return given
 
     def _extended(self, given: dict[Path, Any], rows: int, single: bool, only_done: bool) -> Layout:
         """Return the layout with the leaves that are new, and fill the leaves that are missing.
@@ -247,19 +246,17 @@ def _same_keys(given: Set[Path], known: Set[Path]) -> None:
 
 def _ends(given: dict[Path, Any], rows: int, single: bool) -> tuple[np.ndarray, np.ndarray, bool]:
     """Take the ends out: ``terminated``, ``truncated``, and whether only ``done`` was given."""
-    terminated = _end(given, "terminated", rows, single)
-    truncated = _end(given, "truncated", rows, single)
-    done = _end(given, "done", rows, single)
-    if done is None and terminated is not None and truncated is not None:
-        return terminated, truncated, False  # as in nearly every step
-    if done is None and terminated is None:
-        raise ValueError(f"add() needs 'done' or 'terminated'; it was given {_names(given)}")
+    terminated, truncated, done = (_end(given, name, rows, single) for name in ENDS)
+    if done is None:  # as in nearly every step
+        if terminated is None:
+            raise ValueError(f"add() needs 'done' or 'terminated'; it was given {_names(given)}")
+        return terminated, np.zeros(rows, bool) if truncated is None else truncated, False
     only_done = terminated is None and truncated is None
     if terminated is None:
         terminated = done if truncated is None else done & ~truncated
     if truncated is None:
-        truncated = np.zeros(rows, bool) if done is None else done & ~terminated
-    if done is not None and ((terminated | truncated) != done).any():
+        truncated = done & ~terminated
+    if ((terminated | truncated) != done).any():
         raise ValueError("'done' is not 'terminated' or 'truncated': leave it out")
     return terminated, truncated, only_done
 
@@ -293,19 +290,14 @@ def _cast(array: Any, dtype: Any) -> Any:
     tensor = isinstance(array, torch.Tensor)
     if tensor is not isinstance(dtype, torch.dtype) or (not tensor and array.dtype.hasobject):
         return None
-    if _is_whole(dtype):
-        fits = _is_whole(array.dtype)
-    elif tensor:
-        fits = torch.can_cast(array.dtype, dtype)
-    else:
-        fits = np.can_cast(array.dtype, dtype, "same_kind")
-    if not fits:
+    if _category(array.dtype) > _category(dtype):
         return None
     cast = array.to(dtype) if tensor else array.astype(dtype)
-    return cast if not _is_whole(dtype) or bool((cast == array).all()) else None
+    return cast if _category(dtype) or bool((cast == array).all()) else None
 
 
-def _is_whole(dtype: Any) -> bool:
+def _category(dtype: Any) -> int:
+    """Return 0 for whole numbers; floats, complex numbers and objects each hold those before."""
     if isinstance(dtype, torch.dtype):
-        return not (dtype.is_floating_point or dtype.is_complex)
-    return dtype.kind in "iub"
+        return 2 if dtype.is_complex else int(dtype.is_floating_point)
+    return "fcO".find(dtype.kind) + 1
