@@ -351,23 +351,23 @@ def _map(
 
     None stays None. The results go to ``out``, if that is given.
     """
-    first = batches[0]._data
-    for other in batches[1:]:
-        if other._data.keys() != first.keys():
-            raise ValueError(_different_keys(batches[0], other, prefix))
+    first, *others = batches
+    for other in others:
+        if other._data.keys() != first._data.keys():
+            raise ValueError(_different_keys(first, other, prefix))
     result = {} if out is None else out._data
-    for key, leaf in first.items():
+    for key, leaf in first._data.items():
         name, nested = prefix + key, type(leaf) is Batch
-        column = [batch._data[key] for batch in batches]
-        for value in column[1:]:
+        column = [other._data[key] for other in others]
+        for value in column:
             if (type(value) is Batch) is not nested or (leaf is None and value is not None):
                 sides = f"{describe(leaf)} and {describe(value)}"
                 raise TypeError(f"key {name!r} does not fit: {sides}")
         if nested:
             inner = None if out is None else leaf
-            result[key] = _map(function, *column, out=inner, prefix=f"{name}.")
+            result[key] = _map(function, leaf, *column, out=inner, prefix=f"{name}.")
         else:
-            result[key] = None if leaf is None else function(name, *column)
+            result[key] = None if leaf is None else function(name, leaf, *column)
     return from_leaves(result) if out is None else out
 
 

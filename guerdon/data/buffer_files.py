@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from guerdon.data.replay_buffer import ReplayBuffer
     from guerdon.data.storage import DiskStorage, Storage
 
+_META = "meta.json"
 BOOKKEEPING = ("final", "written", "flags")  # the flags last: they make rows valid
 
 
@@ -99,10 +100,10 @@ def restore(
 
 def check_folder(buffer: ReplayBuffer, storage: DiskStorage) -> None:
     """Check that a folder is new, or holds a buffer like this one."""
-    meta = storage.read_meta()
-    if meta is not None:
-        _check_same(meta, _description(buffer), f"the buffer in {storage.folder}")
-    elif any(not path.name.startswith(".meta.json.") for path in storage.folder.iterdir()):
+    if (storage.folder / _META).exists():
+        theirs = json.loads((storage.folder / _META).read_text())
+        _check_same(theirs, _description(buffer), f"the buffer in {storage.folder}")
+    elif any(not path.name.startswith(f".{_META}.") for path in storage.folder.iterdir()):
         raise ValueError(f"{storage.folder} is not empty and holds no buffer: name a new folder")
     else:
         describe(buffer, storage, {}, only_done=False)
@@ -110,13 +111,13 @@ def check_folder(buffer: ReplayBuffer, storage: DiskStorage) -> None:
 
 def reopen(buffer: ReplayBuffer, storage: DiskStorage) -> None:
     """Take over what a folder holds, and cut the episodes that were running."""
-    meta = storage.read_meta() or {"leaves": []}
+    meta = json.loads((storage.folder / _META).read_text())
     leaves = {
         tuple(entry["path"]): Leaf(tuple(entry["shape"]), np.dtype(entry["dtype"]))
         for entry in meta["leaves"]
     }
     # Without their files, the first add failed.
-    if not leaves or not all(storage.holds(column_name(path)) for path in leaves):
+    if not leaves or not all(storage.path(column_name(path)).exists() for path in leaves):
         return
     for path, leaf in leaves.items():
         final = path[0] == "obs_next"
@@ -145,7 +146,7 @@ def describe(
         for path, array in arrays.items()
     ]
     meta = {**_description(buffer), "only_done": only_done, "leaves": leaves}
-    with atomic_file(storage.folder / "meta.json") as file:
+    with atomic_file(storage.folder / _META) as file:
         file.write(json.dumps(meta, indent=1).encode())
 
 

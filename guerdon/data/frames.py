@@ -504,7 +504,7 @@ def _joined_images(
 def _check_labels(frames: Frames, folders: list[pathlib.Path]) -> None:
     """Raises unless there are frames of both labels, in folders of the right names."""
     both = " and ".join(map(str, folders))
-    in_positive = frames.from_positive[frames.episodes]
+    positive_labels = frames.labels[frames.from_positive[frames.episodes]]
     if not len(frames) and frames.skipped:
         path, reason = frames.skipped[0]
         raise ValueError(
@@ -513,18 +513,16 @@ def _check_labels(frames: Frames, folders: list[pathlib.Path]) -> None:
             "'reward.model.image_size'), or collect anew, with one 'image_size' for all cameras"
         )
     if not len(frames):
-        problem = f"there is no trajectory in {both}"
-        repair = "collect some first ('reward.collect_data=true')"
+        problem = f"there is no trajectory in {both}: collect some first"
+        problem += " ('reward.collect_data=true')"
     elif not frames.labels.any():
-        problem = f"no frame in {folders[0]} has label 1"
-        repair = "collect until the policy succeeds"
+        problem = f"no frame in {folders[0]} has label 1: collect until the policy succeeds"
     elif frames.labels.all():
-        problem = f"no frame in {both} has label 0"
-        repair = "collect failures, too"
-    elif not frames.labels[in_positive].any():
-        problem = f"no frame in {folders[0]} has label 1, but some in {folders[1]} have"
-        repair = "the folders are the wrong way round; give positive_dir first"
+        problem = f"no frame in {both} has label 0: collect failures, too"
+    elif not positive_labels.any():
+        problem = f"no frame in {folders[0]} has label 1, but some in {folders[1]} have: the "
+        problem += "folders are the wrong way round; give positive_dir first"
     else:
         return
     skipped = f" ({len(frames.skipped)} files were skipped)" if frames.skipped else ""
-    raise ValueError(f"{problem}{skipped}: {repair}")
+    raise ValueError(problem + skipped)

@@ -93,23 +93,6 @@ def publish(
 
 
 @njit(cache=True)
-def next_places(
-    rows: np.ndarray, final: np.ndarray, capacity: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the slots that follow, and which next observations are in the table, and where."""
-    after = np.empty(rows.size, np.int64)
-    positions, places = np.empty(rows.size, np.int64), np.empty(rows.size, np.int64)
-    count = 0
-    for i in range(rows.size):
-        row = rows[i]
-        after[i] = row + 1 if (row + 1) % capacity else row + 1 - capacity
-        if final[row] > 0:
-            positions[count], places[count] = i, final[row] - 1
-            count += 1
-    return after, positions[:count], places[:count]
-
-
-@njit(cache=True)
 def neighbour(row: int, written: np.ndarray, flags: np.ndarray, forward: bool) -> int:
     """Return the row after (or before) in the same episode; the row itself if there is none."""
     capacity = flags.size // written.size

@@ -38,9 +38,9 @@ def _describe_all(values: Sequence[Any]) -> str:
 
 def from_ndarray(array: np.ndarray, key: str = "") -> np.ndarray:
     """Return an array without what a subclass adds; fixed-width strings become Python strings."""
-    if isinstance(array, np.ma.MaskedArray):
-        raise TypeError(f"key {key!r} is a masked array: fill it, or store its mask as a key")
     if type(array) is not np.ndarray:
+        if isinstance(array, np.ma.MaskedArray):
+            raise TypeError(f"key {key!r} is a masked array: fill it, or store its mask as a key")
         array = array.view(np.ndarray)
     return array.astype(object) if array.dtype.kind in "SU" else array
 
@@ -73,8 +73,9 @@ def to_torch(leaf: Any, dtype: torch.dtype | None, device: str | torch.device | 
             return leaf
         if not leaf.dtype.isnative:
             leaf = leaf.astype(leaf.dtype.newbyteorder("="))
-        shareable = all(stride >= 0 and stride % leaf.itemsize == 0 for stride in leaf.strides)
-        leaf = torch.from_numpy(leaf if leaf.flags.writeable and shareable else leaf.copy())
+        flags, size = leaf.flags, leaf.itemsize
+        regular = flags.c_contiguous or all(n >= 0 and n % size == 0 for n in leaf.strides)
+        leaf = torch.from_numpy(leaf if flags.writeable and regular else leaf.copy())
     elif isinstance(leaf, np.number | np.bool_ | int | float | complex):
         leaf = torch.as_tensor(leaf)
     elif not isinstance(leaf, torch.Tensor):
@@ -88,13 +89,14 @@ def to_device(leaf: Any, device: torch.device) -> Any:
     This is the one place where data of environments becomes data of learners. Nothing waits for the
     device.
     """
-    tensor = to_torch(leaf, None, None) if isinstance(leaf, Array) else leaf
-    if not isinstance(tensor, torch.Tensor):
+    if isinstance(leaf, np.ndarray):
+        leaf = to_torch(leaf, None, None)
+    if not isinstance(leaf, torch.Tensor):
         return leaf
-    dtype = torch.float32 if tensor.dtype == torch.float64 else tensor.dtype
-    if dtype == tensor.dtype and tensor.device == device:
-        return tensor  # even an idle `to` takes its time
-    return tensor.to(device, dtype, non_blocking=device.type == "cuda")
+    dtype = torch.float32 if leaf.dtype == torch.float64 else leaf.dtype
+    if dtype == leaf.dtype and leaf.device == device:
+        return leaf  # even an idle `to` takes its time
+    return leaf.to(device, dtype, non_blocking=device.type == "cuda")
 
 
 def to_numpy(leaf: Any) -> Any:

@@ -406,15 +406,9 @@ class ReplayBuffer:
 
     def rows(self, index: Any) -> np.ndarray:
         """Return the row numbers of an index; every row has to hold a transition."""
-        if isinstance(index, slice):
-            return self.stored_rows()[index]
         rows = np.asarray(index)
-        if rows.dtype == bool:
-            if rows.shape != (len(self),):
-                raise IndexError(
-                    f"a mask of shape {rows.shape} does not fit {len(self)} transitions"
-                )
-            return np.compress(rows, self.stored_rows())
+        if isinstance(index, slice) or rows.dtype == bool:
+            return np.asarray(self.stored_rows()[index])
         if not rows.size:
             rows = rows.astype(np.int64)
         if rows.dtype.kind not in "iu":
@@ -591,16 +585,17 @@ class ReplayBuffer:
 
     def _next_values(self, path: Path, rows: np.ndarray, before: Any = None) -> Any:
         """Read one leaf of next observations, after the frames at rows ``before`` [..., k]."""
-        after, positions, places = kernels.next_places(rows.reshape(-1), self._final, self.capacity)
-        at = after
+        at = np.where((rows + 1) % self.capacity, rows + 1, rows + 1 - self.capacity)
         if before is not None:
-            at = np.column_stack([before.reshape(len(after), before.shape[-1]), after])
+            at = np.concatenate([before, at[..., None]], -1)
         values = self._take(at, self._columns["obs", *path[1:]])
-        if len(positions):
-            index = self._storage.index(positions)
-            newest = index if before is None else (index, -1)
-            values[newest] = self._take(places, self._finals[path])
-        return values.reshape(*rows.shape, *values.shape[1:])
+        final = self._final.take(rows)
+        places = np.nonzero(final)
+        if len(places[0]):
+            index = tuple(map(self._storage.index, places))
+            newest = index if before is None else (*index, -1)
+            values[newest] = self._take(final[places] - 1, self._finals[path])
+        return values
 
     def _take(self, rows: np.ndarray, column: Any) -> Any:
         if isinstance(column, np.ndarray):

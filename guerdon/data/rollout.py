@@ -193,17 +193,9 @@ class Rollout:
     def rollout(
         self, fields: Sequence[str] | None = None, since: np.ndarray | None = None
     ) -> tuple[Batch, np.ndarray]:
-        """Read the rows [T, n_envs, ...] in time order.
+        """Read the rows [T, n_envs, ...] in time order; see `ReplayBuffer.rollout`.
 
-        Args:
-            fields: Fields to read; all by default.
-            since: Read only rows that came after `written` was this.
-
-        Returns:
-            The batch, whose arrays are the rollout's own until the next `reset`, and the indices
-            [T, n_envs]. ``batch.mask`` is False where there is no transition, ``batch.first`` True
-            where an episode begins, and ``batch.cut`` True where no row of the same episode
-            follows.
+        The arrays are the rollout's own until the next `reset`. No index is -1.
         """
         length = int(self.cursors.max())
         if not length:
