@@ -15,7 +15,7 @@ from guerdon.data.kernels import FIRST, LAST, PENDING, TERMINATED, TRUNCATED, VA
 from guerdon.data.leaves import describe, to_numpy
 from guerdon.data.serializer import check_replaceable, read_tree, write_tree
 from guerdon.data.storage import DiskStorage, Storage, make_storage
-from guerdon.data.transition_schema import FIELDS, Leaf, Schema, fill_value
+from guerdon.data.transition_schema import ENDS, FIELDS, Layout, Leaf, Schema, fill_value
 from guerdon.data.tree import Path, flatten, unflatten
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class ReplayBuffer:
         single = env_ids is None and self.n_envs == 1
         leaves, terminated, truncated, layout = self.schema.check(fields, envs, single)
         if layout is not self.schema.layout:
-            self._make_columns(layout.leaves, layout.only_done)
+            self._make_columns(layout)
             self.schema.layout = layout
         self._make_room(envs)
         book = self._written, self._flags, self._final, self._count
@@ -172,7 +172,7 @@ class ReplayBuffer:
             table[to] = leaves[path]
         for path, column in self._columns.items():
             column[at] = leaves.get(path, 0)  # annotations come later
-        if len(self._columns) + len(self._finals) > len(layout.leaves):
+        if len(self._columns) + len(self._finals) > len(layout):
             plan[2] |= PENDING
         self._before_publishing(rows)
         kernels.publish(plan, *book, not self.ignore_obs_next)
@@ -181,10 +181,10 @@ class ReplayBuffer:
     def _before_publishing(self, rows: np.ndarray) -> None:
         """Called when rows are written but not yet valid."""
 
-    def _make_columns(self, leaves: Mapping[Path, Leaf], only_done: bool) -> None:
+    def _make_columns(self, layout: Layout) -> None:
         """Make columns for leaves that have none yet."""
         columns, finals = dict(self._columns), dict(self._finals)
-        for path, leaf in leaves.items():
+        for path, leaf in layout.items():
             if path in columns or path in finals:
                 continue
             if path[0] == "obs_next":
@@ -194,7 +194,7 @@ class ReplayBuffer:
             if path[0] == "info" and self._columns:  # older rows have no such key
                 columns[path][...] = fill_value(leaf.dtype)
         if self._disk:
-            buffer_files.describe(self, self._disk, {**columns, **finals}, only_done)
+            buffer_files.describe(self, self._disk, {**columns, **finals})
         self._columns, self._finals = columns, finals
         self._refresh()
 
@@ -284,12 +284,11 @@ class ReplayBuffer:
             return self.obs if self._columns else None
         self.cut()
         in_time = other.rows_in_time()
-        ends = ["done"] if other.schema.layout.only_done else ["terminated", "truncated"]
-        names = dict.fromkeys([*(path[0] for path in other._columns), *ends, "obs_next"])
+        names = [*dict.fromkeys(path[0] for path in other._columns), *ENDS[:2], "obs_next"]
         for env in range(other.n_envs):
             rows = in_time[in_time // other.capacity == env]
             target = self._checked_envs([env % self.n_envs])
-            batch = other.read(rows, list(names), stack_num=1)
+            batch = other.read(rows, names, stack_num=1)
             annotations = batch.pop("annotations", None)
             annotated = other._flags[rows] & PENDING == 0
             if self.save_only_last_obs:  # then `add` takes stacks
@@ -319,7 +318,7 @@ class ReplayBuffer:
             if path not in self._columns:
                 leaf = Leaf(tuple(values.shape[rows.ndim :]), values.dtype)
                 self._flags[self._flags & VALID != 0] |= PENDING
-                self._make_columns({path: leaf}, self.schema.layout.only_done)
+                self._make_columns({path: leaf})
             self._columns[path][at] = values[self._storage.convert(there)]
         self._flags[rows[there]] &= np.uint8(0xFF ^ PENDING)
 
@@ -666,7 +665,7 @@ class ReplayBuffer:
     def __repr__(self) -> str:
         if not self._columns:
             return f"{type(self).__name__}()"
-        hidden = {"terminated", "truncated"} if self.schema.layout.only_done else {"done"}
+        hidden = {"done"} if (self._flags & TRUNCATED).any() else {"terminated", "truncated"}
         if self.ignore_obs_next:
             hidden.add("obs_next")
         names = sorted(name for name in self.field_names() if name not in hidden)

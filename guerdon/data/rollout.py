@@ -112,8 +112,8 @@ class Rollout:
 
     def _allocate(self, layout: Layout) -> None:
         """Make columns for what is new in a layout, and expect that layout from now on."""
-        for path, leaf in layout.leaves.items():
-            if path not in self.schema.layout.leaves:
+        for path, leaf in layout.items():
+            if path not in self.schema.layout:
                 self._allocate_column(path, leaf.shape, leaf.dtype)
                 if path[0] == "info":
                     self._columns[path][...] = fill_value(leaf.dtype)

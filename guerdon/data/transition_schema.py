@@ -31,13 +31,8 @@ class Leaf(NamedTuple):
     dtype: Any
 
 
-class Layout(NamedTuple):
-    """The fields of a transition."""
-
-    leaves: dict[Path, Leaf]
-    """By path, without the ends."""
-    only_done: bool
-    """Whether ends were only ever given as ``done``."""
+Layout = dict[Path, Leaf]
+"""The leaves of a transition by path, without the ends."""
 
 
 class Schema:
@@ -52,7 +47,7 @@ class Schema:
     def __init__(
         self, convert: Callable[[Any], Array], keep_next: bool = True, last_frame: bool = False
     ) -> None:
-        self.layout = Layout({}, True)
+        self.layout: Layout = {}
         """The expected fields; set this to what `check` returned when there are columns for it."""
         self._convert = convert
         self._keep_next = keep_next
@@ -75,19 +70,19 @@ class Schema:
         rows, lead = len(envs), envs.shape
         given: dict[Path, Any] = {}
         _flatten(fields, single, (), given)
-        terminated, truncated, only_done = _ends(given, rows, single)
+        terminated, truncated = _ends(given, rows, single)
         if self._last_frame or not self._keep_next:
             given = self._stored(given)
         layout = self.layout
-        if given.keys() != layout.leaves.keys() or (layout.only_done and not only_done):
-            layout = self._extended(given, rows, single, only_done)
+        if given.keys() != layout.keys():
+            layout = self._extended(given, rows, single)
         rewards = given["rew",]
-        for path, (shape, dtype) in layout.leaves.items():
+        for path, (shape, dtype) in layout.items():
             value = given[path]
             # The first comparisons are cheap, and enough in nearly every step.
             plain = type(value) is np.ndarray and value.dtype is dtype
             if not (plain and value.shape == lead + shape):
-                given[path] = self._fit(path, layout.leaves[path], value, rows, single)
+                given[path] = self._fit(path, layout[path], value, rows, single)
         _check_rewards(given["rew",], rewards, envs)
         return given, terminated, truncated, layout
 
@@ -101,12 +96,12 @@ class Schema:
                     given[path] = self._array(path, given[path])[:, -1]
         return given
 
-    def _extended(self, given: dict[Path, Any], rows: int, single: bool, only_done: bool) -> Layout:
+    def _extended(self, given: dict[Path, Any], rows: int, single: bool) -> Layout:
         """Return the layout with the leaves that are new, and fill the leaves that are missing.
 
         After the first transition, only those of ``info`` may change.
         """
-        known = self.layout.leaves
+        known = self.layout
         if known:
             _same_keys(given.keys(), known.keys())
         else:
@@ -115,8 +110,6 @@ class Schema:
         for path, value in given.items():
             if path not in leaves:
                 leaves[path] = self._new_leaf(path, value, rows, single)
-        if len(leaves) > len(known):
-            unflatten(dict.fromkeys(leaves))  # an error if a leaf would lie below another
         for path in known.keys() - given.keys():
             leaf = known[path]
             full: Any = torch.full if isinstance(leaf.dtype, torch.dtype) else np.full
@@ -124,10 +117,10 @@ class Schema:
             given[path] = self._convert(empty)
         if not known and self._keep_next:  # the next observation is an observation
             leaves |= {("obs_next", *p[1:]): leaf for p, leaf in leaves.items() if p[0] == "obs"}
-        only_done = only_done and self.layout.only_done
-        if len(leaves) == len(known) and only_done == self.layout.only_done:
-            return self.layout
-        return Layout(leaves, only_done)
+        if len(leaves) == len(known):
+            return known
+        unflatten(dict.fromkeys(leaves))  # an error if a leaf would lie below another
+        return leaves
 
     def _check_first(self, given: dict[Path, Any]) -> None:
         """Check the names of a first transition."""
@@ -244,21 +237,20 @@ def _same_keys(given: Set[Path], known: Set[Path]) -> None:
         )
 
 
-def _ends(given: dict[Path, Any], rows: int, single: bool) -> tuple[np.ndarray, np.ndarray, bool]:
-    """Take the ends out: ``terminated``, ``truncated``, and whether only ``done`` was given."""
+def _ends(given: dict[Path, Any], rows: int, single: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Take the ends out; ``done`` alone means ``terminated``."""
     terminated, truncated, done = (_end(given, name, rows, single) for name in ENDS)
     if done is None:  # as in nearly every step
         if terminated is None:
             raise ValueError(f"add() needs 'done' or 'terminated'; it was given {_names(given)}")
-        return terminated, np.zeros(rows, bool) if truncated is None else truncated, False
-    only_done = terminated is None and truncated is None
+        return terminated, np.zeros(rows, bool) if truncated is None else truncated
     if terminated is None:
         terminated = done if truncated is None else done & ~truncated
     if truncated is None:
         truncated = done & ~terminated
     if ((terminated | truncated) != done).any():
         raise ValueError("'done' is not 'terminated' or 'truncated': leave it out")
-    return terminated, truncated, only_done
+    return terminated, truncated
 
 
 def _end(given: dict[Path, Any], name: str, rows: int, single: bool) -> Any:
