@@ -25,6 +25,7 @@ from guerdon.data.leaves import describe
 VERSION = 1
 
 _MANIFEST, _STATE = "manifest.json", "state.json"
+_UNREADABLE = (KeyError, TypeError, AttributeError, RuntimeError, safetensors.SafetensorError)
 # dtypes that NumPy, torch and safetensors share; a leaf of any other is stored as its bytes.
 _CODES = {"bool": "BOOL", "bfloat16": "BF16"} | {
     f"{kind}{bits}": f"{kind[0].upper()}{bits}"
@@ -102,10 +103,7 @@ def read_tree(
         return read
     except OSError as error:
         raise DamagedError(f"{error.filename or folder}: {error.strerror or error}") from error
-    except (
-        *(KeyError, TypeError, AttributeError, RuntimeError),
-        safetensors.SafetensorError,
-    ) as error:
+    except _UNREADABLE as error:
         raise DamagedError(f"{folder} cannot be read: {error!r}") from error
 
 
