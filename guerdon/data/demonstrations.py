@@ -204,8 +204,7 @@ def load_folder(folder: pathlib.Path) -> Demonstrations:
     for rows in chain(*tree.values()):
         episode = Batch(rows)
         if "obs_next" not in episode:
-            both = Batch(obs=episode.obs)
-            episode.obs, episode.obs_next = both[:-1].obs, both[1:].obs
+            episode.obs, episode.obs_next = episode.obs[:-1], episode.obs[1:]
         episodes.append(episode)
     return _with_meta(episodes, meta, meta["seeds"])
 

@@ -167,7 +167,7 @@ class ReplayBuffer:
             at: Any = slice(int(rows[0]), None, self.capacity)
             to: Any = slice(target, target + self.n_envs)
         else:
-            at, to = self._storage.index(rows), self._storage.index(plan[1])
+            at, to = rows, plan[1]
         for path, table in self._finals.items():
             table[to] = leaves[path]
         for path, column in self._columns.items():
@@ -247,7 +247,7 @@ class ReplayBuffer:
             self._free[0] -= len(heads)
             places = self._free[self._free[0] + 1 :][: len(heads)].copy()
             for path, table in self._finals.items():
-                table[self._storage.index(places)] = self._next_values(path, heads)
+                table[places] = self._next_values(path, heads)
             self._final[heads] = places + 1
         self._flags[heads] |= LAST
 
@@ -312,14 +312,13 @@ class ReplayBuffer:
         """
         rows = np.asarray(rows)
         there = rows >= 0
-        at = self._storage.index(rows[there])
         for path, value in flatten(annotations, ("annotations",)):
             values = self._storage.convert(value)
             if path not in self._columns:
                 leaf = Leaf(tuple(values.shape[rows.ndim :]), values.dtype)
                 self._flags[self._flags & VALID != 0] |= PENDING
                 self._make_columns({path: leaf})
-            self._columns[path][at] = values[self._storage.convert(there)]
+            self._columns[path][rows[there]] = values[there]
         self._flags[rows[there]] &= np.uint8(0xFF ^ PENDING)
 
     # --- indices
@@ -555,7 +554,7 @@ class ReplayBuffer:
             if name in _FLAGS:
                 batch[name] = self._storage.convert(self._flags.take(at) & _FLAGS[name] != 0)
             else:
-                batch[name] = self._field(name, partial(self._take, at))
+                batch[name] = self._field(name, partial(_take, at))
         return from_leaves(batch)
 
     def field_names(self) -> list[str]:
@@ -587,19 +586,13 @@ class ReplayBuffer:
         at = np.where((rows + 1) % self.capacity, rows + 1, rows + 1 - self.capacity)
         if before is not None:
             at = np.concatenate([before, at[..., None]], -1)
-        values = self._take(at, self._columns["obs", *path[1:]])
+        values = _take(at, self._columns["obs", *path[1:]])
         final = self._final.take(rows)
         places = np.nonzero(final)
         if len(places[0]):
-            index = tuple(map(self._storage.index, places))
-            newest = index if before is None else (*index, -1)
-            values[newest] = self._take(final[places] - 1, self._finals[path])
+            newest = places if before is None else (*places, -1)
+            values[newest] = _take(final[places] - 1, self._finals[path])
         return values
-
-    def _take(self, rows: np.ndarray, column: Any) -> Any:
-        if isinstance(column, np.ndarray):
-            return column.take(rows, 0)
-        return column[self._storage.index(rows)]
 
     def before(self, rows: np.ndarray, mask: Any, history: int, fields: Sequence[str]) -> Batch:
         """Read the rows before some, within the episode: [..., history, ...], oldest first.
@@ -743,8 +736,12 @@ class ListReplayBuffer(ReplayBuffer):
         columns = {}
         for path, column in self._columns.items():
             columns[path] = storage.array(".".join(path), (size, *column.shape[1:]), column.dtype)
-            columns[path][storage.index(rows)] = column
+            columns[path][rows] = column
         self.capacity, self._columns, self._flags, self._final = capacity, columns, flags, final
+
+
+def _take(rows: np.ndarray, column: Any) -> Any:
+    return column.take(rows, 0) if isinstance(column, np.ndarray) else column[rows]
 
 
 def _like(found: np.ndarray, rows: np.ndarray) -> Any:

@@ -95,8 +95,7 @@ class Rollout:
         if (cursors[0] if self._in_step else cursors.max()) >= self.n_steps:
             self._grow()
         time = self.history + cursors
-        place: Any = int(time[0]) if self._in_step else (time, envs)
-        at: Any = place if self._in_step else tuple(map(self._storage.index, place))
+        at: Any = int(time[0]) if self._in_step else (time, envs)
         for path, column in self._columns.items():
             column[at] = leaves.get(path, 0)  # annotations come later
         flags, done, first = self._flags, terminated | truncated, ~continues
@@ -104,8 +103,8 @@ class Rollout:
         if mask is not None:
             real = np.asarray(mask)
             terminated, truncated, first = terminated & real, truncated & real, first & real
-        flags["terminated"][place], flags["truncated"][place] = terminated, truncated
-        flags["mask"][place], flags["first"][place] = real, first
+        flags["terminated"][at], flags["truncated"][at] = terminated, truncated
+        flags["mask"][at], flags["first"][at] = real, first
         self._continues[envs] = (continues | real) & ~done
         self.cursors[envs] += 1
         return cursors * self.n_envs + envs
@@ -145,7 +144,7 @@ class Rollout:
             values = self._storage.convert(value)
             if path not in self._columns:
                 self._allocate_column(path, tuple(values.shape[rows.ndim :]), values.dtype)
-            _by_row(self._columns[path][self.history :])[self._storage.index(rows)] = values
+            _by_row(self._columns[path][self.history :])[rows] = values
 
     def reset(self) -> None:
         """Start the next iteration; `before` still reads the newest rows of running episodes."""
@@ -160,9 +159,8 @@ class Rollout:
         """Move the newest rows to the front."""
         at = self.cursors + np.arange(self.history)[:, None]
         running = (at >= self._episode_starts()[at[-1], self._envs]) & self._continues
-        index = tuple(map(self._storage.index, (at, self._envs)))
         for column in self._columns.values():
-            column[: self.history] = column[index]
+            column[: self.history] = column[at, self._envs]
         for flag in self._flags.values():
             flag[: self.history] = flag[at, self._envs]
         self._flags["mask"][: self.history] &= running
@@ -186,8 +184,8 @@ class Rollout:
         there = (at >= self._episode_starts()[time, envs]) & self._flags["mask"][at, envs]
         if mask is not None:
             there &= to_numpy(mask)[..., None]
-        index = tuple(map(self._storage.index, (at, envs)))
-        batch = unflatten({path: column[index] for path, column in self._leaves(fields).items()})
+        leaves = self._leaves(fields)
+        batch = unflatten({path: column[at, envs] for path, column in leaves.items()})
         return batch.replace(mask=self._storage.convert(there))
 
     def rollout(

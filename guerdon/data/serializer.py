@@ -300,10 +300,9 @@ def _decode(node: Any, file: Any) -> Any:
         case "items":
             return {_decode(key, file): _decode(item, file) for key, item in content}
         case "objects":
-            array = np.empty(len(content), dtype=object)
-            for i, item in enumerate(content):
-                array[i] = _decode(item, file)  # one by one: NumPy would take lists apart
-            return array.reshape(node["shape"])
+            # Not np.array, which would take lists apart.
+            items = (_decode(item, file) for item in content)
+            return np.fromiter(items, object).reshape(node["shape"])
     tensor = file.get_tensor(content).clone()  # the library's lies in the mapped file
     if kind == "tensor":
         dtype = getattr(torch, node["dtype"])

@@ -24,10 +24,6 @@ class MemoryStorage:
         """Make an array of zeros for data."""
         return self.bookkeeping(name, shape, dtype)
 
-    def index(self, rows: np.ndarray) -> Any:
-        """Return row numbers as an index of such arrays."""
-        return rows
-
     def bookkeeping(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """Make an array of zeros for flags and counters, which are NumPy in every storage."""
         del name
@@ -70,10 +66,6 @@ class TorchStorage(MemoryStorage):
         if not isinstance(dtype, torch.dtype):
             raise TypeError(_no_objects(name, "storage on a device"))
         return torch.zeros(shape, dtype=dtype, device=self.device)
-
-    def index(self, rows: np.ndarray) -> Any:
-        """See `MemoryStorage`."""
-        return torch.from_numpy(rows).to(self.device, non_blocking=True)
 
 
 class DiskStorage(MemoryStorage):
