@@ -567,11 +567,13 @@ class ReplayBuffer:
 
     def _field(self, name: str, read: Callable[[Any], Any]) -> Any:
         """Read the columns of a stored field."""
+        if (name,) in self._columns:
+            return read(self._columns[name,])
         leaves = {path[1:]: read(self._columns[path]) for path in self.field_paths(name)}
         if not leaves and name not in FIELDS:
             names = ", ".join(self.field_names())
             raise KeyError(f"this buffer has no field {name!r}; it has: {names}")
-        return leaves[()] if () in leaves else unflatten(leaves)
+        return unflatten(leaves)
 
     def _obs_next(self, rows: np.ndarray, frames: int) -> Any:
         if self.ignore_obs_next:

@@ -239,7 +239,9 @@ def _same_keys(given: Set[Path], known: Set[Path]) -> None:
 
 def _ends(given: dict[Path, Any], rows: int, single: bool) -> tuple[np.ndarray, np.ndarray]:
     """Take the ends out; ``done`` alone means ``terminated``."""
-    terminated, truncated, done = (_end(given, name, rows, single) for name in ENDS)
+    terminated = _end(given, "terminated", rows, single)
+    truncated = _end(given, "truncated", rows, single)
+    done = _end(given, "done", rows, single)
     if done is None:  # as in nearly every step
         if terminated is None:
             raise ValueError(f"add() needs 'done' or 'terminated'; it was given {_names(given)}")
