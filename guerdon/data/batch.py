@@ -270,6 +270,8 @@ class Batch:
     __itruediv__ = _arithmetic(operator.itruediv, in_place=True)
 
 
+Path = tuple[str, ...]
+"""The keys that lead to a leaf."""
 _NODES = (Batch, Mapping)
 _set_data = cast("Any", Batch.__dict__["_data"]).__set__
 
@@ -344,6 +346,30 @@ def _all_mappings(values: Any) -> bool:
 # --- trees
 
 
+def flatten(data: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Every leaf of a batch or nested mapping with its path; an empty sub-batch is a leaf too."""
+    if isinstance(data, Batch | Mapping) and (data or not path):
+        for key, value in data.items():
+            yield from flatten(value, (*path, key))
+    else:
+        yield path, data
+
+
+def unflatten(table: Mapping[Path, Any]) -> Batch:
+    """The batch that `flatten` took apart."""
+    tree: dict[str, Any] = {}
+    for path, leaf in table.items():
+        node = tree
+        for depth, key in enumerate(path[:-1], 1):
+            node = node.setdefault(key, {})
+            if type(node) is not dict or path[:depth] in table:
+                raise ValueError(f"{'.'.join(path[:depth])!r} is a leaf, and {path} lies below it")
+        if not path or path[-1] in node:
+            raise ValueError(f"the leaf {'.'.join(path)!r} would take the place of others below it")
+        node[path[-1]] = leaf
+    return Batch(tree)
+
+
 def _map(
     function: Callable[..., Any], *batches: Batch, out: Batch | None = None, prefix: str = ""
 ) -> Batch:
@@ -387,15 +413,10 @@ def _different_keys(left: Batch, right: Batch, prefix: str) -> str:
     return f"keys differ: {prefix + key!r} is in the {order} ({' and '.join(sides)})"
 
 
-def _shapes(batch: Batch, prefix: str = "") -> dict[str, tuple[int, ...]]:
+def _shapes(batch: Batch) -> dict[str, tuple[int, ...]]:
     """The shape of every leaf but None, by its dotted key."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    for key, value in batch._data.items():
-        if type(value) is Batch:
-            shapes |= _shapes(value, f"{prefix}{key}.")
-        elif value is not None:
-            shapes[prefix + key] = leaves.shape(value)
-    return shapes
+    found = {".".join(path): leaf for path, leaf in flatten(batch) if type(leaf) is not Batch}
+    return {key: leaves.shape(leaf) for key, leaf in found.items() if leaf is not None}
 
 
 def layout(name: str, items: Sequence[tuple[str, Any]]) -> str:

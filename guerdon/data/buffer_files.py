@@ -14,7 +14,7 @@ from guerdon.data.transition_schema import Layout, Leaf
 if TYPE_CHECKING:
     import torch
 
-    from guerdon.data import tree
+    from guerdon.data.batch import Path
     from guerdon.data.replay_buffer import ReplayBuffer
     from guerdon.data.storage import DiskStorage, Storage
 
@@ -22,7 +22,7 @@ _META = "meta.json"
 BOOKKEEPING = ("final", "written", "flags")  # the flags last: they make rows valid
 
 
-def column_name(path: tree.Path) -> str:
+def column_name(path: Path) -> str:
     """Return the name of a column, which no other path and no bookkeeping has."""
     return ".".join(["rows", *(key.replace("%", "%25").replace(".", "%2E") for key in path)])
 
@@ -133,7 +133,7 @@ def reopen(buffer: ReplayBuffer, storage: DiskStorage) -> None:
     buffer.cut()
 
 
-def describe(buffer: ReplayBuffer, storage: DiskStorage, arrays: dict[tree.Path, Any]) -> None:
+def describe(buffer: ReplayBuffer, storage: DiskStorage, arrays: dict[Path, Any]) -> None:
     """Write what `reopen` has to know, before rows of new columns are written."""
     leaves = [
         {"path": list(path), "dtype": array.dtype.str, "shape": list(array.shape[1:])}

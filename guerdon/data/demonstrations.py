@@ -12,11 +12,10 @@ import numpy as np
 from gymnasium import Space
 
 from guerdon.data.array_files import read_arrays
-from guerdon.data.batch import Batch
+from guerdon.data.batch import Batch, flatten
 from guerdon.data.leaves import Array, describe, to_numpy
 from guerdon.data.serializer import check_only, check_replaceable, read_tree, write_tree
 from guerdon.data.spaces import check_rows, space_from_json, space_to_json
-from guerdon.data.tree import flatten
 
 KEYS = ("obs", "act", "rew", "terminated", "truncated", "obs_next")
 

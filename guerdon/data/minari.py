@@ -10,10 +10,9 @@ import numpy as np
 from gymnasium import Space, spaces
 from gymnasium.envs.registration import EnvSpec
 
-from guerdon.data.batch import Batch
+from guerdon.data.batch import Batch, flatten
 from guerdon.data.demonstrations import Demonstrations, joined_observations, shares_observations
 from guerdon.data.leaves import to_numpy
-from guerdon.data.tree import flatten
 from guerdon.extras import require
 
 

@@ -16,10 +16,9 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from guerdon.data.array_files import read_arrays
-from guerdon.data.batch import Batch
+from guerdon.data.batch import Batch, flatten
 from guerdon.data.files import atomic_file
 from guerdon.data.serializer import read_tree, write_tree
-from guerdon.data.tree import flatten
 
 SKIP: Literal["skip"] = "skip"
 Label = float | Literal["skip"] | None

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from guerdon.data import buffer_files, kernels
-from guerdon.data.batch import Batch, from_leaves, layout
+from guerdon.data.batch import Batch, Path, flatten, from_leaves, layout, unflatten
 from guerdon.data.kernels import FIRST, LAST, PENDING, TERMINATED, TRUNCATED, VALID
 from guerdon.data.leaves import describe, to_numpy
 from guerdon.data.serializer import check_replaceable, read_tree, write_tree
 from guerdon.data.storage import DiskStorage, Storage, make_storage
 from guerdon.data.transition_schema import ENDS, FIELDS, Layout, Leaf, Schema, fill_value
-from guerdon.data.tree import Path, flatten, unflatten
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

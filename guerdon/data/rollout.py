@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from guerdon.data.batch import Batch
+from guerdon.data.batch import Batch, Path, flatten, unflatten
 from guerdon.data.leaves import to_numpy
 from guerdon.data.storage import Storage, make_storage
 from guerdon.data.transition_schema import ENDS, FIELDS, Layout, Schema, fill_value
-from guerdon.data.tree import Path, flatten, unflatten
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

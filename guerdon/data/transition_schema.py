@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from guerdon.data.batch import Batch
+from guerdon.data.batch import Batch, Path, unflatten
 from guerdon.data.leaves import Array, describe, to_numpy
-from guerdon.data.tree import Path, unflatten
 
 FIELDS = ("obs", "act", "rew", "terminated", "truncated", "done", "obs_next", "info", "policy")
 """The usual fields, in the order in which they are read."""
