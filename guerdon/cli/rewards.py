@@ -125,7 +125,7 @@ def trajectories_in_words(
         more: Text after the numbers.
     """
     from guerdon.config import sources
-    from guerdon.data.trajectory_files import read_trajectory
+    from guerdon.data.frames import read_trajectory
     from guerdon.nn.classifier import ClassifierConfig
 
     folders = {kind: shlex.quote(data[kind]) for kind in ("positive_dir", "negative_dir")}

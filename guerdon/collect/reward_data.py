@@ -16,10 +16,15 @@ import numpy as np
 from gymnasium import spaces
 
 from guerdon.config.errors import ConfigError, suggestion
-from guerdon.data.frames import Trajectory, write_trajectory
+from guerdon.data.frames import (
+    Trajectory,
+    count_trajectories,
+    remove_stale,
+    to_uint8,
+    write_trajectory,
+)
 from guerdon.data.leaves import to_numpy
 from guerdon.data.pictures import resized
-from guerdon.data.trajectory_files import count_trajectories, remove_stale, to_uint8
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

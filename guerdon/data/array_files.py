@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from guerdon.data.batch import Batch
-from guerdon.data.tree import unflatten
+from guerdon.data.batch import Batch, unflatten
 
 FORMAT = "guerdon arrays"
 
@@ -39,10 +38,8 @@ def _decode(leaf: dict[str, Any], archive: Any) -> Any:
             dtype = getattr(torch, leaf["dtype"])
             return torch.from_numpy(archive[leaf["entry"]]).view(dtype)
         case "objects":
-            array = np.empty(len(leaf["values"]), dtype=object)
-            for i, value in enumerate(leaf["values"]):
-                array[i] = value  # one by one: NumPy would take lists apart
-            return array.reshape(leaf["shape"])
+            # Not np.array, which would take lists apart.
+            return np.fromiter(leaf["values"], object).reshape(leaf["shape"])
         case "batch":
             return Batch()
         case "value":

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, Sequence, ValuesView
+from functools import partial
+from itertools import pairwise
 from typing import Any, cast, final
 
 import numpy as np
@@ -12,16 +14,15 @@ import torch
 from guerdon.data import leaves
 from guerdon.data.leaves import describe
 
-_new = object.__new__
 
-
-def _binary(
+def _arithmetic(
     function: Callable[[Any, Any], Any], in_place: bool = False
 ) -> Callable[[Batch, Any], Batch]:
     """The method of `Batch` that computes something with another batch or value."""
+    compute = partial(leaves.compute, function)
 
     def method(self: Batch, other: Any) -> Batch:
-        return _compute(function, self, other, in_place=in_place)
+        return _map_with(compute, self, other, out=self if in_place else None)
 
     return method
 
@@ -51,8 +52,8 @@ class Batch:
     _data: dict[str, Any]
 
     def __init__(self, data: Any = None, /, **fields: Any) -> None:
-        given = _mapping(fields)
-        _set_data(self, given if data is None else {**_mapping(data), **given})
+        given = {} if data is None else _mapping(data)
+        _set_data(self, {**given, **_mapping(fields)})
 
     # --- keys
 
@@ -105,7 +106,7 @@ class Batch:
 
     def replace(self, **fields: Any) -> Batch:
         """A new batch with some fields added or changed; the others are shared, not copied."""
-        return from_leaves({**self._data, **Batch(**fields)._data})
+        return Batch(self, **fields)
 
     def to_dict(self) -> dict[str, Any]:
         """The same as nested plain dictionaries."""
@@ -114,60 +115,35 @@ class Batch:
     # --- rows
 
     def __getitem__(self, index: Any) -> Any:
-        kind = type(index)
-        if kind is str:
+        if isinstance(index, str):
             try:
-                return self._data[index]
+                return self._data[str.__str__(index)]  # a member of an enumeration, too
             except KeyError:
                 raise KeyError(_no_key(self, index)) from None
-        # `take` gives the same as indexing with an array of integers, several times faster.
-        take = kind is np.ndarray and index.dtype.kind in "iu"
-        if not take and isinstance(index, str):
-            return self[str.__str__(index)]  # a member of an enumeration, a string of NumPy
         if not self._data:
             raise IndexError("an empty Batch has no rows")
-        rows = {}
-        try:
-            for key, value in self._data.items():
-                kind = type(value)
-                if kind is np.ndarray:
-                    rows[key] = value.take(index, 0) if take and value.ndim else value[index]
-                elif kind is Batch:
-                    rows[key] = value[index] if value._data else Batch()
-                else:
-                    rows[key] = leaves.rows(value, index)
-        except (IndexError, TypeError, ValueError) as error:
-            error_type = TypeError if isinstance(error, TypeError) else IndexError
-            if kind is Batch:  # whose error begins with the rest of the key
-                rest = str(error).removeprefix("key '")
-                raise error_type(f"key '{key}.{rest}") from None
-            raise error_type(f"key {key!r} is {describe(value)}: {error}") from None
-        return from_leaves(rows)
+        return _map(partial(leaves.rows, index), self)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         if isinstance(index, str):
             self._data[index] = _leaf(value, index)
-        elif isinstance(value, _NODES):
-            _set_rows(self, index, _as_batch(value))
-        elif isinstance(value, int | float | np.generic):
-            _set_rows(self, index, value)
+        elif isinstance(value, (*_NODES, int, float, np.generic)):
+            _map_with(partial(leaves.assign, index), self, value)
         else:
             raise TypeError(f"rows are set from a Batch, a dict or a number, not {describe(value)}")
 
     def __len__(self) -> int:
-        rows: int | None = None
-        first = ""
-        for key, leaf in _leaves(self):
-            shape = leaves.shape(leaf)
+        lengths: dict[int, str] = {}  # with the first key that has it
+        for key, shape in _shapes(self).items():
             if not shape:
                 raise TypeError(f"key {key!r} is a single value, so this Batch has no length")
-            if rows is None:
-                rows, first = shape[0], key
-            elif shape[0] != rows:
-                raise ValueError(
-                    f"lengths differ: {first!r} has {rows} rows and {key!r} has {shape[0]}"
-                )
-        return rows or 0
+            lengths.setdefault(shape[0], key)
+        if len(lengths) > 1:
+            (rows, first), (other, second), *_ = lengths.items()
+            raise ValueError(
+                f"lengths differ: {first!r} has {rows} rows and {second!r} has {other}"
+            )
+        return next(iter(lengths), 0)
 
     def __bool__(self) -> bool:
         return bool(self._data)
@@ -178,14 +154,12 @@ class Batch:
     @property
     def shape(self) -> tuple[int, ...]:
         """The leading dimensions that all leaves share."""
-        common: tuple[int, ...] | None = None
-        for _, leaf in _leaves(self):
-            shape = leaves.shape(leaf)
-            if common is None:
-                common = shape
+        shapes = list(_shapes(self).values())
+        common = shapes[0] if shapes else ()
+        for shape in shapes:
             while common != shape[: len(common)]:
                 common = common[:-1]
-        return common or ()
+        return common
 
     def is_empty(self, recurse: bool = False) -> bool:
         """Whether there is no key; with ``recurse``, nothing but empty sub-batches."""
@@ -214,37 +188,29 @@ class Batch:
         if size < 1:
             raise ValueError(f"split needs a size of 1 or more, or -1 for all rows, not {size}")
         order = np.random.default_rng(generator).permutation(total) if shuffle else None
-        starts = list(range(0, total, size))
-        if merge_last and len(starts) > 1 and total % size:
-            starts.pop()
-        bounds = zip(starts, [*starts[1:], total], strict=True) if starts else ()
-        parts = (slice(start, stop) for start, stop in bounds)
+        stops = [*range(size, total, size), total] if total else []
+        if merge_last and len(stops) > 1 and total % size:
+            del stops[-2]
+        parts = (slice(*bounds) for bounds in pairwise([0, *stops]))
         return (self[part] if order is None else self[order[part]] for part in parts)
 
     @staticmethod
     def cat(batches: Sequence[Any], axis: int = 0) -> Batch:
         """Joins batches along an axis they have. Batches without any key are passed over."""
         filled = [b for b in map(_as_batch, batches) if b._data]
-        return _join(np.concatenate, torch.cat, filled, axis) if filled else Batch()
+        return _map(partial(leaves.join, axis=axis, stack=False), *filled) if filled else Batch()
 
     @staticmethod
     def stack(batches: Sequence[Any], axis: int = 0) -> Batch:
         """Joins batches along a new axis."""
         filled = [_as_batch(b) for b in batches]
-        return _join(np.stack, torch.stack, filled, axis) if filled else Batch()
+        return _map(partial(leaves.join, axis=axis, stack=True), *filled) if filled else Batch()
 
     # --- conversion
 
     def apply(self, function: Callable[[Any], Any]) -> Batch:
         """A new batch with a function applied to every leaf that is not None."""
-        return from_leaves(
-            {
-                key: value.apply(function)
-                if type(value) is Batch
-                else (None if value is None else _leaf(function(value), key))
-                for key, value in self._data.items()
-            }
-        )
+        return _map(lambda key, leaf: _leaf(function(leaf), key), self)
 
     def to_torch(
         self, dtype: torch.dtype | None = None, device: str | torch.device | None = None
@@ -288,29 +254,31 @@ class Batch:
     # --- arithmetic
 
     def __neg__(self) -> Batch:
-        return _compute(operator.neg, self)
+        return _map(partial(leaves.compute, operator.neg), self)
 
-    __add__ = _binary(operator.add)
-    __sub__ = _binary(operator.sub)
-    __mul__ = _binary(operator.mul)
-    __truediv__ = _binary(operator.truediv)
-    __radd__ = _binary(lambda leaf, other: other + leaf)
-    __rsub__ = _binary(lambda leaf, other: other - leaf)
-    __rmul__ = _binary(lambda leaf, other: other * leaf)
-    __rtruediv__ = _binary(lambda leaf, other: other / leaf)
-    __iadd__ = _binary(operator.iadd, in_place=True)
-    __isub__ = _binary(operator.isub, in_place=True)
-    __imul__ = _binary(operator.imul, in_place=True)
-    __itruediv__ = _binary(operator.itruediv, in_place=True)
+    __add__ = _arithmetic(operator.add)
+    __sub__ = _arithmetic(operator.sub)
+    __mul__ = _arithmetic(operator.mul)
+    __truediv__ = _arithmetic(operator.truediv)
+    __radd__ = _arithmetic(lambda leaf, other: other + leaf)
+    __rsub__ = _arithmetic(lambda leaf, other: other - leaf)
+    __rmul__ = _arithmetic(lambda leaf, other: other * leaf)
+    __rtruediv__ = _arithmetic(lambda leaf, other: other / leaf)
+    __iadd__ = _arithmetic(operator.iadd, in_place=True)
+    __isub__ = _arithmetic(operator.isub, in_place=True)
+    __imul__ = _arithmetic(operator.imul, in_place=True)
+    __itruediv__ = _arithmetic(operator.itruediv, in_place=True)
 
 
+Path = tuple[str, ...]
+"""The keys that lead to a leaf."""
 _NODES = (Batch, Mapping)
 _set_data = cast("Any", Batch.__dict__["_data"]).__set__
 
 
 def from_leaves(data: dict[str, Any]) -> Batch:
     """A batch around leaves that are known to be good."""
-    batch = _new(Batch)
+    batch = object.__new__(Batch)
     _set_data(batch, data)
     return batch
 
@@ -325,20 +293,18 @@ def _no_key(batch: Batch, key: str) -> str:
     return f"this Batch has no key {key!r}; it has: {', '.join(sorted(batch._data)) or 'none'}"
 
 
+# --- what values are stored as
+
+
 def _mapping(data: Any, prefix: str = "") -> dict[str, Any]:
     """The leaves of what `Batch` was called with."""
     if isinstance(data, Batch):
         return data._data
     if isinstance(data, Mapping):
-        rows: dict[str, Any] = {}
-        for key, value in data.items():
-            if type(value) is np.ndarray and value.dtype.kind in "fiub" and type(key) is str:
-                rows[key] = value  # the hot path
-            elif isinstance(key, str):
-                rows[key] = _leaf(value, prefix + key)
-            else:
+        for key in data:
+            if not isinstance(key, str):
                 raise TypeError(f"keys of a Batch are strings, not {key!r}")
-        return rows
+        return {key: _leaf(value, prefix + key) for key, value in data.items()}
     if isinstance(data, list | tuple) and not data:
         return {}
     if isinstance(data, list | tuple | np.ndarray) and _all_mappings(data):
@@ -346,21 +312,13 @@ def _mapping(data: Any, prefix: str = "") -> dict[str, Any]:
     raise TypeError(f"a Batch is made of mappings or a list of them, not of {describe(data)}")
 
 
-def _all_mappings(values: Any) -> bool:
-    if len(values) == 0 or type(values[0]) in leaves.SCALARS:
-        return False
-    return all(isinstance(value, _NODES) for value in values)
-
-
 def _leaf(value: Any, key: str) -> Any:
-    """What a value is stored as."""
-    kind = type(value)
-    if kind is Batch or kind in leaves.SCALARS or isinstance(value, torch.Tensor):
+    if type(value) in (Batch, torch.Tensor):
         return value
     if isinstance(value, np.ndarray):
-        if value.dtype == object and value.ndim == 1 and _all_mappings(value):
+        if value.dtype.hasobject and value.ndim == 1 and _all_mappings(value):
             return _from_sequence(value, key)
-        return leaves.from_ndarray(leaves.plain(value, key))
+        return leaves.from_ndarray(value, key)
     if isinstance(value, Mapping):
         return from_leaves(_mapping(value, f"{key}."))
     if isinstance(value, list | tuple):
@@ -370,107 +328,95 @@ def _leaf(value: Any, key: str) -> Any:
 
 def _from_sequence(values: Any, key: str) -> Any:
     """What a list is stored as; lists of mappings, and lists of lists of them, are stacked."""
-    first = values[0] if len(values) else None
-    if isinstance(first, list | tuple):
-        while isinstance(first, list | tuple) and first:
-            first = first[0]
-        if isinstance(first, (*_NODES, torch.Tensor)):
-            values = [_leaf(value, key) for value in values]
+    first: Any = values
+    while isinstance(first, list | tuple) and first:
+        first = first[0]
+    if isinstance(first, (*_NODES, torch.Tensor)) and isinstance(values[0], list | tuple):
+        values = [_leaf(value, key) for value in values]
     if _all_mappings(values):
-        return _join(np.stack, torch.stack, [_as_batch(value) for value in values], 0, f"{key}.")
+        join = partial(leaves.join, axis=0, stack=True)
+        return _map(join, *map(_as_batch, values), prefix=f"{key}.")
     return leaves.from_sequence(values, key)
 
 
-def _leaves(batch: Batch, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every leaf but None under its dotted key."""
-    for key, value in batch._data.items():
-        if type(value) is Batch:
-            yield from _leaves(value, f"{prefix}{key}.")
-        elif value is not None:
-            yield prefix + key, value
+def _all_mappings(values: Any) -> bool:
+    return len(values) > 0 and all(isinstance(value, _NODES) for value in values)
 
 
-def _same_keys(left: Batch, right: Batch, prefix: str) -> None:
-    if left._data.keys() != right._data.keys():
-        key = min(left._data.keys() ^ right._data.keys())
-        order = "first but not in the second" if key in left else "second but not in the first"
-        sides = [", ".join(sorted(side._data)) or "none" for side in (left, right)]
-        raise ValueError(f"keys differ: {prefix + key!r} is in the {order} ({' and '.join(sides)})")
+# --- trees
 
 
-def _same_node(left: Any, right: Any, key: str) -> None:
-    """A sub-batch goes with a sub-batch only, and None with None."""
-    nested = type(left) is Batch, type(right) is Batch
-    if nested[0] is not nested[1] or (left is None and right is not None):
-        raise TypeError(f"key {key!r} does not fit: {describe(left)} and {describe(right)}")
+def flatten(data: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Every leaf of a batch or nested mapping with its path; an empty sub-batch is a leaf too."""
+    if isinstance(data, Batch | Mapping) and (data or not path):
+        for key, value in data.items():
+            yield from flatten(value, (*path, key))
+    else:
+        yield path, data
 
 
-def _set_rows(batch: Batch, index: Any, value: Any, prefix: str = "") -> None:
-    paired = type(value) is Batch
-    if paired:
-        _same_keys(batch, value, prefix)
-    for key, leaf in batch._data.items():
-        source = value._data[key] if paired else value
-        if paired:
-            _same_node(leaf, source, prefix + key)
-        if type(leaf) is Batch:
-            _set_rows(leaf, index, source, f"{prefix}{key}.")
-        elif leaf is not None:
-            leaves.assign(leaf, index, source, prefix + key)
+def unflatten(table: Mapping[Path, Any]) -> Batch:
+    """The batch that `flatten` took apart."""
+    tree: dict[str, Any] = {}
+    for path, leaf in table.items():
+        node = tree
+        for depth, key in enumerate(path[:-1], 1):
+            node = node.setdefault(key, {})
+            if type(node) is not dict or path[:depth] in table:
+                raise ValueError(f"{'.'.join(path[:depth])!r} is a leaf, and {path} lies below it")
+        if not path or path[-1] in node:
+            raise ValueError(f"the leaf {'.'.join(path)!r} would take the place of others below it")
+        node[path[-1]] = leaf
+    return Batch(tree)
 
 
-def _join(
-    numpy_join: Callable[..., Any],
-    torch_join: Callable[..., Any],
-    batches: Sequence[Batch],
-    axis: int,
-    prefix: str = "",
+def _map(
+    function: Callable[..., Any], *batches: Batch, out: Batch | None = None, prefix: str = ""
 ) -> Batch:
-    first = batches[0]._data
-    for batch in batches:
-        if batch._data.keys() != first.keys():
-            _same_keys(batches[0], batch, prefix)
-    joined: dict[str, Any] = {}
-    for key, value in first.items():
-        column = [batch._data[key] for batch in batches]
-        kind = type(value)
-        if kind is np.ndarray:
-            joined[key] = leaves.join(numpy_join, column, prefix + key, axis)
-        elif isinstance(value, torch.Tensor):
-            joined[key] = leaves.join(torch_join, column, prefix + key, axis)
-        elif kind is Batch and all(type(leaf) is Batch for leaf in column):
-            joined[key] = _join(numpy_join, torch_join, column, axis, f"{prefix}{key}.")
-        elif all(leaf is None for leaf in column):
-            joined[key] = None
+    """A batch of ``function(dotted key, *leaves)`` over batches with the same keys.
+
+    None stays None. The results go to ``out``, if that is given.
+    """
+    first, *others = batches
+    for other in others:
+        if other._data.keys() != first._data.keys():
+            raise ValueError(_different_keys(first, other, prefix))
+    result = {} if out is None else out._data
+    for key, leaf in first._data.items():
+        name, nested = prefix + key, type(leaf) is Batch
+        column = [other._data[key] for other in others]
+        for value in column:
+            if (type(value) is Batch) is not nested or (leaf is None and value is not None):
+                sides = f"{describe(leaf)} and {describe(value)}"
+                raise TypeError(f"key {name!r} does not fit: {sides}")
+        if nested:
+            inner = None if out is None else leaf
+            result[key] = _map(function, leaf, *column, out=inner, prefix=f"{name}.")
         else:
-            joined[key] = leaves.stack_values(column, prefix + key, axis, numpy_join is np.stack)
-    return from_leaves(joined)
+            result[key] = None if leaf is None else function(name, leaf, *column)
+    return from_leaves(result) if out is None else out
 
 
-def _compute(
-    function: Callable[..., Any],
-    batch: Batch,
-    *others: Any,
-    in_place: bool = False,
-    prefix: str = "",
+def _map_with(
+    function: Callable[..., Any], batch: Batch, other: Any, out: Batch | None = None
 ) -> Batch:
-    """A batch of ``function(leaf, other)``; the keys of two batches are paired."""
-    paired = [_as_batch(other) for other in others if isinstance(other, _NODES)]
-    for other in paired:
-        _same_keys(batch, other, prefix)
-    result = batch._data if in_place else {}
-    for key, leaf in batch._data.items():
-        name, values = prefix + key, others
-        if paired:
-            values = tuple(other._data[key] for other in paired)
-            _same_node(leaf, values[0], name)
-        if type(leaf) is Batch:
-            result[key] = _compute(function, leaf, *values, in_place=in_place, prefix=f"{name}.")
-        elif leaf is None:
-            result[key] = None
-        else:
-            result[key] = leaves.compute(function, leaf, values, name)
-    return batch if in_place else from_leaves(result)
+    """`_map` with another batch, or with a value that goes with every leaf."""
+    if isinstance(other, _NODES):
+        return _map(function, batch, _as_batch(other), out=out)
+    return _map(lambda key, leaf: function(key, leaf, other), batch, out=out)
+
+
+def _different_keys(left: Batch, right: Batch, prefix: str) -> str:
+    key = min(left._data.keys() ^ right._data.keys())
+    order = "first but not in the second" if key in left else "second but not in the first"
+    sides = [", ".join(sorted(side._data)) or "none" for side in (left, right)]
+    return f"keys differ: {prefix + key!r} is in the {order} ({' and '.join(sides)})"
+
+
+def _shapes(batch: Batch) -> dict[str, tuple[int, ...]]:
+    """The shape of every leaf but None, by its dotted key."""
+    found = {".".join(path): leaf for path, leaf in flatten(batch) if type(leaf) is not Batch}
+    return {key: leaves.shape(leaf) for key, leaf in found.items() if leaf is not None}
 
 
 def layout(name: str, items: Sequence[tuple[str, Any]]) -> str:
@@ -479,6 +425,7 @@ def layout(name: str, items: Sequence[tuple[str, Any]]) -> str:
         return f"{name}()"
     lines = []
     for key, value in items:
+        text = repr(value.item() if isinstance(value, np.generic) else value)
         indent = "\n" + " " * (len(key) + 6)
-        lines.append(f"    {key}: {leaves.text(value).replace(chr(10), indent)},\n")
+        lines.append(f"    {key}: {text.replace(chr(10), indent)},\n")
     return f"{name}(\n{''.join(lines)})"

@@ -14,14 +14,15 @@ from guerdon.data.transition_schema import Layout, Leaf
 if TYPE_CHECKING:
     import torch
 
-    from guerdon.data import tree
+    from guerdon.data.batch import Path
     from guerdon.data.replay_buffer import ReplayBuffer
     from guerdon.data.storage import DiskStorage, Storage
 
+_META = "meta.json"
 BOOKKEEPING = ("final", "written", "flags")  # the flags last: they make rows valid
 
 
-def column_name(path: tree.Path) -> str:
+def column_name(path: Path) -> str:
     """Return the name of a column, which no other path and no bookkeeping has."""
     return ".".join(["rows", *(key.replace("%", "%25").replace(".", "%2E") for key in path)])
 
@@ -38,11 +39,7 @@ def training_state(buffer: ReplayBuffer) -> dict[str, Any]:
         arrays["columns", *path] = by_env[:, :filled]
     for path, table in buffer._finals.items():
         arrays["finals", *path] = table
-    meta = {
-        **_description(buffer),
-        "only_done": buffer.schema.layout.only_done,
-        "generator": buffer._generator.bit_generator.state,
-    }
+    meta = {**_description(buffer), "generator": buffer._generator.bit_generator.state}
     return {"meta": meta, "arrays": arrays}
 
 
@@ -53,11 +50,11 @@ def load_training_state(buffer: ReplayBuffer, state: dict[str, Any]) -> None:
     buffer._columns, buffer._finals = {}, {}
     if buffer._disk:  # its files are written anew, and must not look complete before they are
         buffer.reset()
-        describe(buffer, buffer._disk, {}, only_done=False)
+        describe(buffer, buffer._disk, {})
     saved = len(arrays["book", "flags"]) // buffer.n_envs
     if saved != buffer.capacity:  # buffers that grow
         buffer._make_bookkeeping(saved)
-    leaves: dict[tree.Path, Leaf] = {}
+    layout: Layout = {}
     for path, array in arrays.items():
         if path[0] == "book":
             continue
@@ -75,10 +72,10 @@ def load_training_state(buffer: ReplayBuffer, state: dict[str, Any]) -> None:
             column[...] = values
             buffer._finals[path[1:]] = column
         if path[1] != "annotations":
-            leaves[path[1:]] = leaf
-    buffer.schema.layout = Layout(leaves, meta["only_done"])
+            layout[path[1:]] = leaf
+    buffer.schema.layout = layout
     if buffer._disk:
-        describe(buffer, buffer._disk, {**buffer._columns, **buffer._finals}, meta["only_done"])
+        describe(buffer, buffer._disk, {**buffer._columns, **buffer._finals})
     for name in BOOKKEEPING:
         getattr(buffer, f"_{name}")[...] = arrays["book", name]
     buffer._refresh()
@@ -99,24 +96,24 @@ def restore(
 
 def check_folder(buffer: ReplayBuffer, storage: DiskStorage) -> None:
     """Check that a folder is new, or holds a buffer like this one."""
-    meta = storage.read_meta()
-    if meta is not None:
-        _check_same(meta, _description(buffer), f"the buffer in {storage.folder}")
-    elif any(not path.name.startswith(".meta.json.") for path in storage.folder.iterdir()):
+    if (storage.folder / _META).exists():
+        theirs = json.loads((storage.folder / _META).read_text())
+        _check_same(theirs, _description(buffer), f"the buffer in {storage.folder}")
+    elif any(not path.name.startswith(f".{_META}.") for path in storage.folder.iterdir()):
         raise ValueError(f"{storage.folder} is not empty and holds no buffer: name a new folder")
     else:
-        describe(buffer, storage, {}, only_done=False)
+        describe(buffer, storage, {})
 
 
 def reopen(buffer: ReplayBuffer, storage: DiskStorage) -> None:
     """Take over what a folder holds, and cut the episodes that were running."""
-    meta = storage.read_meta() or {"leaves": []}
+    meta = json.loads((storage.folder / _META).read_text())
     leaves = {
         tuple(entry["path"]): Leaf(tuple(entry["shape"]), np.dtype(entry["dtype"]))
         for entry in meta["leaves"]
     }
     # Without their files, the first add failed.
-    if not leaves or not all(storage.holds(column_name(path)) for path in leaves):
+    if not leaves or not all(storage.path(column_name(path)).exists() for path in leaves):
         return
     for path, leaf in leaves.items():
         final = path[0] == "obs_next"
@@ -124,7 +121,7 @@ def reopen(buffer: ReplayBuffer, storage: DiskStorage) -> None:
         column = storage.array(column_name(path), (rows, *leaf.shape), leaf.dtype)
         (buffer._finals if final else buffer._columns)[path] = column
     stored = {path: leaf for path, leaf in leaves.items() if path[0] != "annotations"}
-    buffer.schema.layout = Layout(stored, meta["only_done"])
+    buffer.schema.layout = stored
     # Whoever was killed in the middle of a write left a newest row that is not valid.
     envs = buffer._envs[buffer._written > 0]
     heads = buffer._heads(envs)
@@ -136,16 +133,14 @@ def reopen(buffer: ReplayBuffer, storage: DiskStorage) -> None:
     buffer.cut()
 
 
-def describe(
-    buffer: ReplayBuffer, storage: DiskStorage, arrays: dict[tree.Path, Any], only_done: bool
-) -> None:
+def describe(buffer: ReplayBuffer, storage: DiskStorage, arrays: dict[Path, Any]) -> None:
     """Write what `reopen` has to know, before rows of new columns are written."""
     leaves = [
         {"path": list(path), "dtype": array.dtype.str, "shape": list(array.shape[1:])}
         for path, array in arrays.items()
     ]
-    meta = {**_description(buffer), "only_done": only_done, "leaves": leaves}
-    with atomic_file(storage.folder / "meta.json") as file:
+    meta = {**_description(buffer), "leaves": leaves}
+    with atomic_file(storage.folder / _META) as file:
         file.write(json.dumps(meta, indent=1).encode())
 
 

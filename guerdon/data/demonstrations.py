@@ -12,11 +12,10 @@ import numpy as np
 from gymnasium import Space
 
 from guerdon.data.array_files import read_arrays
-from guerdon.data.batch import Batch
+from guerdon.data.batch import Batch, flatten
 from guerdon.data.leaves import Array, describe, to_numpy
 from guerdon.data.serializer import check_only, check_replaceable, read_tree, write_tree
 from guerdon.data.spaces import check_rows, space_from_json, space_to_json
-from guerdon.data.tree import flatten
 
 KEYS = ("obs", "act", "rew", "terminated", "truncated", "obs_next")
 
@@ -108,28 +107,23 @@ def _check_episode(episode: Batch, name: str) -> None:
 
 def shares_observations(episode: Batch) -> bool:
     """Whether each next observation is, to the bit, the observation of the row after it."""
-    earlier = dict(flatten({"obs": episode.obs_next[:-1]}))
-    later = dict(flatten({"obs": episode.obs[1:]}))
-    return earlier.keys() == later.keys() and all(
-        _same_bits(leaf, later[path]) for path, leaf in earlier.items()
-    )
+    return _bits(episode.obs_next[:-1]) == _bits(episode.obs[1:])
+
+
+def _bits(observations: Any) -> dict[tuple[str, ...], Any]:
+    """What is equal only if kinds, dtypes, shapes and bits are."""
+    leaves = flatten({"obs": observations})
+    return {
+        path: (describe(leaf), leaf.tolist() if leaf.dtype == object else to_numpy(leaf).tobytes())
+        if isinstance(leaf, Array)
+        else leaf
+        for path, leaf in leaves
+    }
 
 
 def joined_observations(episode: Batch) -> Any:
     """The observations of an episode that shares them, with the last one: one row more."""
     return Batch.cat([{"obs": episode.obs}, {"obs": episode.obs_next[-1:]}]).obs
-
-
-def _same_bits(left: Any, right: Any) -> bool:
-    if type(left) is not type(right):
-        return False
-    if not isinstance(left, Array):
-        return bool(left == right)
-    if left.dtype != right.dtype or left.shape != right.shape:
-        return False
-    if left.dtype == object:
-        return bool(left.tolist() == right.tolist())
-    return bool(to_numpy(left).tobytes() == to_numpy(right).tobytes())
 
 
 def save_demonstrations(
@@ -209,8 +203,7 @@ def load_folder(folder: pathlib.Path) -> Demonstrations:
     for rows in chain(*tree.values()):
         episode = Batch(rows)
         if "obs_next" not in episode:
-            both = Batch(obs=episode.obs)
-            episode.obs, episode.obs_next = both[:-1].obs, both[1:].obs
+            episode.obs, episode.obs_next = episode.obs[:-1], episode.obs[1:]
         episodes.append(episode)
     return _with_meta(episodes, meta, meta["seeds"])
 

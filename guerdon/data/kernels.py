@@ -31,15 +31,8 @@ def reserve(
 ) -> tuple[np.ndarray, bool]:
     """Invalidate the rows that the next transitions overwrite, and find places for them.
 
-    Args:
-        envs: The environments.
-        terminated: Whether their episodes terminate with this transition.
-        truncated: Whether their episodes are truncated with this transition.
-        written: Rows that each environment has written.
-        flags: By row.
-        final: By row.
-        count: The number of valid rows.
-        free: Unused rows of the table of final observations, after their number.
+    ``written`` counts the rows of each environment, ``count`` the valid rows, and ``free`` lists
+    the unused rows of the table of final observations, after their number.
 
     Returns:
         The plan [3, n]: the rows to write, the rows of that table for the next observations, and
@@ -97,23 +90,6 @@ def publish(
         written[env] += 1
         flags[row] = plan[2, i]
         count[0] += 1
-
-
-@njit(cache=True)
-def next_places(
-    rows: np.ndarray, final: np.ndarray, capacity: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the slots that follow, and which next observations are in the table, and where."""
-    after = np.empty(rows.size, np.int64)
-    positions, places = np.empty(rows.size, np.int64), np.empty(rows.size, np.int64)
-    count = 0
-    for i in range(rows.size):
-        row = rows[i]
-        after[i] = row + 1 if (row + 1) % capacity else row + 1 - capacity
-        if final[row] > 0:
-            positions[count], places[count] = i, final[row] - 1
-            count += 1
-    return after, positions[:count], places[:count]
 
 
 @njit(cache=True)

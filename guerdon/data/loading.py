@@ -2,14 +2,20 @@
 
 import os
 import pathlib
+from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
+from guerdon.data.batch import Batch
 from guerdon.data.demonstrations import Demonstrations, load_folder
 from guerdon.data.files import set_aside
+from guerdon.data.leaves import describe
 from guerdon.data.minari import from_minari, is_minari_folder
-from guerdon.data.transitions import read_transitions
+from guerdon.data.unpickle import safe_unpickle
 
 ZOO = pathlib.Path(__file__).parents[1] / "zoo" / "demonstrations"
+_OTHER_NAMES = {"action": "act", "reward": "rew", "next_obs": "obs_next"}
 
 
 def load_demonstrations(source: Any) -> Demonstrations:
@@ -49,3 +55,82 @@ def load_demonstrations(source: Any) -> Demonstrations:
     if is_minari_folder(path):
         return from_minari(path)
     return load_folder(path)
+
+
+def read_transitions(path: pathlib.Path) -> list[Batch]:
+    """Reads a pickled list of transitions, or of episodes which are such lists.
+
+    A transition is a dictionary with obs, action (or act), reward (or rew), done (or terminated and
+    truncated), and, where it is known, next_obs (or obs_next). What is done with them:
+
+    - Episodes are cut after every row that is done. A row that only says done is terminated, unless
+      it says truncated too. A last row that does not end its episode is truncated, since the
+      recording stopped there.
+    - A missing next observation is the observation of the row after; a last row repeats its own.
+    - Tensors become arrays; rewards, ends and whole-numbered actions in arrays of one element are
+      taken out of them.
+    - Other keys are kept where all transitions have them, and otherwise left out.
+    """
+    data = safe_unpickle(path)
+    if not isinstance(data, list) or not data:
+        raise ValueError(f"{path} must hold a list of transitions or episodes")
+    lists = data if all(isinstance(item, list) for item in data) else [data]
+    runs: list[list[dict[str, Any]]] = []
+    for transitions in lists:
+        if not all(isinstance(row, dict) for row in transitions):
+            raise ValueError(f"{path} must hold a list of dictionaries, or a list of such lists")
+        rows = [{_OTHER_NAMES.get(key, key): row[key] for key in row} for row in transitions]
+        runs += _cut_transitions(rows, path)
+    if not runs:
+        raise ValueError(f"{path} holds no transitions")
+    shared = set(runs[0][0]).intersection(*(row for run in runs for row in run))
+    return [_stack_transitions(run, shared, path) for run in runs]
+
+
+def _cut_transitions(rows: list[dict[str, Any]], path: pathlib.Path) -> Iterator[list[Any]]:
+    """Cuts rows at their ends; each gets its next observation, terminated and truncated."""
+    start = 0
+    for i, row in enumerate(rows):
+        for key in ("obs", "act", "rew"):
+            if key not in row:
+                raise ValueError(
+                    f"a transition in {path} has no {key!r}: {', '.join(map(str, row))}"
+                )
+        if "done" not in row and "terminated" not in row:
+            raise ValueError(f"a transition in {path} has neither 'done' nor 'terminated'")
+        truncated = _flag(row.get("truncated", False))
+        done = _flag(row.pop("done", truncated))
+        terminated = _flag(row.get("terminated", done and not truncated))
+        last = i + 1 == len(rows)
+        end = done or terminated or truncated
+        row["terminated"] = terminated
+        row["truncated"] = truncated or ((end or last) and not terminated)
+        if row.get("obs_next") is None:
+            row["obs_next"] = row["obs"] if end or last else rows[i + 1]["obs"]
+        if end or last:
+            yield rows[start : i + 1]
+            start = i + 1
+
+
+def _flag(value: Any) -> bool:
+    return bool(np.asarray(value).item())
+
+
+def _stack_transitions(rows: list[dict[str, Any]], keys: set[str], path: pathlib.Path) -> Batch:
+    try:
+        episode = Batch.stack([{key: row[key] for key in rows[0] if key in keys} for row in rows])
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"the transitions in {path} are not alike: {error}") from None
+    episode = episode.to_numpy()
+    rewards = episode.rew
+    if not isinstance(rewards, np.ndarray) or rewards.size != len(rows):
+        raise ValueError(f"{path} has rewards that are not single numbers: {describe(rewards)}")
+    episode.rew = rewards.reshape(-1)
+    episode.act = flat_actions(episode.act)
+    return episode
+
+
+def flat_actions(act: Any) -> Any:
+    """Whole-numbered actions [N, 1] as [N]: other systems give each an axis of its own."""
+    is_one_number = isinstance(act, np.ndarray) and act.dtype.kind in "iu" and act.shape[1:] == (1,)
+    return act[:, 0] if is_one_number else act

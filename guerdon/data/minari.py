@@ -10,10 +10,9 @@ import numpy as np
 from gymnasium import Space, spaces
 from gymnasium.envs.registration import EnvSpec
 
-from guerdon.data.batch import Batch
+from guerdon.data.batch import Batch, flatten
 from guerdon.data.demonstrations import Demonstrations, joined_observations, shares_observations
 from guerdon.data.leaves import to_numpy
-from guerdon.data.tree import flatten
 from guerdon.extras import require
 
 
@@ -86,10 +85,8 @@ def _decode(leaf: np.ndarray) -> np.ndarray:
     """Text comes out of HDF5 as bytes."""
     if leaf.dtype != object:
         return leaf
-    text = np.empty(leaf.shape, dtype=object)
-    for index, value in np.ndenumerate(leaf):
-        text[index] = value.decode() if isinstance(value, bytes) else value
-    return text
+    text = [value.decode() if isinstance(value, bytes) else value for value in leaf.flat]
+    return np.fromiter(text, object, leaf.size).reshape(leaf.shape)
 
 
 def to_minari(demonstrations: Demonstrations, dataset_id: str, **description: Any) -> Any:
@@ -153,16 +150,16 @@ def _to_space(space: Space[Any], rows: Any) -> Any:
 
 def _infos(episode: Batch, number: int) -> dict[str, Any] | None:
     info = episode.get("info")
-    if info is None or not isinstance(info, Batch) or info.is_empty(recurse=True):
+    if not isinstance(info, Batch) or info.is_empty(recurse=True):
         return None
-    for path, leaf in flatten(info.to_numpy()):
+    infos = info.to_numpy()
+    for path, leaf in flatten(infos):
         text = isinstance(leaf, np.ndarray) and all(isinstance(value, str) for value in leaf.flat)
         if not isinstance(leaf, np.ndarray) or (leaf.dtype == object and not text):
             raise ValueError(
                 f"info.{'.'.join(path)} of episode {number} is neither numbers nor text, and "
                 "Minari stores nothing else: leave it out"
             )
-    infos = info.to_numpy()
     return Batch.cat([infos[:1], infos]).to_dict()
 
 

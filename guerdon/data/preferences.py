@@ -9,16 +9,16 @@ Of several judgements of a pair by one rater, the newest counts.
 import json
 import os
 import pathlib
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 from guerdon.data.array_files import read_arrays
-from guerdon.data.batch import Batch
+from guerdon.data.batch import Batch, flatten
 from guerdon.data.files import atomic_file
 from guerdon.data.serializer import read_tree, write_tree
-from guerdon.data.tree import flatten
 
 SKIP: Literal["skip"] = "skip"
 Label = float | Literal["skip"] | None
@@ -48,7 +48,7 @@ class Preference:
     time: str = ""
 
     def __post_init__(self) -> None:
-        if not self.pair or self.pair.strip(".") == "" or not _is_plain(self.pair):
+        if not re.fullmatch(r"\.*[\w-][\w.-]*", self.pair):
             raise ValueError(f"{self.pair!r} is no name for a pair: use letters, digits and dashes")
         check_label(self.label, f"the pair {self.pair!r}")
         keys, other = ({path for path, _ in flatten(each)} for each in (self.first, self.second))
@@ -62,17 +62,8 @@ class Preference:
             )
 
 
-def _is_plain(name: str) -> bool:
-    return all(letter.isalnum() or letter in "._-" for letter in name)
-
-
 def check_label(label: Any, what: str) -> None:
-    """Raises unless a label is one.
-
-    Args:
-        label: It.
-        what: What has it, for the error.
-    """
+    """Raises unless a label is one; ``what`` has it, for the error."""
     if isinstance(label, bool) or label not in LABELS:
         raise ValueError(f"the label of {what} is {label!r}: it has to be 0, 0.5, 1 or 'skip'")
 
@@ -104,15 +95,7 @@ def save_preferences(path: str | os.PathLike[str], preferences: Iterable[Prefere
 def save_label(
     path: str | os.PathLike[str], pair: str, label: Label, rater: str, time: str = ""
 ) -> None:
-    """Adds a judgement of a pair whose segments are in the file already.
-
-    Args:
-        path: The file.
-        pair: The name of the pair.
-        label: See `Preference`.
-        rater: Who judged.
-        time: When, in ISO 8601; now by default.
-    """
+    """Adds a judgement, as in `Preference`, of a pair whose segments are in the file already."""
     check_label(label, f"the pair {pair!r}")
     path = pathlib.Path(path)
     if not any(line["pair"] == pair for line in _read_lines(path)):

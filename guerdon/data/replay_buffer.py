@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from guerdon.data import buffer_files, kernels
-from guerdon.data.batch import Batch, from_leaves, layout
+from guerdon.data.batch import Batch, Path, flatten, from_leaves, layout, unflatten
 from guerdon.data.kernels import FIRST, LAST, PENDING, TERMINATED, TRUNCATED, VALID
 from guerdon.data.leaves import describe, to_numpy
 from guerdon.data.serializer import check_replaceable, read_tree, write_tree
 from guerdon.data.storage import DiskStorage, Storage, make_storage
-from guerdon.data.transition_schema import FIELDS, Layout, Leaf, Schema, fill_value
-from guerdon.data.tree import Path, flatten, unflatten
+from guerdon.data.transition_schema import ENDS, FIELDS, Layout, Leaf, Schema, fill_value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -156,6 +156,7 @@ class ReplayBuffer:
         leaves, terminated, truncated, layout = self.schema.check(fields, envs, single)
         if layout is not self.schema.layout:
             self._make_columns(layout)
+            self.schema.layout = layout
         self._make_room(envs)
         book = self._written, self._flags, self._final, self._count
         plan, regular = kernels.reserve(envs, terminated, truncated, *book, self._free)
@@ -165,12 +166,12 @@ class ReplayBuffer:
             at: Any = slice(int(rows[0]), None, self.capacity)
             to: Any = slice(target, target + self.n_envs)
         else:
-            at, to = self._storage.index(rows), self._storage.index(plan[1])
+            at, to = rows, plan[1]
         for path, table in self._finals.items():
             table[to] = leaves[path]
         for path, column in self._columns.items():
             column[at] = leaves.get(path, 0)  # annotations come later
-        if len(self._columns) + len(self._finals) > len(layout.leaves):
+        if len(self._columns) + len(self._finals) > len(layout):
             plan[2] |= PENDING
         self._before_publishing(rows)
         kernels.publish(plan, *book, not self.ignore_obs_next)
@@ -180,20 +181,20 @@ class ReplayBuffer:
         """Called when rows are written but not yet valid."""
 
     def _make_columns(self, layout: Layout) -> None:
-        """Make columns for what is new in a layout, and expect that layout from now on."""
+        """Make columns for leaves that have none yet."""
         columns, finals = dict(self._columns), dict(self._finals)
-        for path, leaf in layout.leaves.items():
-            if path in self.schema.layout.leaves:
+        for path, leaf in layout.items():
+            if path in columns or path in finals:
                 continue
             if path[0] == "obs_next":
                 finals[path] = self._new_column(path, leaf, 2 * self.n_envs + 16)
                 continue
             columns[path] = self._new_column(path, leaf, self.size)
-            if path[0] == "info" and self.schema.layout.leaves:  # older rows have no such key
+            if path[0] == "info" and self._columns:  # older rows have no such key
                 columns[path][...] = fill_value(leaf.dtype)
         if self._disk:
-            buffer_files.describe(self, self._disk, {**columns, **finals}, layout.only_done)
-        self._columns, self._finals, self.schema.layout = columns, finals, layout
+            buffer_files.describe(self, self._disk, {**columns, **finals})
+        self._columns, self._finals = columns, finals
         self._refresh()
 
     def _new_column(self, path: Path, leaf: Leaf, rows: int) -> Any:
@@ -203,14 +204,14 @@ class ReplayBuffer:
 
     def _make_room(self, envs: np.ndarray) -> None:
         """Make room for a row of each environment."""
-        if self._finals and self._free[0] < len(envs):
-            self._grow_finals(len(envs))
+        self._make_room_for_finals(len(envs))
 
-    def _grow_finals(self, number: int) -> None:
-        rows = 2 * self._n_finals + 2 * number
-        for path, table in self._finals.items():
-            self._finals[path] = self._storage.grow(buffer_files.column_name(path), table, rows)
-        self._refresh()
+    def _make_room_for_finals(self, number: int) -> None:
+        if self._finals and self._free[0] < number:
+            rows = 2 * self._n_finals + 2 * number
+            for path, table in self._finals.items():
+                self._finals[path] = self._storage.grow(buffer_files.column_name(path), table, rows)
+            self._refresh()
 
     @property
     def _n_finals(self) -> int:
@@ -241,12 +242,11 @@ class ReplayBuffer:
         heads = self._heads(self._checked_envs(env_ids))
         heads = heads[self._flags[heads] & LAST == 0]
         if self._finals and len(heads):
-            if self._free[0] < len(heads):
-                self._grow_finals(len(heads))
+            self._make_room_for_finals(len(heads))
             self._free[0] -= len(heads)
             places = self._free[self._free[0] + 1 :][: len(heads)].copy()
             for path, table in self._finals.items():
-                table[self._storage.index(places)] = self._next_values(path, heads)
+                table[places] = self._next_values(path, heads)
             self._final[heads] = places + 1
         self._flags[heads] |= LAST
 
@@ -282,14 +282,12 @@ class ReplayBuffer:
         if not len(other):
             return self.obs if self._columns else None
         self.cut()
-        only_done = other.schema.layout.only_done
-        only_done = only_done and (not len(self) or self.schema.layout.only_done)
         in_time = other.rows_in_time()
-        names = [*dict.fromkeys(path[0] for path in other._columns), "terminated", "truncated"]
+        names = [*dict.fromkeys(path[0] for path in other._columns), *ENDS[:2], "obs_next"]
         for env in range(other.n_envs):
             rows = in_time[in_time // other.capacity == env]
             target = self._checked_envs([env % self.n_envs])
-            batch = other.read(rows, [*names, "obs_next"], stack_num=1)
+            batch = other.read(rows, names, stack_num=1)
             annotations = batch.pop("annotations", None)
             annotated = other._flags[rows] & PENDING == 0
             if self.save_only_last_obs:  # then `add` takes stacks
@@ -302,7 +300,6 @@ class ReplayBuffer:
                     self.annotate(np.where(annotated[i], at, -1), annotations[i : i + 1])
                 if not continues[i]:
                     self.cut(target)
-        self._make_columns(self.schema.layout._replace(only_done=only_done))
         return self.obs
 
     def annotate(self, rows: np.ndarray, annotations: Mapping[str, Any]) -> None:
@@ -314,18 +311,13 @@ class ReplayBuffer:
         """
         rows = np.asarray(rows)
         there = rows >= 0
-        at = self._storage.index(rows[there])
         for path, value in flatten(annotations, ("annotations",)):
             values = self._storage.convert(value)
             if path not in self._columns:
                 leaf = Leaf(tuple(values.shape[rows.ndim :]), values.dtype)
-                columns = {**self._columns, path: self._new_column(path, leaf, self.size)}
                 self._flags[self._flags & VALID != 0] |= PENDING
-                if self._disk:
-                    arrays, only_done = {**columns, **self._finals}, self.schema.layout.only_done
-                    buffer_files.describe(self, self._disk, arrays, only_done)
-                self._columns = columns
-            self._columns[path][at] = values[self._storage.convert(there)]
+                self._make_columns({path: leaf})
+            self._columns[path][rows[there]] = values[there]
         self._flags[rows[there]] &= np.uint8(0xFF ^ PENDING)
 
     # --- indices
@@ -411,15 +403,9 @@ class ReplayBuffer:
 
     def rows(self, index: Any) -> np.ndarray:
         """Return the row numbers of an index; every row has to hold a transition."""
-        if isinstance(index, slice):
-            return self.stored_rows()[index]
         rows = np.asarray(index)
-        if rows.dtype == bool:
-            if rows.shape != (len(self),):
-                raise IndexError(
-                    f"a mask of shape {rows.shape} does not fit {len(self)} transitions"
-                )
-            return np.compress(rows, self.stored_rows())
+        if isinstance(index, slice) or rows.dtype == bool:
+            return np.asarray(self.stored_rows()[index])
         if not rows.size:
             rows = rows.astype(np.int64)
         if rows.dtype.kind not in "iu":
@@ -567,7 +553,7 @@ class ReplayBuffer:
             if name in _FLAGS:
                 batch[name] = self._storage.convert(self._flags.take(at) & _FLAGS[name] != 0)
             else:
-                batch[name] = self._field(name, at)
+                batch[name] = self._field(name, partial(_take, at))
         return from_leaves(batch)
 
     def field_names(self) -> list[str]:
@@ -578,44 +564,36 @@ class ReplayBuffer:
         """Return the paths of the stored leaves of a field."""
         return [path for path in self._columns if path[0] == name]
 
-    def _field(self, name: str, at: np.ndarray | None) -> Any:
-        """Read a stored field at rows, or at every slot."""
-        leaf = self._columns.get((name,))
-        if leaf is not None:
-            return self._by_slot(leaf) if at is None else self._take(leaf, at)
-        paths = self.field_paths(name)
-        if not paths and name not in FIELDS:
+    def _field(self, name: str, read: Callable[[Any], Any]) -> Any:
+        """Read the columns of a stored field."""
+        if (name,) in self._columns:
+            return read(self._columns[name,])
+        leaves = {path[1:]: read(self._columns[path]) for path in self.field_paths(name)}
+        if not leaves and name not in FIELDS:
             names = ", ".join(self.field_names())
             raise KeyError(f"this buffer has no field {name!r}; it has: {names}")
-        columns = [self._columns[path] for path in paths]
-        values = [self._by_slot(c) if at is None else self._take(c, at) for c in columns]
-        return unflatten({path[1:]: value for path, value in zip(paths, values, strict=True)})
+        return unflatten(leaves)
 
     def _obs_next(self, rows: np.ndarray, frames: int) -> Any:
         if self.ignore_obs_next:
             after = self._walk(rows, 1)[1]
-            return self._field("obs", after if frames == 1 else self.stacks(after, frames))
+            return self.read(after, ("obs",), frames).obs
         before = self.stacks(rows, frames)[..., 1:] if frames > 1 else None
         leaves = {path[1:]: self._next_values(path, rows, before) for path in self._finals}
         return leaves[()] if () in leaves else unflatten(leaves)
 
     def _next_values(self, path: Path, rows: np.ndarray, before: Any = None) -> Any:
         """Read one leaf of next observations, after the frames at rows ``before`` [..., k]."""
-        after, positions, places = kernels.next_places(rows.reshape(-1), self._final, self.capacity)
-        at = after
+        at = np.where((rows + 1) % self.capacity, rows + 1, rows + 1 - self.capacity)
         if before is not None:
-            at = np.column_stack([before.reshape(len(after), before.shape[-1]), after])
-        values = self._take(self._columns["obs", *path[1:]], at)
-        if len(positions):
-            index = self._storage.index(positions)
-            newest = index if before is None else (index, -1)
-            values[newest] = self._take(self._finals[path], places)
-        return values.reshape(*rows.shape, *values.shape[1:])
-
-    def _take(self, column: Any, rows: np.ndarray) -> Any:
-        if isinstance(column, np.ndarray):
-            return column.take(rows, 0)
-        return column[self._storage.index(rows)]
+            at = np.concatenate([before, at[..., None]], -1)
+        values = _take(at, self._columns["obs", *path[1:]])
+        final = self._final.take(rows)
+        places = np.nonzero(final)
+        if len(places[0]):
+            newest = places if before is None else (*places, -1)
+            values[newest] = _take(final[places] - 1, self._finals[path])
+        return values
 
     def before(self, rows: np.ndarray, mask: Any, history: int, fields: Sequence[str]) -> Batch:
         """Read the rows before some, within the episode: [..., history, ...], oldest first.
@@ -665,7 +643,7 @@ class ReplayBuffer:
                 f"it has: {', '.join(self.field_names())}"
             )
         if name != "obs_next" and name not in _FLAGS:
-            return self._field(name, None)
+            return self._field(name, self._by_slot)
         read = self.read(np.arange(self.size), (name,), 1)
         if name == "obs_next":
             empty = self._storage.convert(self._flags & VALID == 0)
@@ -681,7 +659,7 @@ class ReplayBuffer:
     def __repr__(self) -> str:
         if not self._columns:
             return f"{type(self).__name__}()"
-        hidden = {"terminated", "truncated"} if self.schema.layout.only_done else {"done"}
+        hidden = {"done"} if (self._flags & TRUNCATED).any() else {"terminated", "truncated"}
         if self.ignore_obs_next:
             hidden.add("obs_next")
         names = sorted(name for name in self.field_names() if name not in hidden)
@@ -759,8 +737,12 @@ class ListReplayBuffer(ReplayBuffer):
         columns = {}
         for path, column in self._columns.items():
             columns[path] = storage.array(".".join(path), (size, *column.shape[1:]), column.dtype)
-            columns[path][storage.index(rows)] = column
+            columns[path][rows] = column
         self.capacity, self._columns, self._flags, self._final = capacity, columns, flags, final
+
+
+def _take(rows: np.ndarray, column: Any) -> Any:
+    return column.take(rows, 0) if isinstance(column, np.ndarray) else column[rows]
 
 
 def _like(found: np.ndarray, rows: np.ndarray) -> Any:

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from guerdon.data.batch import Batch
+from guerdon.data.batch import Batch, Path, flatten, unflatten
 from guerdon.data.leaves import to_numpy
 from guerdon.data.storage import Storage, make_storage
 from guerdon.data.transition_schema import ENDS, FIELDS, Layout, Schema, fill_value
-from guerdon.data.tree import Path, flatten, unflatten
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -95,8 +94,7 @@ class Rollout:
         if (cursors[0] if self._in_step else cursors.max()) >= self.n_steps:
             self._grow()
         time = self.history + cursors
-        place: Any = int(time[0]) if self._in_step else (time, envs)
-        at: Any = place if self._in_step else tuple(map(self._storage.index, place))
+        at: Any = int(time[0]) if self._in_step else (time, envs)
         for path, column in self._columns.items():
             column[at] = leaves.get(path, 0)  # annotations come later
         flags, done, first = self._flags, terminated | truncated, ~continues
@@ -104,16 +102,16 @@ class Rollout:
         if mask is not None:
             real = np.asarray(mask)
             terminated, truncated, first = terminated & real, truncated & real, first & real
-        flags["terminated"][place], flags["truncated"][place] = terminated, truncated
-        flags["mask"][place], flags["first"][place] = real, first
+        flags["terminated"][at], flags["truncated"][at] = terminated, truncated
+        flags["mask"][at], flags["first"][at] = real, first
         self._continues[envs] = (continues | real) & ~done
         self.cursors[envs] += 1
         return cursors * self.n_envs + envs
 
     def _allocate(self, layout: Layout) -> None:
         """Make columns for what is new in a layout, and expect that layout from now on."""
-        for path, leaf in layout.leaves.items():
-            if path not in self.schema.layout.leaves:
+        for path, leaf in layout.items():
+            if path not in self.schema.layout:
                 self._allocate_column(path, leaf.shape, leaf.dtype)
                 if path[0] == "info":
                     self._columns[path][...] = fill_value(leaf.dtype)
@@ -139,18 +137,13 @@ class Rollout:
             _by_row(self._flags[name][self.history :])[index] = False
 
     def annotate(self, rows: np.ndarray, annotations: Mapping[str, Any]) -> None:
-        """Store columns beside transitions that are there already.
-
-        Args:
-            rows: Indices [...].
-            annotations: Nested arrays [...], read back as ``batch.annotations``.
-        """
+        """See `ReplayBuffer.annotate`."""
         rows = np.asarray(rows)
         for path, value in flatten(annotations, ("annotations",)):
             values = self._storage.convert(value)
             if path not in self._columns:
                 self._allocate_column(path, tuple(values.shape[rows.ndim :]), values.dtype)
-            _by_row(self._columns[path][self.history :])[self._storage.index(rows)] = values
+            _by_row(self._columns[path][self.history :])[rows] = values
 
     def reset(self) -> None:
         """Start the next iteration; `before` still reads the newest rows of running episodes."""
@@ -165,9 +158,8 @@ class Rollout:
         """Move the newest rows to the front."""
         at = self.cursors + np.arange(self.history)[:, None]
         running = (at >= self._episode_starts()[at[-1], self._envs]) & self._continues
-        index = tuple(map(self._storage.index, (at, self._envs)))
         for column in self._columns.values():
-            column[: self.history] = column[index]
+            column[: self.history] = column[at, self._envs]
         for flag in self._flags.values():
             flag[: self.history] = flag[at, self._envs]
         self._flags["mask"][: self.history] &= running
@@ -182,17 +174,7 @@ class Rollout:
     # --- reading
 
     def before(self, rows: np.ndarray, mask: Any, history: int, fields: Sequence[str]) -> Batch:
-        """Read the rows before some, within the episode: [..., history, ...], oldest first.
-
-        Args:
-            rows: Indices [...].
-            mask: Which of them are transitions [...]; None if all are.
-            history: Number of rows before each, up to the `history` of this rollout.
-            fields: Fields to read.
-
-        Returns:
-            The batch; ``mask`` is False where there is no such row.
-        """
+        """See `ReplayBuffer.before`; for up to `history` rows before each."""
         if history > self.history:
             raise ValueError(f"history is {history}, but this rollout keeps {self.history} rows")
         time, env = np.divmod(rows, self.n_envs)
@@ -201,24 +183,16 @@ class Rollout:
         there = (at >= self._episode_starts()[time, envs]) & self._flags["mask"][at, envs]
         if mask is not None:
             there &= to_numpy(mask)[..., None]
-        index = tuple(map(self._storage.index, (at, envs)))
-        batch = unflatten({path: column[index] for path, column in self._leaves(fields).items()})
+        leaves = self._leaves(fields)
+        batch = unflatten({path: column[at, envs] for path, column in leaves.items()})
         return batch.replace(mask=self._storage.convert(there))
 
     def rollout(
         self, fields: Sequence[str] | None = None, since: np.ndarray | None = None
     ) -> tuple[Batch, np.ndarray]:
-        """Read the rows [T, n_envs, ...] in time order.
+        """Read the rows [T, n_envs, ...] in time order; see `ReplayBuffer.rollout`.
 
-        Args:
-            fields: Fields to read; all by default.
-            since: Read only rows that came after `written` was this.
-
-        Returns:
-            The batch, whose arrays are the rollout's own until the next `reset`, and the indices
-            [T, n_envs]. ``batch.mask`` is False where there is no transition, ``batch.first`` True
-            where an episode begins, and ``batch.cut`` True where no row of the same episode
-            follows.
+        The arrays are the rollout's own until the next `reset`. No index is -1.
         """
         length = int(self.cursors.max())
         if not length:

@@ -25,7 +25,7 @@ from guerdon.data.leaves import describe
 VERSION = 1
 
 _MANIFEST, _STATE = "manifest.json", "state.json"
-_CHUNK = 1 << 22
+_UNREADABLE = (KeyError, TypeError, AttributeError, RuntimeError, safetensors.SafetensorError)
 # dtypes that NumPy, torch and safetensors share; a leaf of any other is stored as its bytes.
 _CODES = {"bool": "BOOL", "bfloat16": "BF16"} | {
     f"{kind}{bits}": f"{kind[0].upper()}{bits}"
@@ -103,10 +103,7 @@ def read_tree(
         return read
     except OSError as error:
         raise DamagedError(f"{error.filename or folder}: {error.strerror or error}") from error
-    except (
-        *(KeyError, TypeError, AttributeError, RuntimeError),
-        safetensors.SafetensorError,
-    ) as error:
+    except _UNREADABLE as error:
         raise DamagedError(f"{folder} cannot be read: {error!r}") from error
 
 
@@ -174,15 +171,11 @@ def _check_file(folder: Path, name: str, entry: dict[str, Any]) -> None:
 
 def _write_file(path: Path, pieces: Iterable[bytes | memoryview]) -> dict[str, Any]:
     """Write a file to the disk, and return what the manifest says about it."""
-    digest, size = hashlib.sha256(), 0
-    with path.open("xb") as file:
-        for piece in pieces:
-            for start in range(0, len(piece), _CHUNK):  # hashed while it is still in the cache
-                chunk = piece[start : start + _CHUNK]
-                file.write(chunk)
-                digest.update(chunk)
-            size += len(piece)
-        file.flush()
+    with path.open("x+b") as file:
+        file.writelines(pieces)
+        size = file.tell()
+        file.seek(0)
+        digest = hashlib.file_digest(file, "sha256")
         os.fsync(file.fileno())
     return {"sha256": digest.hexdigest(), "size": size}
 
@@ -307,10 +300,9 @@ def _decode(node: Any, file: Any) -> Any:
         case "items":
             return {_decode(key, file): _decode(item, file) for key, item in content}
         case "objects":
-            array = np.empty(len(content), dtype=object)
-            for i, item in enumerate(content):
-                array[i] = _decode(item, file)  # one by one: NumPy would take lists apart
-            return array.reshape(node["shape"])
+            # Not np.array, which would take lists apart.
+            items = (_decode(item, file) for item in content)
+            return np.fromiter(items, object).reshape(node["shape"])
     tensor = file.get_tensor(content).clone()  # the library's lies in the mapped file
     if kind == "tensor":
         dtype = getattr(torch, node["dtype"])

@@ -91,17 +91,13 @@ def _bounds(bound: np.ndarray, bounded: np.ndarray, open_end: str) -> Any:
     values = [number_to_json(value) for value in bound.ravel().tolist()]
     if len(set(map(repr, values))) == 1:
         return values[0]
-    named = np.empty(len(values), dtype=object)
-    named[:] = values
-    return named.reshape(bound.shape).tolist()
+    return np.array(values, dtype=object).reshape(bound.shape).tolist()
 
 
 def _from_bounds(data: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-    if not isinstance(data, list):
-        return float(data) if isinstance(data, str) else data
-    values = np.asarray(data, dtype=object).ravel()
-    named = [float(value) if isinstance(value, str) else value for value in values]
-    return np.array(named, dtype).reshape(shape)
+    if isinstance(data, list):
+        return np.array(data, dtype).reshape(shape)  # which reads "inf", too
+    return float(data) if isinstance(data, str) else data
 
 
 def check_rows(space: Space[Any], rows: Any, name: str, casting: Any = "safe") -> None:

@@ -1,6 +1,5 @@
 """Where the arrays of a buffer live: in memory, in files larger than memory, or on a device."""
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -25,10 +24,6 @@ class MemoryStorage:
         """Make an array of zeros for data."""
         return self.bookkeeping(name, shape, dtype)
 
-    def index(self, rows: np.ndarray) -> Any:
-        """Return row numbers as an index of such arrays."""
-        return rows
-
     def bookkeeping(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """Make an array of zeros for flags and counters, which are NumPy in every storage."""
         del name
@@ -36,7 +31,7 @@ class MemoryStorage:
 
     def grow(self, name: str, array: Any, rows: int) -> Any:
         """Return the same array with more rows, which are zero."""
-        larger = self.bookkeeping(name, (rows, *array.shape[1:]), array.dtype)
+        larger = self.array(name, (rows, *array.shape[1:]), array.dtype)
         larger[: len(array)] = array
         return larger
 
@@ -72,17 +67,6 @@ class TorchStorage(MemoryStorage):
             raise TypeError(_no_objects(name, "storage on a device"))
         return torch.zeros(shape, dtype=dtype, device=self.device)
 
-    def index(self, rows: np.ndarray) -> Any:
-        """See `MemoryStorage`."""
-        return torch.from_numpy(rows).to(self.device, non_blocking=True)
-
-    @torch.inference_mode(mode=False)
-    def grow(self, name: str, array: Any, rows: int) -> Any:
-        """See `MemoryStorage`."""
-        del name
-        more = array.new_zeros((rows - len(array), *array.shape[1:]))
-        return torch.cat([array, more])
-
 
 class DiskStorage(MemoryStorage):
     """Memory-mapped files in a folder, which outlive the process, also one that is killed.
@@ -99,7 +83,7 @@ class DiskStorage(MemoryStorage):
         """See `MemoryStorage`; a file that exists is opened with its contents."""
         if np.dtype(dtype).hasobject:
             raise TypeError(_no_objects(name, "files"))
-        path = self._path(name)
+        path = self.path(name)
         row_bytes = max(int(np.prod(shape[1:])) * np.dtype(dtype).itemsize, 1)
         held = path.stat().st_size if path.exists() else 0
         wanted = max(shape[0] * row_bytes, 1)
@@ -108,27 +92,12 @@ class DiskStorage(MemoryStorage):
         rows = max(shape[0], held // row_bytes)  # a table may have grown since it was made
         return np.asarray(np.memmap(path, dtype, "r+", shape=(rows, *shape[1:])))
 
-    def grow(self, name: str, array: Any, rows: int) -> Any:
-        """See `MemoryStorage`."""
-        return self.bookkeeping(name, (rows, *array.shape[1:]), array.dtype)
-
     def drop(self, name: str) -> None:
         """See `MemoryStorage`."""
-        self._path(name).unlink(missing_ok=True)
+        self.path(name).unlink(missing_ok=True)
 
-    def holds(self, name: str) -> bool:
-        """Whether there is an array of that name."""
-        return self._path(name).exists()
-
-    def read_meta(self) -> dict[str, Any] | None:
-        """The description of the buffer in the folder; None if the folder is new."""
-        path = self.folder / "meta.json"
-        if not path.exists():
-            return None
-        meta: dict[str, Any] = json.loads(path.read_text())
-        return meta
-
-    def _path(self, name: str) -> Path:
+    def path(self, name: str) -> Path:
+        """Return the file of an array."""
         return self.folder / f"{quote(name, safe='')}.bin"
 
 
@@ -156,12 +125,7 @@ def _reserve(path: Path, size: int) -> None:
 
 
 def make_storage(storage: "str | torch.device | Storage") -> "Storage":
-    """Return the storage that a name stands for.
-
-    Args:
-        storage: ``"memory"``, ``"disk:FOLDER"``, a device (``"cpu"``, ``"cuda:0"``: torch tensors
-            there), or a storage.
-    """
+    """Return the storage that a name stands for; see `ReplayBuffer`."""
     if isinstance(storage, torch.device):
         return TorchStorage(storage)
     if not isinstance(storage, str):

@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from guerdon.data.batch import Batch
+from guerdon.data.batch import Batch, Path, unflatten
 from guerdon.data.leaves import Array, describe, to_numpy
-from guerdon.data.tree import Path, unflatten
 
 FIELDS = ("obs", "act", "rew", "terminated", "truncated", "done", "obs_next", "info", "policy")
 """The usual fields, in the order in which they are read."""
@@ -31,13 +30,8 @@ class Leaf(NamedTuple):
     dtype: Any
 
 
-class Layout(NamedTuple):
-    """The fields of a transition."""
-
-    leaves: dict[Path, Leaf]
-    """By path, without the ends."""
-    only_done: bool
-    """Whether ends were only ever given as ``done``."""
+Layout = dict[Path, Leaf]
+"""The leaves of a transition by path, without the ends."""
 
 
 class Schema:
@@ -52,7 +46,7 @@ class Schema:
     def __init__(
         self, convert: Callable[[Any], Array], keep_next: bool = True, last_frame: bool = False
     ) -> None:
-        self.layout = Layout({}, True)
+        self.layout: Layout = {}
         """The expected fields; set this to what `check` returned when there are columns for it."""
         self._convert = convert
         self._keep_next = keep_next
@@ -75,39 +69,38 @@ class Schema:
         rows, lead = len(envs), envs.shape
         given: dict[Path, Any] = {}
         _flatten(fields, single, (), given)
-        terminated, truncated, only_done = _ends(given, rows, single)
+        terminated, truncated = _ends(given, rows, single)
         if self._last_frame or not self._keep_next:
             given = self._stored(given)
         layout = self.layout
-        if given.keys() != layout.leaves.keys() or (layout.only_done and not only_done):
-            layout = self._extended(given, rows, single, only_done)
+        if given.keys() != layout.keys():
+            layout = self._extended(given, rows, single)
         rewards = given["rew",]
-        for path, (shape, dtype) in layout.leaves.items():
+        for path, (shape, dtype) in layout.items():
             value = given[path]
             # The first comparisons are cheap, and enough in nearly every step.
             plain = type(value) is np.ndarray and value.dtype is dtype
             if not (plain and value.shape == lead + shape):
-                given[path] = self._fit(path, layout.leaves[path], value, rows, single)
+                given[path] = self._fit(path, layout[path], value, rows, single)
         _check_rewards(given["rew",], rewards, envs)
         return given, terminated, truncated, layout
 
     def _stored(self, given: dict[Path, Any]) -> dict[Path, Any]:
         """Return the leaves without what is not stored."""
-        stored = {}
-        for path, value in given.items():
-            if path[0] == "obs" or (path[0] == "obs_next" and self._keep_next):
-                array = value if isinstance(value, Array) else np.asarray(value)
-                stored[path] = array[:, -1] if self._last_frame else value
-            elif path[0] != "obs_next":
-                stored[path] = value
-        return stored
+        if not self._keep_next:
+            given = {path: value for path, value in given.items() if path[0] != "obs_next"}
+        if self._last_frame:
+            for path in given:
+                if path[0] in ("obs", "obs_next"):
+                    given[path] = self._array(path, given[path])[:, -1]
+        return given
 
-    def _extended(self, given: dict[Path, Any], rows: int, single: bool, only_done: bool) -> Layout:
+    def _extended(self, given: dict[Path, Any], rows: int, single: bool) -> Layout:
         """Return the layout with the leaves that are new, and fill the leaves that are missing.
 
         After the first transition, only those of ``info`` may change.
         """
-        known = self.layout.leaves
+        known = self.layout
         if known:
             _same_keys(given.keys(), known.keys())
         else:
@@ -116,8 +109,6 @@ class Schema:
         for path, value in given.items():
             if path not in leaves:
                 leaves[path] = self._new_leaf(path, value, rows, single)
-        if len(leaves) > len(known):
-            unflatten(dict.fromkeys(leaves))  # an error if a leaf would lie below another
         for path in known.keys() - given.keys():
             leaf = known[path]
             full: Any = torch.full if isinstance(leaf.dtype, torch.dtype) else np.full
@@ -125,10 +116,10 @@ class Schema:
             given[path] = self._convert(empty)
         if not known and self._keep_next:  # the next observation is an observation
             leaves |= {("obs_next", *p[1:]): leaf for p, leaf in leaves.items() if p[0] == "obs"}
-        only_done = only_done and self.layout.only_done
-        if len(leaves) == len(known) and only_done == self.layout.only_done:
-            return self.layout
-        return Layout(leaves, only_done)
+        if len(leaves) == len(known):
+            return known
+        unflatten(dict.fromkeys(leaves))  # an error if a leaf would lie below another
+        return leaves
 
     def _check_first(self, given: dict[Path, Any]) -> None:
         """Check the names of a first transition."""
@@ -245,23 +236,22 @@ def _same_keys(given: Set[Path], known: Set[Path]) -> None:
         )
 
 
-def _ends(given: dict[Path, Any], rows: int, single: bool) -> tuple[np.ndarray, np.ndarray, bool]:
-    """Take the ends out: ``terminated``, ``truncated``, and whether only ``done`` was given."""
+def _ends(given: dict[Path, Any], rows: int, single: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Take the ends out; ``done`` alone means ``terminated``."""
     terminated = _end(given, "terminated", rows, single)
     truncated = _end(given, "truncated", rows, single)
     done = _end(given, "done", rows, single)
-    if done is None and terminated is not None and truncated is not None:
-        return terminated, truncated, False  # as in nearly every step
-    if done is None and terminated is None:
-        raise ValueError(f"add() needs 'done' or 'terminated'; it was given {_names(given)}")
-    only_done = terminated is None and truncated is None
+    if done is None:  # as in nearly every step
+        if terminated is None:
+            raise ValueError(f"add() needs 'done' or 'terminated'; it was given {_names(given)}")
+        return terminated, np.zeros(rows, bool) if truncated is None else truncated
     if terminated is None:
         terminated = done if truncated is None else done & ~truncated
     if truncated is None:
-        truncated = np.zeros(rows, bool) if done is None else done & ~terminated
-    if done is not None and ((terminated | truncated) != done).any():
+        truncated = done & ~terminated
+    if ((terminated | truncated) != done).any():
         raise ValueError("'done' is not 'terminated' or 'truncated': leave it out")
-    return terminated, truncated, only_done
+    return terminated, truncated
 
 
 def _end(given: dict[Path, Any], name: str, rows: int, single: bool) -> Any:
@@ -293,19 +283,14 @@ def _cast(array: Any, dtype: Any) -> Any:
     tensor = isinstance(array, torch.Tensor)
     if tensor is not isinstance(dtype, torch.dtype) or (not tensor and array.dtype.hasobject):
         return None
-    if _is_whole(dtype):
-        fits = _is_whole(array.dtype)
-    elif tensor:
-        fits = torch.can_cast(array.dtype, dtype)
-    else:
-        fits = np.can_cast(array.dtype, dtype, "same_kind")
-    if not fits:
+    if _category(array.dtype) > _category(dtype):
         return None
     cast = array.to(dtype) if tensor else array.astype(dtype)
-    return cast if not _is_whole(dtype) or bool((cast == array).all()) else None
+    return cast if _category(dtype) or bool((cast == array).all()) else None
 
 
-def _is_whole(dtype: Any) -> bool:
+def _category(dtype: Any) -> int:
+    """Return 0 for whole numbers; floats, complex numbers and objects each hold those before."""
     if isinstance(dtype, torch.dtype):
-        return not (dtype.is_floating_point or dtype.is_complex)
-    return dtype.kind in "iub"
+        return 2 if dtype.is_complex else int(dtype.is_floating_point)
+    return "fcO".find(dtype.kind) + 1

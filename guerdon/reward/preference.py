@@ -14,11 +14,10 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from guerdon import ops
-from guerdon.data.batch import Batch
+from guerdon.data.batch import Batch, flatten, unflatten
 from guerdon.data.leaves import to_numpy
 from guerdon.data.preferences import SKIP, Preference, load_preferences, save_preferences
 from guerdon.data.spaces import as_rows, check_rows
-from guerdon.data.tree import flatten, unflatten
 from guerdon.reward.base import Metrics, Setting, register_reward_model
 from guerdon.reward.ranking import Pairs, RankingConfig, RankingReward
 from guerdon.reward.trained import Memory

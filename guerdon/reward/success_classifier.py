@@ -18,10 +18,9 @@ from torch.nn import functional
 
 from guerdon.config.errors import ConfigError
 from guerdon.data.batch import Batch
-from guerdon.data.frames import Frames, load_frames
+from guerdon.data.frames import Frames, load_frames, to_uint8
 from guerdon.data.leaves import to_numpy
 from guerdon.data.pictures import resized
-from guerdon.data.trajectory_files import to_uint8
 from guerdon.nn.augment import augment
 from guerdon.nn.classifier import BinaryRewardClassifier, ClassifierConfig
 from guerdon.nn.init import seeded

@@ -8,11 +8,10 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import nn
 
-from guerdon.data.batch import Batch
+from guerdon.data.batch import Batch, flatten, unflatten
 from guerdon.data.demonstrations import Demonstrations
 from guerdon.data.loading import load_demonstrations
 from guerdon.data.spaces import as_rows, check_rows
-from guerdon.data.tree import flatten, unflatten
 from guerdon.nn.init import seeded
 from guerdon.nn.optimizer import Optimizer
 from guerdon.reward.base import REQUIREMENTS, Metrics, RewardConfig, RewardModel, Setting

@@ -9,7 +9,7 @@ import torch
 
 from guerdon.data.batch import Batch
 from guerdon.data.leaves import to_numpy
-from guerdon.data.transitions import flat_actions
+from guerdon.data.loading import flat_actions
 
 NAMES = {
     "obs": "obs",

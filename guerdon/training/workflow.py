@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from guerdon.data.trajectory_files import count_trajectories
+from guerdon.data.frames import count_trajectories
 from guerdon.training.fit import fit
 from guerdon.training.fit_files import compose_fit
 from guerdon.training.run import train

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from guerdon.data import Batch
-from guerdon.data.tree import flatten, unflatten
+from guerdon.data.batch import flatten, unflatten
 
 quick = settings(max_examples=40)
 

@@ -170,14 +170,6 @@ def test_the_final_observation_of_an_overwritten_end_is_free_again():
     assert sorted(book.final[:2].tolist()) == [5, 6]
 
 
-def test_where_next_observations_are():
-    """Rows 0 and 5 have theirs in the table; the last row of a ring is followed by its first."""
-    final = np.array([3, 0, 0, 0, 0, 7, 0, 0], np.int32)
-    after, positions, places = kernels.next_places(np.array([0, 1, 3, 5, 7]), final, 4)
-    assert after[[1, 2, 4]].tolist() == [2, 0, 4]
-    assert (positions.tolist(), places.tolist()) == ([0, 3], [2, 6])
-
-
 def test_a_reserved_row_is_invalid_and_the_one_before_keeps_its_next_observation():
     book = Book()
     for _ in range(2):

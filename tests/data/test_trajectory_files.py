@@ -13,8 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from guerdon.data.frames import Trajectory, next_number, read_trajectory, write_trajectory
-from guerdon.data.trajectory_files import count_trajectories, remove_stale, to_uint8
+from guerdon.data.frames import (
+    Trajectory,
+    count_trajectories,
+    next_number,
+    read_trajectory,
+    remove_stale,
+    to_uint8,
+    write_trajectory,
+)
 from tests.processes import Program
 
 
@@ -148,7 +155,7 @@ def test_both_formats_share_one_numbering_that_goes_on(tmp_path):
 def test_a_number_taken_in_the_meantime_is_left_to_its_owner(tmp_path, monkeypatch):
     (tmp_path / "000000.npz").write_bytes(b"mine")
     (tmp_path / "000001.npy").write_bytes(b"mine, too")
-    monkeypatch.setattr("guerdon.data.trajectory_files.next_number", lambda _: 0)
+    monkeypatch.setattr("guerdon.data.frames.next_number", lambda _: 0)
     assert write_trajectory(tmp_path, make()).name == "000002.npz"
     assert names(tmp_path) == ["000000.npz", "000001.npy", "000002.npz"]
     assert (tmp_path / "000000.npz").read_bytes() == b"mine"
@@ -230,7 +237,7 @@ def test_file_systems_without_hard_links_will_do(tmp_path, monkeypatch, number):
     monkeypatch.setattr(os, "link", fail)
     (tmp_path / "000000.npz").write_bytes(b"mine")
     (tmp_path / "000001.npy").write_bytes(b"mine, too")
-    monkeypatch.setattr("guerdon.data.trajectory_files.next_number", lambda _: 0)
+    monkeypatch.setattr("guerdon.data.frames.next_number", lambda _: 0)
     written = [write_trajectory(tmp_path, make(seed=seed)) for seed in (1, 2)]
     assert names(tmp_path) == ["000000.npz", "000001.npy", "000002.npz", "000003.npz"]
     for seed, path in enumerate(written, 1):

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from guerdon.data import Batch
-from guerdon.data.tree import flatten, unflatten
+from guerdon.data.batch import flatten, unflatten
 
 
 def test_flatten_names_every_leaf_in_order():

@@ -13,7 +13,7 @@ from guerdon.data import (
     ReplayBuffer,
     save_demonstrations,
 )
-from guerdon.data.tree import flatten
+from guerdon.data.batch import flatten
 from guerdon.policy import create_policy
 from guerdon.reward import Setting, create_reward_model, make_reward
 from guerdon.training.parts import make_parts

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from guerdon.data.batch import Batch
-from guerdon.data.tree import flatten
+from guerdon.data.batch import Batch, flatten
 from guerdon.reward.transitions import NAMES
 
 

@@ -15,8 +15,7 @@ from pydantic import ConfigDict
 from guerdon.compat.di_engine import items
 from guerdon.compat.di_engine.draws import Draws
 from guerdon.compat.nervex.attr_dict import AttrDict
-from guerdon.data.batch import Batch
-from guerdon.data.tree import flatten, unflatten
+from guerdon.data.batch import Batch, flatten, unflatten
 from guerdon.reward.base import REWARDS, Metrics, RewardConfig, RewardModel, Setting
 
 if TYPE_CHECKING:

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from guerdon.data.batch import Batch
+from guerdon.data.batch import Batch, Path, flatten
 from guerdon.data.leaves import describe
-from guerdon.data.tree import Path, flatten
 
 
 class ItemBuffer:
