@@ -141,12 +141,13 @@ def resnet10(channels: int, width: int = 64) -> nn.Sequential:
     """
     widths = [width, width, 2 * width, 4 * width, 8 * width]
     stages = zip(widths, widths[1:], (1, 2, 2, 2), strict=False)
+    blocks = [_Block(*stage) for stage in stages]
     return nn.Sequential(
         nn.Conv2d(channels, width, 7, stride=2, padding=3, bias=False),
         _group_norm(width),
         nn.ReLU(inplace=True),
         nn.MaxPool2d(3, stride=2, padding=1),
-        *(_Block(n_in, n_out, stride) for n_in, n_out, stride in stages),
+        *blocks,
     )
 
 

@@ -14,10 +14,16 @@ from torch import Tensor, nn
 from guerdon.data.batch import Batch
 from guerdon.reward.base import Metrics, Setting, register_reward_model
 from guerdon.reward.inputs import TransitionNetwork
-from guerdon.reward.trained import ImitationConfig, ImitationReward, Inputs
+from guerdon.reward.trained import (
+    ImitationConfig,
+    ImitationReward,
+    Inputs,
+    TrainedConfig,
+    TrainedReward,
+)
 
 
-class GCLConfig(ImitationConfig):
+class GCLConfig(ImitationConfig, TrainedConfig):
     """Options of `gcl`."""
 
     inputs: Inputs = Field(default=["obs", "act"])
@@ -79,7 +85,7 @@ class Cost(TransitionNetwork):
 
 @register_reward_model("guided_cost")
 @register_reward_model("gcl")
-class GCL(ImitationReward):
+class GCL(ImitationReward, TrainedReward):
     """A cost network under which demonstrations have maximum likelihood.
 
     The partition function is estimated by importance sampling: from the policy's transitions and

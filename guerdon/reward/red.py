@@ -35,8 +35,6 @@ class REDConfig(ImitationConfig):
     """Size of the predicted embedding; 8 to 128."""
     update_per_collect: int = Field(default=1000, ge=1)
     """Gradient steps; it is trained once, with all of them; 100 to 10,000."""
-    clear_buffer_per_iters: int | None = Field(default=1, ge=1)
-    """Has no effect: none of the policy's transitions are kept."""
 
 
 class ExpertDistillation(nn.Module):
