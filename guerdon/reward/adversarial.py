@@ -101,8 +101,8 @@ class Adversarial(ImitationReward, TrainedReward):
             rew = rew + rows["terminated"] * forever * self._after
         return rew
 
-    def step(self) -> Metrics:
-        """Take one step of the discriminator."""
+    def loss(self) -> tuple[Tensor, Metrics]:
+        """The loss of the discriminator."""
         config, network = self.config, self.network
         drawn = self.sample_expert(config.batch_size), self.sample(config.batch_size)
         expert, policy = (network.features(rows) for rows in drawn)
@@ -119,11 +119,9 @@ class Adversarial(ImitationReward, TrainedReward):
             loss = loss - config.entropy_bonus * ops.bernoulli_entropy(logit).mean()
         if config.gradient_penalty:
             loss = loss + config.gradient_penalty * self._penalty(expert, policy)
-        self.optimizer.step(loss)
         expert_logit, policy_logit = logit.detach().chunk(2)
         number = config.batch_size  # without the absorbing state
-        return {
-            "loss": loss.detach(),
+        return loss, {
             "expert_accuracy": (expert_logit[:number] > 0).float().mean(),
             "policy_accuracy": (policy_logit[:number] <= 0).float().mean(),
         }

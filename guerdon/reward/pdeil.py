@@ -207,8 +207,6 @@ class PDEIL(PretrainedReward, TrainedReward):
             metrics |= {"divergence": log_ratio.mean()}
         return metrics or None
 
-    def step(self) -> Metrics:
-        """Take one step of the classifier."""
-        loss = -self.network.log_action(self.sample_expert(self.config.batch_size)).mean()
-        self.optimizer.step(loss)
-        return {"loss": loss.detach()}
+    def loss(self) -> tuple[Tensor, Metrics]:
+        """The loss of the classifier."""
+        return -self.network.log_action(self.sample_expert(self.config.batch_size)).mean(), {}

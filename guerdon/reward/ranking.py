@@ -175,18 +175,15 @@ class RankingReward(NetworkReward):
         self.fields = tuple(dict.fromkeys(self.config.inputs))
         self.pairs = NO_PAIRS
 
-    def step(self) -> Metrics:
-        """Take one gradient step on pairs that are drawn at random."""
+    def loss(self) -> tuple[Tensor, Metrics]:
+        """The loss of pairs that are drawn at random."""
         fitted = np.flatnonzero(~self.pairs.held_out)
         index = fitted[self.generator.integers(len(fitted), size=self.config.batch_size)]
         rows, mask, label = self.pairs.take(index, self.device)
         logit = self.network.logit(rows, mask)
         loss = self.network.loss(logit, label)
-        self.optimizer.step(loss)
-        return {
-            "loss": loss.detach() / self.config.members,
-            "accuracy": ops.preference_accuracy(logit.detach().mean(0), label),
-        }
+        accuracy = ops.preference_accuracy(logit.detach().mean(0), label)
+        return loss, {"loss": loss.detach() / self.config.members, "accuracy": accuracy}
 
     def fit(self, steps: int) -> Metrics:
         """Take gradient steps, with early stopping, and rescale the rewards."""

@@ -79,11 +79,9 @@ class RED(PretrainedReward):
         self.expert = self.tensors(rows[draw_rows(fitted, size, self.generator)])
         self.held_out = self.tensors(rows[draw_rows(held_out, size, self.generator)])
 
-    def step(self) -> Metrics:
-        """Take one step of the predictor."""
-        loss = self.network.error(self.sample_expert(self.config.batch_size)).mean()
-        self.optimizer.step(loss)
-        return {"loss": loss.detach()}
+    def loss(self) -> tuple[Tensor, Metrics]:
+        """The loss of the predictor."""
+        return self.network.error(self.sample_expert(self.config.batch_size)).mean(), {}
 
     def fit(self, steps: int) -> Metrics:
         """Fit the predictor, and set sigma."""

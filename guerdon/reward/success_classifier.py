@@ -187,8 +187,8 @@ class Refit(TrainedReward):
         with seeded(self.generator, self.setting.device):  # dropout
             return super().fit(steps)
 
-    def step(self) -> Metrics:
-        """Take one gradient step."""
+    def loss(self) -> tuple[torch.Tensor, Metrics]:
+        """The loss of the discriminator."""
         half = self.config.batch_size // 2
         rows = self.generator.integers(len(self._successes), size=half)
         rows[: half // 2] = self.generator.choice(self._ends, half // 2)
@@ -204,9 +204,8 @@ class Refit(TrainedReward):
         labels[:half] = 1.0
         logits = self.network(images)
         loss = functional.binary_cross_entropy_with_logits(logits, labels)
-        self.optimizer.step(loss)
         rejected = torch.sigmoid(logits[half:].detach()) < self.config.min_likeness
-        return {"loss": loss.detach(), "doubted": rejected.float().mean()}
+        return loss, {"doubted": rejected.float().mean()}
 
 
 def _first_successes(frames: Frames, number: int) -> np.ndarray:

@@ -42,7 +42,7 @@ class NetworkConfig(RewardConfig):
 
 
 class NetworkReward(RewardModel):
-    """A reward model with networks, which a subclass names as `Network` and trains in `step`.
+    """A reward model with networks, which a subclass names as `Network`, and their `loss`.
 
     Attributes:
         network: All its networks, as one module.
@@ -73,9 +73,15 @@ class NetworkReward(RewardModel):
         decay = getattr(self.config, "weight_decay", 0.0)
         return Optimizer(self.network.parameters(), self.config.learning_rate, weight_decay=decay)
 
+    def loss(self) -> tuple[torch.Tensor, Metrics]:
+        """The loss of a minibatch that is drawn, and metrics."""
+        raise NotImplementedError
+
     def step(self) -> Metrics:
         """Take one gradient step."""
-        raise NotImplementedError
+        loss, metrics = self.loss()
+        self.optimizer.step(loss)
+        return {"loss": loss.detach(), **metrics}
 
     def fit(self, steps: int) -> Metrics:
         """Take gradient steps; the metrics are means over them."""

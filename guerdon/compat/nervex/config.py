@@ -119,9 +119,8 @@ def _clears_data(reward: Any) -> bool:
     if name not in registry_of("reward").names():
         return True
     config = registry_of("reward").get(name).Config
-    return config.model_config.get("extra") == "allow" or "clear_buffer_per_iters" in (
-        config.model_fields
-    )
+    own = config.model_config.get("extra") == "allow"  # it reads its options itself
+    return own or "clear_buffer_per_iters" in config.model_fields
 
 
 def _fit(values: Values, policy: Any, taken: list[str], dropped: list[str]) -> None:
