@@ -102,18 +102,25 @@ REQUIREMENTS = {
 
 
 class Stateful:
-    """Saves and restores its state: the attributes that `saved` names."""
+    """Saves and restores some of its attributes."""
 
-    saved: tuple[str, ...]
+    saved: tuple[str, ...] | None = None
+    """Names of these attributes; networks, optimizers and generators by default."""
 
     def training_state(self) -> dict[str, Any]:
         """Everything that is needed to resume, as copies."""
-        return {name: _state_of(getattr(self, name)) for name in self.saved}
+        return {name: _state_of(getattr(self, name)) for name in self._saved_names()}
 
     def load_training_state(self, state: Mapping[str, Any]) -> None:
         """Restore `training_state`."""
-        for name in self.saved:
+        for name in self._saved_names():
             setattr(self, name, _restored(getattr(self, name), state[name]))
+
+    def _saved_names(self) -> list[str]:
+        if self.saved is not None:
+            return list(self.saved)
+        kinds = (nn.Module, torch.optim.Optimizer, Optimizer, np.random.Generator)
+        return [name for name, part in vars(self).items() if isinstance(part, kinds)]
 
 
 class RewardModel(Stateful):
@@ -226,22 +233,15 @@ class RewardModel(Stateful):
 
     # --- state
 
-    @property
-    def saved(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Attributes that `training_state` holds: networks, optimizers and generators."""
-        kinds = (nn.Module, torch.optim.Optimizer, Optimizer, np.random.Generator)
-        return tuple(name for name, part in vars(self).items() if isinstance(part, kinds))
-
     def portable_state(self) -> dict[str, Any]:
         """What another run can start from: without what belongs to this run alone."""
         return self.training_state()
 
     def load_training_state(self, state: Mapping[str, Any]) -> None:
         """Restore `training_state` or `portable_state`."""
-        if state.keys() != set(self.saved):
-            raise ValueError(
-                f"{self.name} has the state {list(self.saved)}, but was given {list(state)}"
-            )
+        names = self._saved_names()
+        if state.keys() != set(names):
+            raise ValueError(f"{self.name} has the state {names}, but was given {list(state)}")
         super().load_training_state(state)
 
 
