@@ -476,10 +476,7 @@ class ClassifierReward(SuccessModel):
         """See `RewardModel`."""
         if not self.members:
             return {}
-        members = [
-            {name: value.clone() for name, value in member.state_dict().items()}
-            for member in self.members
-        ]
+        members = [copy.deepcopy(member.state_dict()) for member in self.members]
         refit = {} if self._refit is None else {"refit": self._refit.training_state()}
         return {"members": members, "meta": {**self.meta}, **refit}
 
