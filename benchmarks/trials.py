@@ -20,6 +20,8 @@ ROOT = Path(__file__).resolve().parents[1]
 RUNS = ROOT / "runs" / "trials"  # those that are not finished
 SEEDS = 5
 EPISODES = 20  # of the final evaluation
+GONE = ("train_every", "buffer_size", "clear_buffer_per_iters")
+"""Options that had no effect with some rewards, which therefore no longer have them."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,11 @@ def config_of(row: Row) -> dict[str, Any]:
 def changed(before: Any, now: Any) -> bool:
     """Whether any value of a config is another one now."""
     if isinstance(before, dict) and isinstance(now, dict):
-        return any(changed(value, now.get(key)) for key, value in before.items())
+        return any(
+            changed(value, now.get(key))
+            for key, value in before.items()
+            if key in now or key not in GONE
+        )
     return bool(before != now)
 
 

@@ -61,8 +61,10 @@ class _Guerdon(Learner):
             "entropy_coefficient": setting.entropy_weight,
             "max_grad_norm": setting.max_grad_norm,
             "model": {
-                "hidden": list(setting.hidden), "activation": "tanh", "normalize_obs": False,
-            },  # fmt: skip
+                "hidden": list(setting.hidden),
+                "activation": "tanh",
+                "normalize_obs": False,
+            },
         }
         config = {
             "env": {"id": "CartPole-v1", "n_envs": setting.n_envs},

@@ -4,26 +4,12 @@ from guerdon.nn.config import ModelConfig
 from guerdon.nn.convolution import ImageEncoder, make_image_encoder
 from guerdon.nn.critics import EnsembleMLP, QCritic
 from guerdon.nn.encoders import MLP, make_encoder
-from guerdon.nn.heads import (
-    ContinuousHead,
-    DeterministicHead,
-    DiscreteHead,
-    DuelingHead,
-)
+from guerdon.nn.heads import ContinuousHead, DeterministicHead, DiscreteHead, DuelingHead
 from guerdon.nn.init import linear, orthogonal_, seeded
 from guerdon.nn.lstm import LSTMCore
 from guerdon.nn.models import ActorCritic, DeterministicActor, GaussianActor, Model, QNetwork
 from guerdon.nn.normalizer import CompositeNormalizer, ObservationNormalizer, make_normalizer
 from guerdon.nn.registry import MODELS, create_model, register_model
-
-for _name, _model in {
-    "q_network": QNetwork,
-    "actor_critic": ActorCritic,
-    "deterministic_actor": DeterministicActor,
-    "gaussian_actor": GaussianActor,
-    "q_critic": QCritic,
-}.items():
-    register_model(_name, _model)
 
 __all__ = [
     "MLP",

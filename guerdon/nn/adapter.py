@@ -9,6 +9,7 @@ import torch
 from gymnasium import Space, spaces
 from torch import Tensor, nn
 
+from guerdon.data.leaves import to_device
 from guerdon.nn.config import ModelConfig
 from guerdon.nn.heads import Output
 from guerdon.nn.spaces import part_spaces, shape_of, unwrap
@@ -76,9 +77,12 @@ def adapt_model(
         observation_space: Of one environment.
         action_space: Of one environment.
     """
-    usual = _usual_output(default, action_space)
-    with _at_rest(model):
-        output, takes_mapping = _tried(model, _example(observation_space, _device(model)))
+    # What the usual network is given does not matter for the shapes of its output.
+    usual_model = default(spaces.Box(-1, 1, (1,)), action_space, ModelConfig(hidden=[]))
+    device = next((weight.device for weight in model.parameters()), torch.device("cpu"))
+    with torch.no_grad(), _evaluating(model):
+        usual = usual_model(torch.zeros(_N_ROWS, 1))
+        output, takes_mapping = _tried(model, _example(observation_space, device))
     key = next(iter(usual)) if isinstance(output, Tensor) and len(usual) == 1 else None
     _check(output if key is None else {key: output}, usual, type(model).__name__)
     if takes_mapping or key is not None or _HALVES & model._modules.keys():
@@ -86,44 +90,28 @@ def adapt_model(
     return model
 
 
-def _usual_output(default: Callable[..., nn.Module], action_space: Space[Any]) -> Output:
-    """What the usual network gives; what it is given does not matter."""
-    model = default(spaces.Box(-1, 1, (1,)), action_space, ModelConfig(hidden=[]))
-    with torch.no_grad():
-        output: Output = model(torch.zeros(_N_ROWS, 1))
-    return output
-
-
 @contextmanager
-def _at_rest(model: nn.Module) -> Iterator[None]:
-    """Without gradients, and without a change of running statistics."""
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Without a change of running statistics."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
-        with torch.no_grad():
-            yield
+        yield
     finally:
         for module in training:
             module.training = True
-
-
-def _device(model: nn.Module) -> torch.device:
-    return next((weight.device for weight in model.parameters()), torch.device("cpu"))
 
 
 def _example(space: Space[Any], device: torch.device) -> Any:
     """Two equal observations, near zero, as policies give them to networks."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         return {key: _example(part, device) for key, part in part_spaces(space).items()}
-    one: Any
+    one: Any = np.zeros(shape_of(space), space.dtype)
     if isinstance(space, spaces.Box):
-        one = np.zeros(space.shape, space.dtype).clip(space.low, space.high)
+        one = one.clip(space.low, space.high)
     elif isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
         one = space.start
-    else:
-        one = np.zeros(shape_of(space), space.dtype)
-    tensor = torch.as_tensor(np.stack([one] * _N_ROWS), device=device)
-    return tensor.float() if tensor.dtype == torch.float64 else tensor
+    return to_device(np.stack([one] * _N_ROWS), device)
 
 
 def _tried(model: nn.Module, observation: Any) -> tuple[Any, bool]:
@@ -131,34 +119,26 @@ def _tried(model: nn.Module, observation: Any) -> tuple[Any, bool]:
     try:
         return model(observation), False
     except Exception as error:  # whatever a user's code raises for what it does not expect
-        plain = error
+        plain = f"{type(error).__name__}: {error}"
     try:
         return model({"obs": observation}), True
     except Exception as error:
         raise ValueError(
-            f"the model {type(model).__name__} takes neither observations ({_said(plain)}) nor a "
-            f"mapping with 'obs' ({_said(error)})"
+            f"the model {type(model).__name__} takes neither observations ({plain}) nor a mapping "
+            f"with 'obs' ({type(error).__name__}: {error})"
         ) from error
 
 
-def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
-
-
 def _check(output: Any, usual: Output, name: str) -> None:
-    wanted = " and ".join(f"{key!r} {list(value.shape[1:])}" for key, value in usual.items())
+    shapes = " and ".join(f"{key!r} {list(value.shape[1:])}" for key, value in usual.items())
+    wanted = f"a dictionary with {shapes}, these shapes for each observation"
     if not isinstance(output, Mapping):
         raise ValueError(
-            f"the model {name} gives a {type(output).__name__}, but has to give a dictionary with "
-            f"{wanted}, these shapes for each observation"
+            f"the model {name} gives a {type(output).__name__}, but has to give {wanted}"
         )
+    if missing := " and ".join(repr(key) for key in usual if key not in output):
+        raise ValueError(f"the model {name} gives no {missing}: it has to give {wanted}")
     for key, value in usual.items():
-        if key not in output:
-            missing = " and ".join(repr(other) for other in usual if other not in output)
-            raise ValueError(
-                f"the model {name} gives no {missing}: it has to give a dictionary with {wanted}, "
-                f"these shapes for each observation"
-            )
         given = output[key]
         if not isinstance(given, Tensor) or given.shape != value.shape:
             found = list(given.shape) if isinstance(given, Tensor) else type(given).__name__

@@ -1,5 +1,6 @@
 """A classifier that sees in one frame whether a task has succeeded."""
 
+import copy
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Self
@@ -78,19 +79,14 @@ class BinaryRewardClassifier(nn.Module):
             all weights follow from a checkpoint.
     """
 
-    scale: Tensor
-    shift: Tensor
-
     def __init__(self, config: ClassifierConfig, *, load_pretrained: bool = True) -> None:
         super().__init__()
         self.config = config
         channels, height, width = config.image_size
         scale, shift = _normalisation(channels)
-        self.register_buffer("scale", scale, persistent=False)
-        self.register_buffer("shift", shift, persistent=False)
-        self.encoders = nn.ModuleList(
-            resnet10(channels, config.width, pool=False) for _ in config.image_keys
-        )
+        self.scale = nn.Buffer(scale, persistent=False)
+        self.shift = nn.Buffer(shift, persistent=False)
+        self.encoders = nn.ModuleList(resnet10(channels, config.width) for _ in config.image_keys)
         with torch.no_grad():
             features = self.encoders[0](torch.zeros(1, channels, height, width))
         self.poolings = nn.ModuleList(
@@ -117,25 +113,15 @@ class BinaryRewardClassifier(nn.Module):
         return self.decide(self.encode(images))
 
     def encode(self, images: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The map of features [B, channels, height, width] of each camera.
-
-        Args:
-            images: See `forward`.
-        """
-        learning = torch.is_grad_enabled() and not self.config.freeze_encoder
-        with torch.set_grad_enabled(learning):
-            return {
-                key: encoder(self.normalised(key, images))
-                for key, encoder in zip(self.config.image_keys, self.encoders, strict=True)
-            }
+        """The map of features [B, channels, height, width] of each camera; see `forward`."""
+        encoders = zip(self.config.image_keys, self.encoders, strict=True)
+        return {key: encoder(self.normalised(key, images)) for key, encoder in encoders}
 
     def decide(self, features: Mapping[str, Tensor]) -> Tensor:
         """The logit of success [B] of what `encode` gave."""
-        seen = [
-            pooling(features[key])
-            for key, pooling in zip(self.config.image_keys, self.poolings, strict=True)
-        ]
-        logits: Tensor = self.head(torch.cat(seen, -1))
+        poolings = zip(self.config.image_keys, self.poolings, strict=True)
+        pooled = torch.cat([pooling(features[key]) for key, pooling in poolings], -1)
+        logits: Tensor = self.head(pooled)
         return logits.squeeze(-1)
 
     def normalised(self, key: str, images: Mapping[str, Tensor]) -> Tensor:
@@ -162,30 +148,34 @@ class BinaryRewardClassifier(nn.Module):
         if pixels.dtype is torch.uint8:
             values = pixels.to(self.scale.dtype).div_(255)
         else:
-            values = _in_range(key, pixels).to(self.scale.dtype)
+            _check_range(key, pixels)
+            values = pixels.to(self.scale.dtype)
         values = values.contiguous(memory_format=torch.channels_last)
         return torch.addcmul(self.shift, values, self.scale)
 
     def begin_at(self, logit: float) -> None:
-        """Makes the bias of the last layer what an untrained classifier shall say of anything."""
-        bias = self.head[-1].bias
-        assert isinstance(bias, Tensor)
-        nn.init.constant_(bias, logit)
+        """Set the logit of an untrained classifier: the bias of the last layer."""
+        nn.init.constant_(self.head[-1].bias, logit)  # type: ignore[arg-type]
 
     def load_encoder(self, path: str | Path) -> None:
-        """Gives every camera's encoder the weights of a file, all of them or none.
+        """Load the weights of every camera's encoder, all of them or none.
 
         Args:
             path: A safetensors file, as `export_encoder` writes it.
         """
         weights = _read_weights(Path(path))
-        own = self.encoders[0].state_dict()
-        _check_same_keys(Path(path), own, weights)
+        try:
+            copy.deepcopy(self.encoders[0]).load_state_dict(weights)
+        except RuntimeError as error:
+            raise ValueError(
+                f"the encoder in {path} (reward.model.pretrained_encoder_path) does not fit; "
+                f"reward.model.width or reward.model.image_size may be another: {error}"
+            ) from error
         for encoder in self.encoders:
             encoder.load_state_dict(weights)
 
     def export_encoder(self, path: str | Path, camera: str | None = None) -> None:
-        """Writes the weights of an encoder, for ``pretrained_encoder_path``.
+        """Write the weights of an encoder, for ``pretrained_encoder_path``.
 
         Args:
             path: The safetensors file to write.
@@ -233,7 +223,7 @@ def _normalisation(channels: int) -> tuple[Tensor, Tensor]:
     return (1 / std).view(-1, 1, 1), (-mean / std).view(-1, 1, 1)
 
 
-def _in_range(key: str, pixels: Tensor) -> Tensor:
+def _check_range(key: str, pixels: Tensor) -> None:
     if not pixels.is_floating_point():
         raise TypeError(f"images of {key!r} are {pixels.dtype}: give uint8, or floats in [0, 1]")
     if pixels.numel() and not (pixels.min() >= 0 and pixels.max() <= 1):
@@ -241,7 +231,6 @@ def _in_range(key: str, pixels: Tensor) -> Tensor:
             f"images of {key!r} have values from {float(pixels.min()):.3g} to "
             f"{float(pixels.max()):.3g}: give uint8, or floats in [0, 1]"
         )
-    return pixels
 
 
 def _read_weights(path: Path) -> dict[str, Tensor]:
@@ -258,24 +247,3 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
         return load_file(path)
     except safetensors.SafetensorError as error:
         raise ValueError(f"{where} is damaged: {error}") from error
-
-
-def _check_same_keys(path: Path, own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
-    missing = [name for name in own if name not in weights]
-    surplus = [name for name in weights if name not in own]
-    where = f"the encoder in {path} does not fit (reward.model.pretrained_encoder_path): it"
-    if missing:
-        raise ValueError(f"{where} has no {_listed(missing)}")
-    if surplus:
-        raise ValueError(f"{where} has {_listed(surplus)}, which a ResNet-10 has not")
-    for name, value in own.items():
-        if weights[name].shape != value.shape:
-            raise ValueError(
-                f"{where} has {name} of shape {list(weights[name].shape)} instead of "
-                f"{list(value.shape)}; reward.model.width or reward.model.image_size is another"
-            )
-
-
-def _listed(names: list[str], most: int = 3) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more

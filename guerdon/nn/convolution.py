@@ -89,10 +89,10 @@ class _Residual(nn.Module):
         return total
 
 
-def impala(channels: int, widths: tuple[int, ...] = (16, 32, 32)) -> nn.Sequential:
+def impala(channels: int) -> nn.Sequential:
     """The deep CNN of IMPALA (https://arxiv.org/abs/1802.01561), each stage half the size."""
     stages: list[nn.Module] = []
-    for width in widths:
+    for width in (16, 32, 32):
         stages += [
             nn.Conv2d(channels, width, 3, padding=1),
             nn.MaxPool2d(3, stride=2, padding=1),
@@ -130,52 +130,41 @@ def _group_norm(channels: int) -> nn.GroupNorm:
     return nn.GroupNorm(4 if channels % 4 == 0 else 1, channels)
 
 
-def resnet10(channels: int, width: int = 64, *, pool: bool = True) -> nn.Sequential:
-    """A ResNet of ten layers (https://arxiv.org/abs/1512.03385) with GroupNorm.
+def resnet10(channels: int, width: int = 64) -> nn.Sequential:
+    """A ResNet of ten layers (https://arxiv.org/abs/1512.03385) with GroupNorm, up to its last map.
 
     GroupNorm, since running statistics of BatchNorm would differ between acting and learning.
 
     Args:
         channels: Channels of the images.
         width: Channels of the first stage, doubled in each of the next three.
-        pool: Whether features are averaged over the image at the end; if not, they are a map.
     """
     widths = [width, width, 2 * width, 4 * width, 8 * width]
-    blocks = [
-        _Block(n_in, n_out, stride)
-        for n_in, n_out, stride in zip(widths, widths[1:], (1, 2, 2, 2), strict=False)
-    ]
+    stages = zip(widths, widths[1:], (1, 2, 2, 2), strict=False)
+    blocks = [_Block(*stage) for stage in stages]
     return nn.Sequential(
         nn.Conv2d(channels, width, 7, stride=2, padding=3, bias=False),
         _group_norm(width),
         nn.ReLU(inplace=True),
         nn.MaxPool2d(3, stride=2, padding=1),
         *blocks,
-        *([nn.AdaptiveAvgPool2d(1)] if pool else []),
     )
 
 
-def make_image_encoder(
-    space: Space[Any], config: ModelConfig, *, width: int = 64, size: int | None = None
-) -> ImageEncoder:
-    """The CNN that ``config.encoder`` names, for a Box of images.
-
-    Args:
-        space: The Box.
-        config: The model's section.
-        width: Channels of the first stage of ``resnet10``.
-        size: Features of the result; 512 for ``nature``, else 256.
-    """
-    channels, height, image_width = image_shape(space)
-    large = min(height, image_width) >= SMALLEST_NATURE
+def make_image_encoder(space: Space[Any], config: ModelConfig) -> ImageEncoder:
+    """The CNN that ``config.encoder`` names, for a Box of images."""
+    channels, height, width = image_shape(space)
+    large = min(height, width) >= SMALLEST_NATURE
     name = config.encoder if config.encoder != "auto" else ("nature" if large else "impala")
     if name == "nature" and not large:
         raise ValueError(
             f"the nature encoder needs images of at least {SMALLEST_NATURE}x{SMALLEST_NATURE}, "
-            f"but these are {height}x{image_width}: use encoder=impala"
+            f"but these are {height}x{width}: use encoder=impala"
         )
-    if name == "resnet10":
-        # Its norms undo any scale of the weights, and to make 5 million orthogonal takes seconds.
-        return ImageEncoder(space, resnet10(channels, width), size or 256, orthogonal=False)
-    body = nature(channels) if name == "nature" else impala(channels)
-    return ImageEncoder(space, body, size or (512 if name == "nature" else 256), config.orthogonal)
+    if name == "nature":
+        return ImageEncoder(space, nature(channels), 512, config.orthogonal)
+    if name == "impala":
+        return ImageEncoder(space, impala(channels), 256, config.orthogonal)
+    # Its norms undo any scale of the weights, and to make 5 million orthogonal takes seconds.
+    pooled = nn.Sequential(*resnet10(channels), nn.AdaptiveAvgPool2d(1))
+    return ImageEncoder(space, pooled, 256, orthogonal=False)

@@ -14,7 +14,8 @@ from guerdon.nn.encoders import ACTIVATIONS, make_joint
 from guerdon.nn.heads import Output
 from guerdon.nn.init import HIDDEN_GAIN, VALUE_GAIN
 from guerdon.nn.models import Inputs, action_shape
-from guerdon.nn.normalizer import Normalizer, make_normalizer
+from guerdon.nn.normalizer import make_normalizer
+from guerdon.nn.registry import register_model
 from guerdon.nn.spaces import unwrap
 
 
@@ -58,17 +59,20 @@ class EnsembleMLP(nn.Module):
             self.register_parameter(f"bias_{index}", nn.Parameter(bias))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Outputs [n_members, B, n_out] of rows [B, n_in]."""
+        """Outputs [n_members, ..., n_out] of vectors [..., n_in]."""
         parameters: list[Any] = list(self._parameters.values())
-        x = x.to(parameters[0].dtype).expand(self.n_members, *x.shape)
+        lead = x.shape[:-1]
+        x = x.to(parameters[0].dtype).reshape(-1, x.shape[-1])
+        x = x.expand(self.n_members, *x.shape)
         layers = zip(parameters[::2], parameters[1::2], strict=True)
         for index, (weight, bias) in enumerate(layers):
             if index:
                 x = self.activation(x)
             x = torch.baddbmm(bias, x, weight)
-        return x
+        return x.reshape(self.n_members, *lead, x.shape[-1])
 
 
+@register_model("q_critic")
 class QCritic(nn.Module):
     """Several critics of state and action in one module.
 
@@ -93,18 +97,13 @@ class QCritic(nn.Module):
         config = config or ModelConfig()
         self.observation_space = observation_space
         self.n_critics = n_critics
-        self.normalizer: Normalizer | None = None
-        if config.normalize_obs:
-            self.normalizer = make_normalizer(observation_space)
+        self.normalizer = make_normalizer(observation_space) if config.normalize_obs else None
         self.joint = make_joint(observation_space, config)
         self.discrete = isinstance(action_space, spaces.Discrete)
         if isinstance(action_space, spaces.Discrete):
             n_in, n_out = self.joint.size, int(action_space.n)
-            self.action_dims = 0
         else:
-            shape = action_shape(action_space, "QCritic")
-            n_in, n_out = self.joint.size + math.prod(shape), 1
-            self.action_dims = len(shape)
+            n_in, n_out = self.joint.size + math.prod(action_shape(action_space, self)), 1
         self.ensemble = EnsembleMLP(
             n_critics, n_in, config.hidden, n_out, config.activation, config.orthogonal
         )
@@ -120,15 +119,9 @@ class QCritic(nn.Module):
         if self.normalizer is not None:
             observation = self.normalizer(observation)
         x = self.joint(observation)
-        if not self.discrete:
-            if act is None:
-                raise ValueError("a critic of continuous actions needs the actions: pass act=")
-            flat = act if self.action_dims == 1 else act.reshape(*x.shape[:-1], -1)
-            x = torch.cat([x, flat], -1)
-        lead = x.shape[:-1]
-        value = self.ensemble(x if len(lead) == 1 else x.reshape(-1, x.shape[-1]))
-        if not self.discrete:
-            value = value.squeeze(-1)
-        if len(lead) != 1:
-            value = value.reshape(self.n_critics, *lead, *value.shape[2:])
-        return {"q_value": value}
+        if self.discrete:
+            return {"q_value": self.ensemble(x)}
+        if act is None:
+            raise ValueError("a critic of continuous actions needs the actions: pass act=")
+        x = torch.cat([x, act.reshape(*x.shape[:-1], -1)], -1)
+        return {"q_value": self.ensemble(x).squeeze(-1)}

@@ -12,7 +12,7 @@ from torch.nn import functional
 from guerdon.nn.config import ModelConfig
 from guerdon.nn.convolution import ImageEncoder, make_image_encoder
 from guerdon.nn.init import HIDDEN_GAIN, apply_linear, linear
-from guerdon.nn.spaces import CompositeSpace, Flatten, get_part, is_image, part_spaces, shape_of
+from guerdon.nn.spaces import CompositeSpace, Flatten, get_part, is_image, part_spaces
 
 # In place where the backward pass does not need the input.
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -73,7 +73,7 @@ class CompositeEncoder(nn.Module):
     def __init__(self, space: CompositeSpace, config: ModelConfig) -> None:
         super().__init__()
         self.keys = tuple(part_spaces(space))
-        parts = [_part(part, config) for part in part_spaces(space).values()]
+        parts = [make_joint(part, config) for part in part_spaces(space).values()]
         self.parts = nn.ModuleList(parts)
         self.mlp = _mlp(sum(part.size for part in parts), config)
         self.size = self.mlp.size
@@ -96,41 +96,32 @@ def make_encoder(observation_space: Space[Any], config: ModelConfig) -> Encoder:
     ``config.encoder`` is ``mlp``; anything else becomes a vector. Inputs may have any leading
     dimensions.
     """
-    if isinstance(observation_space, spaces.Dict | spaces.Tuple):
-        return CompositeEncoder(observation_space, config)
-    if is_image(observation_space) and config.encoder != "mlp":
-        return make_image_encoder(observation_space, config)
+    space = observation_space
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        return CompositeEncoder(space, config)
+    if is_image(space) and config.encoder != "mlp":
+        return make_image_encoder(space, config)
     if config.encoder not in ("auto", "mlp"):
         raise ValueError(
-            f"the encoder {config.encoder!r} needs images, but observations are "
-            f"{observation_space}: use encoder=auto"
+            f"the encoder {config.encoder!r} needs images, but observations are {space}: use "
+            "encoder=auto"
         )
-    if _is_vector(observation_space):
-        return _mlp(shape_of(observation_space)[0], config)
-    return VectorEncoder(observation_space, config)
+    if isinstance(space, spaces.Box) and len(space.shape) == 1 and space.dtype != "uint8":
+        return _mlp(space.shape[0], config)
+    return VectorEncoder(space, config)
 
 
-def make_joint(observation_space: Space[Any], config: ModelConfig) -> Encoder | Flatten:
+def make_joint(space: Space[Any], config: ModelConfig) -> Encoder | Flatten:
     """An encoder with no hidden layers, for features that are to be joined with others.
 
     Images pass a CNN, all else becomes flat; its `size` is how many features it gives.
     """
-    if _is_vector(observation_space):
-        return MLP(shape_of(observation_space)[0], [])
-    return _part(observation_space, config)
-
-
-def _is_vector(space: Space[Any]) -> bool:
-    return isinstance(space, spaces.Box) and len(space.shape) == 1 and space.dtype != "uint8"
-
-
-def _mlp(n_in: int, config: ModelConfig) -> MLP:
-    return MLP(n_in, config.hidden, config.activation, config.orthogonal)
-
-
-def _part(space: Space[Any], config: ModelConfig) -> Encoder | Flatten:
     if isinstance(space, spaces.Dict | spaces.Tuple):
         return CompositeEncoder(space, config.model_copy(update={"hidden": []}))
     if is_image(space) and config.encoder != "mlp":
         return make_image_encoder(space, config)
     return Flatten(space)
+
+
+def _mlp(n_in: int, config: ModelConfig) -> MLP:
+    return MLP(n_in, config.hidden, config.activation, config.orthogonal)

@@ -1,4 +1,8 @@
-"""Output layers; every head returns a dictionary."""
+"""Output layers; every head returns a dictionary.
+
+Their arguments are the number of input features, the number or shape of actions, and the gain of
+the orthogonal initialisation; None for PyTorch's default.
+"""
 
 import math
 from collections.abc import Sequence
@@ -8,18 +12,14 @@ from torch import Tensor, nn
 
 from guerdon.nn.init import apply_linear, linear
 
+LOG_STD_BOUNDS = (-20.0, 2.0)
+"""Bounds of a log standard deviation that depends on the state."""
+
 Output = dict[str, Tensor]
-Bounds = tuple[float, float]
 
 
 class DiscreteHead(nn.Module):
-    """One number per action: ``logit`` [..., n_actions].
-
-    Args:
-        size: Number of input features.
-        n_actions: Number of actions.
-        gain: Gain of the orthogonal initialisation; None for PyTorch's default.
-    """
+    """One number per action: ``logit`` [..., n_actions]."""
 
     def __init__(self, size: int, n_actions: int, gain: float | None = None) -> None:
         super().__init__()
@@ -50,46 +50,32 @@ class DuelingHead(nn.Module):
 class ContinuousHead(nn.Module):
     """A Gaussian over actions: ``mu`` and ``log_std``, both [..., *shape].
 
-    Args:
-        size: Number of input features.
-        shape: Shape of an action.
-        state_dependent: Whether the standard deviation depends on the state (SAC) or is one
-            learned vector (PPO).
-        log_std: Initial value of a `log_std` that does not depend on the state.
-        bounds: What `log_std` is clamped to, or None.
-        gain: Gain of the orthogonal initialisation; None for PyTorch's default.
+    With `state_dependent`, the standard deviation depends on the state and is bounded (SAC);
+    otherwise it is one learned vector, of ones at first (PPO).
     """
 
     def __init__(
         self,
         size: int,
         shape: Sequence[int],
-        *,
-        state_dependent: bool = False,
-        log_std: float = 0.0,
-        bounds: Bounds | None = None,
         gain: float | None = None,
+        state_dependent: bool = False,
     ) -> None:
         super().__init__()
         self.shape = tuple(shape)
-        n_actions = math.prod(self.shape)
         self.state_dependent = state_dependent
-        self.bounds = bounds
-        self.linear = linear(size, n_actions * (1 + state_dependent), gain)
+        self.linear = linear(size, math.prod(self.shape) * (1 + state_dependent), gain)
         if not state_dependent:
-            self.log_std = nn.Parameter(torch.full(self.shape, log_std))
+            self.log_std = nn.Parameter(torch.zeros(self.shape))
 
     def forward(self, features: Tensor) -> Output:
         """``mu`` and ``log_std`` of features [..., size]."""
-        mu = apply_linear(self.linear, features)
-        if self.state_dependent:
-            mu, log_std = mu.chunk(2, -1)
-        if len(self.shape) != 1:
-            mu = mu.reshape(*mu.shape[:-1], *self.shape)
-        log_std = log_std.reshape(mu.shape) if self.state_dependent else self.log_std.expand_as(mu)
-        if self.bounds is not None:
-            log_std = log_std.clamp(*self.bounds)
-        return {"mu": mu, "log_std": log_std}
+        output = apply_linear(self.linear, features)
+        if not self.state_dependent:
+            mu = _reshaped(output, self.shape)
+            return {"mu": mu, "log_std": self.log_std.expand_as(mu)}
+        mu, log_std = (_reshaped(part, self.shape) for part in output.chunk(2, -1))
+        return {"mu": mu, "log_std": log_std.clamp(*LOG_STD_BOUNDS)}
 
 
 class DeterministicHead(nn.Module):
@@ -102,7 +88,8 @@ class DeterministicHead(nn.Module):
 
     def forward(self, features: Tensor) -> Output:
         """``action`` of features [..., size]."""
-        action = apply_linear(self.linear, features).tanh_()
-        if len(self.shape) != 1:
-            action = action.reshape(*action.shape[:-1], *self.shape)
-        return {"action": action}
+        return {"action": _reshaped(apply_linear(self.linear, features).tanh_(), self.shape)}
+
+
+def _reshaped(flat: Tensor, shape: tuple[int, ...]) -> Tensor:
+    return flat if len(shape) == 1 else flat.reshape(*flat.shape[:-1], *shape)

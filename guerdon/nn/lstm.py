@@ -24,43 +24,32 @@ class LSTMCore(nn.Module):
                 else:
                     nn.init.zeros_(parameter)
 
-    def initial_state(self, n_rows: int) -> Tensor:
-        """The state in which an episode begins."""
-        weight = next(self.parameters())
-        return weight.new_zeros(n_rows, 2 * self.size)
-
-    def step(
-        self, features: Tensor, state: Tensor | None = None, start: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """One step for acting: features [B, n_in] to ([B, size], next state); start is [B]."""
-        output, state = self(
-            features.unsqueeze(0), state, None if start is None else start.unsqueeze(0)
-        )
-        return output[0], state
-
     def forward(
         self, features: Tensor, state: Tensor | None = None, start: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Features [T, B, n_in] to ([T, B, size], the state after the last row).
+        """Features [B, n_in] or [T, B, n_in] to ([..., size], the state after the last row).
 
         Args:
-            features: What to read.
-            state: The state before the first row; None for the initial one.
-            start: [T, B], True for rows that begin an episode: the state is forgotten before them.
+            features: What to read: one step, or a segment.
+            state: The state before the first row; None for zeros.
+            start: [B] or [T, B], True for rows that begin an episode: the state is forgotten before
+                them.
         """
-        n_steps, n_rows = features.shape[:2]
+        if features.dim() == 2:
+            output, state = self(features[None], state, None if start is None else start[None])
+            return output[0], state
         if state is None:
-            state = self.initial_state(n_rows)
+            state = features.new_zeros(features.shape[1], 2 * self.size)
         if start is None:
             return self._run(features, state)
         # One call of the LSTM for each stretch in which no episode begins.
         cuts = (start[1:].any(-1).nonzero().flatten() + 1).tolist()
         outputs = []
-        for first, last in zip([0, *cuts], [*cuts, n_steps], strict=True):
+        for first, last in zip([0, *cuts], [*cuts, len(features)], strict=True):
             state = state * ~start[first].unsqueeze(-1)
             output, state = self._run(features[first:last], state)
             outputs.append(output)
-        return (outputs[0] if len(outputs) == 1 else torch.cat(outputs)), state
+        return torch.cat(outputs), state
 
     def _run(self, features: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         hidden, cell = state.unsqueeze(0).chunk(2, -1)

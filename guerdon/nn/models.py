@@ -7,19 +7,12 @@ from torch import Tensor, nn
 
 from guerdon.nn.config import ModelConfig
 from guerdon.nn.encoders import make_encoder
-from guerdon.nn.heads import (
-    ContinuousHead,
-    DeterministicHead,
-    DiscreteHead,
-    DuelingHead,
-    Output,
-)
+from guerdon.nn.heads import ContinuousHead, DeterministicHead, DiscreteHead, DuelingHead, Output
 from guerdon.nn.init import POLICY_GAIN, VALUE_GAIN, apply_linear, linear
 from guerdon.nn.lstm import LSTMCore
-from guerdon.nn.normalizer import Normalizer, make_normalizer
-from guerdon.nn.spaces import lead_dims, unwrap
-
-LOG_STD_BOUNDS = (-20.0, 2.0)
+from guerdon.nn.normalizer import make_normalizer
+from guerdon.nn.registry import register_model
+from guerdon.nn.spaces import unwrap
 
 Inputs = Any
 """Observations (a tensor, or a mapping of them for a Dict space), or a mapping with "obs"."""
@@ -30,24 +23,35 @@ class Model(nn.Module):
 
     Args:
         observation_space: Of one environment.
-        config: Options of the network; a subclass adds ``head``.
+        action_space: Of one environment.
+        config: Options of the network.
     """
 
-    head: nn.Module
-
-    def __init__(self, observation_space: Space[Any], config: ModelConfig) -> None:
+    def __init__(
+        self,
+        observation_space: Space[Any],
+        action_space: Space[Any],
+        config: ModelConfig | None = None,
+    ) -> None:
         super().__init__()
         self.observation_space = observation_space
-        self.config = config
-        self.normalizer: Normalizer | None = None
-        if config.normalize_obs:
-            self.normalizer = make_normalizer(observation_space)
+        self.config = config = config or ModelConfig()
+        self.normalizer = make_normalizer(observation_space) if config.normalize_obs else None
         self.encoder = make_encoder(observation_space, config)
         self.size = self.encoder.size
         self.core: LSTMCore | None = None
         if config.lstm is not None:
             self.core = LSTMCore(self.size, config.lstm, config.orthogonal)
             self.size = config.lstm
+        self.head = self.make_head(action_space)
+
+    def make_head(self, action_space: Space[Any]) -> nn.Module:
+        """Make the output layer, for features of `size`."""
+        raise NotImplementedError
+
+    def gain(self, gain: float) -> float | None:
+        """Gain of an output layer: None with PyTorch's default initialisation."""
+        return gain if self.config.orthogonal else None
 
     def forward(
         self, inputs: Inputs, state: Tensor | None = None, start: Tensor | None = None
@@ -72,53 +76,33 @@ class Model(nn.Module):
         self, inputs: Inputs, state: Tensor | None = None, start: Tensor | None = None
     ) -> tuple[Tensor, Output]:
         """The inputs of the head, and ``next_state`` with an LSTM; arguments as in `forward`."""
-        observation = unwrap(inputs, self.observation_space)
         encoded = self.encoder(self.normalize(inputs))
         if self.core is None:
             return encoded, {}
-        if observation is not inputs:
+        if unwrap(inputs, self.observation_space) is not inputs:
             state = inputs.get("prev_state") if state is None else state
             start = inputs.get("start") if start is None else start
-        if lead_dims(self.observation_space, observation) == 2:
-            encoded, state = self.core(encoded, state, start)
-        else:
-            encoded, state = self.core.step(encoded, state, start)
+        encoded, state = self.core(encoded, state, start)
         return encoded, {"next_state": state}
 
 
+@register_model("q_network")
 class QNetwork(Model):
-    """Action values for a Discrete action space: ``logit`` [..., n_actions].
+    """Action values for a Discrete action space: ``logit`` [..., n_actions]."""
 
-    Args:
-        observation_space: Of one environment.
-        action_space: Of one environment.
-        config: Options of the network.
-    """
-
-    def __init__(
-        self,
-        observation_space: Space[Any],
-        action_space: Space[Any],
-        config: ModelConfig | None = None,
-    ) -> None:
-        config = config or ModelConfig()
-        super().__init__(observation_space, config)
-        n_actions = count_actions(action_space, "QNetwork")
-        kind = DuelingHead if config.dueling else DiscreteHead
-        self.head = kind(self.size, n_actions, VALUE_GAIN if config.orthogonal else None)
+    def make_head(self, action_space: Space[Any]) -> nn.Module:
+        """See `Model`."""
+        kind = DuelingHead if self.config.dueling else DiscreteHead
+        return kind(self.size, count_actions(action_space, self), self.gain(VALUE_GAIN))
 
 
+@register_model("actor_critic")
 class ActorCritic(Model):
     """A policy and a state value.
 
     Gives ``logit`` for a Discrete action space, ``mu`` and ``log_std`` (one vector for all states)
     for a Box, and ``value`` [...]. `actor` and `critic` compute one of them. Each has its own
-    encoder, unless the config shares it or asks for an LSTM.
-
-    Args:
-        observation_space: Of one environment.
-        action_space: Of one environment.
-        config: Options of the network.
+    encoder, unless the config shares it or asks for an LSTM. Arguments as in `Model`.
     """
 
     def __init__(
@@ -127,28 +111,24 @@ class ActorCritic(Model):
         action_space: Space[Any],
         config: ModelConfig | None = None,
     ) -> None:
-        config = config or ModelConfig()
-        super().__init__(observation_space, config)
-        gain = POLICY_GAIN if config.orthogonal else None
-        if isinstance(action_space, spaces.Box):
-            self.head = ContinuousHead(self.size, action_space.shape, gain=gain)
-        else:
-            self.head = DiscreteHead(self.size, count_actions(action_space, "ActorCritic"), gain)
-        self.value_head = linear(self.size, 1, VALUE_GAIN if config.orthogonal else None)
-        self.shared = config.share_encoder or config.lstm is not None
+        super().__init__(observation_space, action_space, config)
+        self.value_head = linear(self.size, 1, self.gain(VALUE_GAIN))
+        self.shared = self.config.share_encoder or self.core is not None
         if not self.shared:
-            self.critic_encoder = make_encoder(observation_space, config)
+            self.critic_encoder = make_encoder(observation_space, self.config)
+
+    def make_head(self, action_space: Space[Any]) -> nn.Module:
+        """See `Model`."""
+        if isinstance(action_space, spaces.Box):
+            return ContinuousHead(self.size, action_space.shape, gain=self.gain(POLICY_GAIN))
+        return DiscreteHead(self.size, count_actions(action_space, self), self.gain(POLICY_GAIN))
 
     def forward(
         self, inputs: Inputs, state: Tensor | None = None, start: Tensor | None = None
     ) -> Output:
         """Actor and critic; arguments as in `Model.forward`."""
-        if self.shared:
-            features, extra = self.features(inputs, state, start)
-            return {**self.head(features), "value": self._value(features), **extra}
-        observation = self.normalize(inputs)
-        value = self._value(self.critic_encoder(observation))
-        return {**self.head(self.encoder(observation)), "value": value}
+        features, extra = self.features(inputs, state, start)
+        return {**self.head(features), "value": self._value(inputs, features), **extra}
 
     actor = Model.forward
 
@@ -156,69 +136,55 @@ class ActorCritic(Model):
         self, inputs: Inputs, state: Tensor | None = None, start: Tensor | None = None
     ) -> Output:
         """``value`` [...]; and ``next_state`` with an LSTM. Arguments as in `Model.forward`."""
-        if self.shared:
-            features, extra = self.features(inputs, state, start)
-            return {"value": self._value(features), **extra}
-        return {"value": self._value(self.critic_encoder(self.normalize(inputs)))}
+        features, extra = self.features(inputs, state, start) if self.shared else (None, {})
+        return {"value": self._value(inputs, features), **extra}
 
-    def _value(self, features: Tensor) -> Tensor:
+    def _value(self, inputs: Inputs, features: Any) -> Tensor:
+        if not self.shared:
+            features = self.critic_encoder(self.normalize(inputs))
         return apply_linear(self.value_head, features).squeeze(-1)
 
 
+@register_model("deterministic_actor")
 class DeterministicActor(Model):
     """One action for each state, in [-1, 1]: ``action`` [..., *shape]. For DDPG and TD3."""
 
-    def __init__(
-        self,
-        observation_space: Space[Any],
-        action_space: Space[Any],
-        config: ModelConfig | None = None,
-    ) -> None:
-        config = config or ModelConfig()
-        super().__init__(observation_space, config)
-        shape = action_shape(action_space, "DeterministicActor")
-        gain = POLICY_GAIN if config.orthogonal else None
-        self.head = DeterministicHead(self.size, shape, gain)
+    def make_head(self, action_space: Space[Any]) -> nn.Module:
+        """See `Model`."""
+        return DeterministicHead(
+            self.size, action_shape(action_space, self), self.gain(POLICY_GAIN)
+        )
 
 
+@register_model("gaussian_actor")
 class GaussianActor(Model):
     """A Gaussian whose standard deviation depends on the state: ``mu``, ``log_std``. For SAC.
 
     Both are [..., *shape] and belong to actions before they are squashed into [-1, 1].
     """
 
-    def __init__(
-        self,
-        observation_space: Space[Any],
-        action_space: Space[Any],
-        config: ModelConfig | None = None,
-    ) -> None:
-        config = config or ModelConfig()
-        super().__init__(observation_space, config)
-        self.head = ContinuousHead(
-            self.size,
-            action_shape(action_space, "GaussianActor"),
-            state_dependent=True,
-            bounds=LOG_STD_BOUNDS,
-            gain=POLICY_GAIN if config.orthogonal else None,
-        )
+    def make_head(self, action_space: Space[Any]) -> nn.Module:
+        """See `Model`."""
+        shape = action_shape(action_space, self)
+        return ContinuousHead(self.size, shape, self.gain(POLICY_GAIN), state_dependent=True)
 
 
-def count_actions(action_space: Space[Any], model: str) -> int:
+def count_actions(action_space: Space[Any], model: nn.Module) -> int:
     """Number of actions of a Discrete space; raises an error for others."""
     if not isinstance(action_space, spaces.Discrete):
-        raise ValueError(
-            f"{model} has no head for actions of {action_space}: use an environment with Discrete "
-            "actions, or a policy that takes these"
-        )
+        raise ValueError(_no_head(action_space, model, "Discrete actions"))
     return int(action_space.n)
 
 
-def action_shape(action_space: Space[Any], model: str) -> tuple[int, ...]:
+def action_shape(action_space: Space[Any], model: nn.Module) -> tuple[int, ...]:
     """Shape of an action of a Box; raises an error for other spaces."""
     if not isinstance(action_space, spaces.Box):
-        raise ValueError(
-            f"{model} has no head for actions of {action_space}: use an environment with "
-            "continuous actions (Box), or a policy that takes these"
-        )
+        raise ValueError(_no_head(action_space, model, "continuous actions (Box)"))
     return action_space.shape
+
+
+def _no_head(action_space: Space[Any], model: nn.Module, actions: str) -> str:
+    return (
+        f"{type(model).__name__} has no head for actions of {action_space}: use an environment "
+        f"with {actions}, or a policy that takes these"
+    )

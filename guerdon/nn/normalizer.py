@@ -27,31 +27,18 @@ class ObservationNormalizer(nn.Module):
 
     def __init__(self, shape: tuple[int, ...], clip: float = 10.0) -> None:
         super().__init__()
-        self.n_dims = len(shape)
         self.clip = clip
-        self.register_buffer("mean", torch.zeros(shape, dtype=torch.float64))
-        self.register_buffer("variance", torch.ones(shape, dtype=torch.float64))
-        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+        self.mean = nn.Buffer(torch.zeros(shape, dtype=torch.float64))
+        self.variance = nn.Buffer(torch.ones(shape, dtype=torch.float64))
+        self.count = nn.Buffer(torch.zeros((), dtype=torch.float64))
         # In the precision of observations.
-        self.register_buffer("offset", torch.zeros(shape))
-        self.register_buffer("scale", torch.ones(shape))
-        self.mean: Tensor
-        self.variance: Tensor
-        self.count: Tensor
-        self.offset: Tensor
-        self.scale: Tensor
+        self.offset = nn.Buffer(torch.zeros(shape))
+        self.scale = nn.Buffer(torch.ones(shape))
 
     @torch.no_grad()
-    def update(self, obs: Tensor, mask: Tensor | None = None) -> None:
-        """Update the statistics with observations [..., *shape].
-
-        Args:
-            obs: The observations.
-            mask: [...], False for rows to leave out; None for none.
-        """
+    def update(self, obs: Tensor) -> None:
+        """Update the statistics with observations [..., *shape]."""
         rows = obs.reshape(-1, *self.mean.shape)
-        if mask is not None:
-            rows = rows[mask.reshape(-1)]
         if not len(rows):
             return
         for part in torch.split(rows, max(1, _NUMBERS // max(1, self.mean.numel()))):
@@ -88,29 +75,26 @@ class CompositeNormalizer(nn.Module):
         super().__init__()
         made = {key: make_normalizer(part, images) for key, part in part_spaces(space).items()}
         self.keys = tuple(made)
-        self.numbers = {
-            key: index for index, key in enumerate(key for key in made if made[key] is not None)
-        }
-        self.parts = nn.ModuleList(part for part in made.values() if part is not None)
+        normalizers = {key: part for key, part in made.items() if part is not None}
+        self.normalized = tuple(normalizers)
+        self.parts = nn.ModuleList(normalizers.values())
 
-    def update(self, obs: Any, mask: Tensor | None = None) -> None:
+    def update(self, obs: Any) -> None:
         """Update the statistics of each part."""
-        for key, number in self.numbers.items():
-            part: Any = self.parts[number]
-            part.update(get_part(obs, key), mask)
+        for key, part in zip(self.normalized, self.parts, strict=True):
+            part.update(get_part(obs, key))  # type: ignore[operator]
 
     def forward(self, obs: Any) -> Mapping[str, Any]:
         """The parts by key, normalised where they have a normaliser."""
         parts = {key: get_part(obs, key) for key in self.keys}
-        for key, number in self.numbers.items():
-            parts[key] = self.parts[number](parts[key])
+        for key, part in zip(self.normalized, self.parts, strict=True):
+            parts[key] = part(parts[key])
         return parts
 
 
-Normalizer = ObservationNormalizer | CompositeNormalizer
-
-
-def make_normalizer(space: Space[Any], images: bool = False) -> Normalizer | None:
+def make_normalizer(
+    space: Space[Any], images: bool = False
+) -> ObservationNormalizer | CompositeNormalizer | None:
     """The normaliser for a space, or None for categories (and images).
 
     Args:

@@ -3,7 +3,7 @@
 import inspect
 import math
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 from gymnasium import Space, spaces
 from torch import nn
@@ -23,7 +23,6 @@ def create_model(
     action_space: Space[Any],
     config: ModelConfig | None = None,
     custom: Any = None,
-    **options: Any,
 ) -> nn.Module:
     """Make a network.
 
@@ -39,60 +38,38 @@ def create_model(
         config: Options of the network; ``type`` may name another class.
         custom: Overrides both: a registered name, ``"package.module:Class"``, a class, or a
             module.
-        **options: For the class, beside the config.
     """
     config = config or ModelConfig()
     chosen = config.type if custom is None else custom
     if chosen is None:
-        return default(observation_space, action_space, config, **options)
-    if isinstance(chosen, nn.Module):
-        model = chosen
-    else:
-        model = _made(chosen, observation_space, action_space, config, options)
-    return adapt_model(model, default, observation_space, action_space)
+        return default(observation_space, action_space, config)
+    if not isinstance(chosen, nn.Module):
+        kind = MODELS.get(chosen) if isinstance(chosen, str) else chosen
+        chosen = _made(kind, observation_space, action_space, config)
+    return adapt_model(chosen, default, observation_space, action_space)
 
 
 def _made(
-    chosen: Any,
-    observation_space: Space[Any],
-    action_space: Space[Any],
-    config: ModelConfig,
-    options: dict[str, Any],
-) -> nn.Module:
-    made_by = find_model(chosen) if isinstance(chosen, str) else chosen
-    names = inspect.signature(made_by).parameters
-    if "observation_space" in names:
-        known = {"config": config, **options}
-        return cast("nn.Module", made_by(observation_space, action_space, **_fitting(names, known)))
-    known = {"hidden_dim_list": list(config.hidden), **options}
-    sizes = observation_size(observation_space), action_size(action_space)
-    return cast("nn.Module", made_by(*sizes, **_fitting(names, known)))
+    kind: Any, observation_space: Space[Any], action_space: Space[Any], config: ModelConfig
+) -> Any:
+    parameters = inspect.signature(kind).parameters
+    args: Any = observation_space, action_space
+    options: dict[str, Any] = {"config": config}
+    if "observation_space" not in parameters:
+        shape = _shape(observation_space)
+        args = shape[0] if len(shape) == 1 else shape, math.prod(_shape(action_space))
+        options = {"hidden_dim_list": list(config.hidden)}
+    if not any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+        options = {name: value for name, value in options.items() if name in parameters}
+    return kind(*args, **options)
 
 
-def find_model(name: str) -> type[nn.Module]:
-    """The class of a registered name, ``package.module:Class`` or ``path/to/file.py:Class``."""
-    return MODELS.get(name)
-
-
-def observation_size(space: Space[Any]) -> int | tuple[int, ...]:
-    """Length of a vector, number of values of a Discrete space, or else a shape."""
+def _shape(space: Space[Any]) -> tuple[int, ...]:
+    """Shape of the vector or array that stands for an element of a space."""
     if isinstance(space, spaces.Discrete):
-        return int(space.n)
+        return (int(space.n),)
     if space.shape is None:
-        raise ValueError(f"{space} has no one size: let the model take observation_space instead")
-    return space.shape[0] if len(space.shape) == 1 else space.shape
-
-
-def action_size(space: Space[Any]) -> int:
-    """Number of Discrete actions, or of dimensions of an action."""
-    if isinstance(space, spaces.Discrete):
-        return int(space.n)
-    if space.shape is None:
-        raise ValueError(f"{space} has no one size: let the model take action_space instead")
-    return math.prod(space.shape)
-
-
-def _fitting(names: Any, known: dict[str, Any]) -> dict[str, Any]:
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in names.values()):
-        return known
-    return {name: value for name, value in known.items() if name in names}
+        raise ValueError(
+            f"{space} has no one size: let the model take observation_space and action_space"
+        )
+    return space.shape

@@ -67,8 +67,7 @@ def seen_space(space: Any, keys: Sequence[str] | None) -> Any:
             f"'policy.model.keys' is {list(keys)}, but observations have no parts ({space}): set "
             "it to null"
         )
-    missing = [key for key in keys if key not in space.spaces]
-    if missing or not keys:
+    if not keys or not space.spaces.keys() >= set(keys):
         raise ValueError(
             f"'policy.model.keys' is {list(keys)}, but observations have the parts "
             f"{', '.join(space.spaces)}: choose one or more of these"
@@ -146,8 +145,7 @@ class Flatten(nn.Module):
         self.one_hot = bool(counts)
         self.size = sum(counts) if counts else math.prod(shape_of(space))
         offset = [sum(counts[:index]) - first for index, first in enumerate(start)]
-        self.register_buffer("offset", torch.tensor(offset, dtype=torch.int64), persistent=False)
-        self.offset: Tensor
+        self.offset = nn.Buffer(torch.tensor(offset, dtype=torch.int64), persistent=False)
 
     def forward(self, observation: Tensor) -> Tensor:
         """Vectors [..., size]."""

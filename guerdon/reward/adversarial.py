@@ -16,10 +16,16 @@ from guerdon import ops
 from guerdon.data.batch import Batch
 from guerdon.reward.base import Metrics, Setting, register_reward_model
 from guerdon.reward.inputs import TransitionNetwork
-from guerdon.reward.trained import ImitationConfig, ImitationReward, Inputs
+from guerdon.reward.trained import (
+    ImitationConfig,
+    ImitationReward,
+    Inputs,
+    TrainedConfig,
+    TrainedReward,
+)
 
 
-class AdversarialConfig(ImitationConfig):
+class AdversarialConfig(ImitationConfig, TrainedConfig):
     """Options of `gail`, `airl` and `fairl`."""
 
     inputs: Inputs = Field(default=["obs", "act"])
@@ -49,12 +55,8 @@ class Discriminator(TransitionNetwork):
                     spectral_norm(layer)
         self.absorbing = config.absorbing
 
-    def forward(self, rows: Any) -> Tensor:
-        """Logits [...] of transitions."""
-        return self.output(self.features(rows))
-
     def features(self, rows: Any) -> Tensor:
-        """Input of the layers [..., size] for transitions."""
+        """See `TransitionNetwork`."""
         features = self.input(rows)
         return functional.pad(features, (0, 1)) if self.absorbing else features
 
@@ -65,7 +67,7 @@ class Discriminator(TransitionNetwork):
         return features
 
 
-class Adversarial(ImitationReward):
+class Adversarial(ImitationReward, TrainedReward):
     """A discriminator whose logits become rewards."""
 
     Config = AdversarialConfig
@@ -99,8 +101,8 @@ class Adversarial(ImitationReward):
             rew = rew + rows["terminated"] * forever * self._after
         return rew
 
-    def step(self) -> Metrics:
-        """Take one step of the discriminator."""
+    def loss(self) -> tuple[Tensor, Metrics]:
+        """The loss of the discriminator."""
         config, network = self.config, self.network
         drawn = self.sample_expert(config.batch_size), self.sample(config.batch_size)
         expert, policy = (network.features(rows) for rows in drawn)
@@ -117,12 +119,11 @@ class Adversarial(ImitationReward):
             loss = loss - config.entropy_bonus * ops.bernoulli_entropy(logit).mean()
         if config.gradient_penalty:
             loss = loss + config.gradient_penalty * self._penalty(expert, policy)
-        self.optimizer.step(loss)
-        logit, number = logit.detach(), config.batch_size
-        return {
-            "loss": loss.detach(),
-            "expert_accuracy": (logit[:number] > 0).float().mean(),
-            "policy_accuracy": (logit[len(expert) :][:number] <= 0).float().mean(),
+        expert_logit, policy_logit = logit.detach().chunk(2)
+        number = config.batch_size  # without the absorbing state
+        return loss, {
+            "expert_accuracy": (expert_logit[:number] > 0).float().mean(),
+            "policy_accuracy": (policy_logit[:number] <= 0).float().mean(),
         }
 
     def offset(self, drawn: tuple[Batch, ...]) -> Any:  # noqa: ARG002 - for AIRL
@@ -146,9 +147,8 @@ class Adversarial(ImitationReward):
         return torch.cat(weights)
 
     def _penalty(self, expert: Tensor, policy: Tensor) -> Tensor:
-        number = min(len(expert), len(policy))
-        share = torch.from_numpy(self.generator.random((number, 1), "float32")).to(expert.device)
-        between = torch.lerp(policy[:number], expert[:number], share).detach().requires_grad_()
+        share = torch.from_numpy(self.generator.random((len(expert), 1), "float32"))
+        between = torch.lerp(policy, expert, share.to(self.device)).detach().requires_grad_()
         logit = self.network.output(between)
         (slope,) = torch.autograd.grad(logit.sum(), between, create_graph=True)
         penalty: Tensor = (slope.norm(dim=-1) - 1).square().mean()

@@ -101,7 +101,29 @@ REQUIREMENTS = {
 """What a reward model may require of a run, as the end of an error message."""
 
 
-class RewardModel:
+class Stateful:
+    """Saves and restores some of its attributes."""
+
+    saved: tuple[str, ...] | None = None
+    """Names of these attributes; networks, optimizers and generators by default."""
+
+    def training_state(self) -> dict[str, Any]:
+        """Everything that is needed to resume, as copies."""
+        return {name: _state_of(getattr(self, name)) for name in self._saved_names()}
+
+    def load_training_state(self, state: Mapping[str, Any]) -> None:
+        """Restore `training_state`."""
+        for name in self._saved_names():
+            setattr(self, name, _restored(getattr(self, name), state[name]))
+
+    def _saved_names(self) -> list[str]:
+        if self.saved is not None:
+            return list(self.saved)
+        kinds = (nn.Module, torch.optim.Optimizer, Optimizer, np.random.Generator)
+        return [name for name, part in vars(self).items() if isinstance(part, kinds)]
+
+
+class RewardModel(Stateful):
     """Maps transitions to rewards.
 
     A subclass implements `score`, which is pure: state changes in `collect_data`, `pretrain` and
@@ -121,8 +143,6 @@ class RewardModel:
     history: int = 0
     """Number of earlier rows of the same episode that `score` reads: ``batch.before``, with one
     more dimension after the leading ones, oldest first, and ``batch.before.mask``."""
-    saved: tuple[str, ...] | None = None
-    """Attributes that `training_state` holds; networks, optimizers and generators by default."""
 
     def __init__(
         self, config: RewardConfig | Mapping[str, Any], setting: Setting | None = None
@@ -165,8 +185,8 @@ class RewardModel:
         They are in time order, and the first of them begin episodes.
         """
         if self.history and "before" not in batch:
-            lead = batch.rew.shape
             before = rows_before(as_rollout(batch, self.fields), self.history, self.fields)
+            lead = batch.rew.shape
             before = before.apply(lambda leaf: leaf.reshape(*lead, *leaf.shape[2:]))
             batch = batch.replace(before=before)
         return batch
@@ -213,36 +233,16 @@ class RewardModel:
 
     # --- state
 
-    def training_state(self) -> dict[str, Any]:
-        """Everything that is needed to resume."""
-        return {name: _state_of(part) for name, part in self._parts().items()}
-
-    def _parts(self) -> dict[str, Any]:
-        if self.saved is not None:
-            return {name: getattr(self, name) for name in self.saved}
-        kinds = (nn.Module, torch.optim.Optimizer, Optimizer, np.random.Generator)
-        return {name: part for name, part in vars(self).items() if isinstance(part, kinds)}
-
     def portable_state(self) -> dict[str, Any]:
         """What another run can start from: without what belongs to this run alone."""
         return self.training_state()
 
     def load_training_state(self, state: Mapping[str, Any]) -> None:
         """Restore `training_state` or `portable_state`."""
-        parts = self._parts()
-        if state.keys() != parts.keys():
-            raise ValueError(
-                f"{self.name} has the state {list(parts)}, but was given {list(state)}"
-            )
-        for name, part in parts.items():
-            if isinstance(part, np.random.Generator):
-                part.bit_generator.state = state[name]
-            elif hasattr(part, "load_training_state"):
-                part.load_training_state(state[name])
-            elif hasattr(part, "load_state_dict"):
-                part.load_state_dict(state[name])
-            else:
-                setattr(self, name, copy.deepcopy(state[name]))
+        names = self._saved_names()
+        if state.keys() != set(names):
+            raise ValueError(f"{self.name} has the state {names}, but was given {list(state)}")
+        super().load_training_state(state)
 
 
 class EpisodeRewardModel(RewardModel):
@@ -379,9 +379,26 @@ def as_rewards(value: Any, like: torch.Tensor) -> torch.Tensor:
 def _state_of(part: Any) -> Any:
     if isinstance(part, np.random.Generator):
         return part.bit_generator.state
+    if isinstance(part, Batch):
+        return copy.deepcopy(part.to_dict())
     if hasattr(part, "training_state"):
         return part.training_state()
     return copy.deepcopy(part.state_dict() if hasattr(part, "state_dict") else part)
+
+
+def _restored(part: Any, state: Any) -> Any:
+    """A part with another state; the same object, if it has a state of its own."""
+    if isinstance(part, Batch):
+        return Batch(copy.deepcopy(state))
+    if isinstance(part, np.random.Generator):
+        part.bit_generator.state = state
+    elif hasattr(part, "load_training_state"):
+        part.load_training_state(state)
+    elif hasattr(part, "load_state_dict"):
+        part.load_state_dict(state)
+    else:
+        return copy.deepcopy(state)
+    return part
 
 
 def _space_of(rows: Any, name: str) -> Any:

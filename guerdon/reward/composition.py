@@ -7,8 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from guerdon.config.schema import as_terms
 from guerdon.config.validation import validated
 from guerdon.data.batch import Batch
+from guerdon.ops.checks import weighted_mean
 from guerdon.reward.base import (
     REWARDS,
     EpisodeRewardModel,
@@ -69,56 +71,48 @@ class Reward:
         self.cotrain = cotrain
         self.updates = 0
         """Number of calls of `train` that changed it."""
-        self.models = [term.model for term in self.terms.values()]
+        models = {name: term.model for name, term in self.terms.items()}
+        self.models = list(models.values())
         self.history = max(model.history for model in self.models)
         """Maximum `history` of the models."""
         self._transforms = [model for model in self.models if isinstance(model, ReplayTransform)]
         self._annotators = {
-            name: term.model
-            for name, term in self.terms.items()
-            if isinstance(term.model, EpisodeRewardModel)
+            name: model
+            for name, model in models.items()
+            if isinstance(model, EpisodeRewardModel) and model.annotations
         }
-        self._success = self._find_success()
-        self._source = self._find_source()
+        predicting: Any = {name: m for name, m in models.items() if isinstance(m, SuccessModel)}
+        self._ending = [name for name, model in predicting.items() if model.ends_episodes]
+        self.success_term: Any = next(iter((*self._ending, *predicting)), None)
+        """Name of the term that predicts success, if there is one."""
+        self.success: Any = predicting.get(self.success_term)
+        sources: Any = {name: m for name, m in models.items() if isinstance(m, ReplaySource)}
+        self._source: ReplaySource | None = next(iter(sources.values()), None)
+        self._check_terms(sources)
         fields = {field for model in self.models for field in model.fields}
         annotations = {"annotations"} if self._annotators else set()
-        ends = {"terminated"} if self._success else set()
+        ends = {"terminated"} if self._ending else set()
         self.fields = tuple(sorted(fields | annotations | ends))
         """Fields of a transition that `resolve` reads, beside ``rew``."""
         collecting = self.models if cotrain else self._annotators.values()
         collected = {field for model in collecting for field in model.collects}
         self.collects = tuple(sorted(collected | ({"rew", *fields} if normalize else set())))
         """Fields of fresh transitions that it collects; none: it needs no fresh data."""
-        names = (name for name, (model, _) in self.terms.items() if isinstance(model, SuccessModel))
-        self.success_term = self._success or next(names, None)
-        """Name of the term that predicts success, if there is one."""
-        success: Any = self.terms[self.success_term].model if self.success_term else None
-        self.success: SuccessModel | None = success
         self._resolved: tuple[torch.Tensor, Any] | None = None  # the newest rewards, and their mask
 
-    def _find_success(self) -> str | None:
-        """The term that ends episodes, if there is one."""
-        names = [
-            name
-            for name, model in self._annotators.items()
-            if isinstance(model, SuccessModel) and model.ends_episodes
-        ]
-        if len(names) > 1:
+    def _check_terms(self, sources: Mapping[str, Any]) -> None:
+        """Raise an error if terms cannot be used together."""
+        if len(self._ending) > 1:
             raise ValueError(
-                f"the rewards {' and '.join(map(repr, names))} both end episodes at a success: set "
-                "'terminate' of all but one to never"
+                f"the rewards {' and '.join(map(repr, self._ending))} both end episodes at a "
+                "success: set 'terminate' of all but one to never"
             )
-        return names[0] if names else None
-
-    def _find_source(self) -> ReplaySource | None:
-        """The term that adds transitions to samples, if there is one."""
-        found = {name: m for name, (m, _) in self.terms.items() if isinstance(m, ReplaySource)}
-        if not found:
-            return None
-        first, *further = found
-        episodic = (EpisodeRewardModel, ReplayTransform)
+        if not sources:
+            return
+        first, *further = sources
         for other, (model, _) in self.terms.items():
-            if other in further or model.history or isinstance(model, episodic):
+            in_time = model.history or other in self._annotators or model in self._transforms
+            if other in further or in_time:
                 raise ValueError(
                     f"the reward {first!r} samples more than the policy has done, which "
                     f"{other!r} cannot score: use one of them"
@@ -128,7 +122,6 @@ class Reward:
                 f"'reward.normalize' uses rewards of what the policy does, which for {first!r} "
                 "are all 0: use 'reward.scale'"
             )
-        return found[first]
 
     @property
     def is_env(self) -> bool:
@@ -149,7 +142,7 @@ class Reward:
     @property
     def ends_online(self) -> bool:
         """Whether a predicted success resets the environment."""
-        return self.success is not None and self.success.ends_online
+        return self.success is not None and bool(self.success.ends_online)
 
     # --- episodes
 
@@ -170,17 +163,16 @@ class Reward:
             columns[name], after[name] = model.annotate(batch, memory[name])
             stored[name] = {key: columns[name][key] for key in model.annotations}
         mask = batch.mask
-        if self._success:
-            mask = mask & ~columns[self._success]["after_success"]
+        for name in self._ending:
+            mask = mask & ~columns[name]["after_success"]
         return batch.replace(mask=mask, annotations=Batch(stored), columns=Batch(columns)), after
 
     def ends(
         self, obs_next: Any, done: np.ndarray, real: np.ndarray, memory: dict[str, Any]
     ) -> np.ndarray:
         """See `SuccessModel.ends`."""
-        assert self._success is not None
-        assert self.success is not None
-        return self.success.ends(obs_next, done, real, memory[self._success])
+        ended: np.ndarray = self.success.ends(obs_next, done, real, memory[self.success_term])
+        return ended
 
     # --- rewards
 
@@ -205,8 +197,9 @@ class Reward:
     def resolve(self, batch: Batch) -> Batch:
         """Return transitions with the learner's reward: what `transform` returned, on a device."""
         terms = self._scores(batch)
-        if self._success is not None and "terminated" in batch:
-            batch = batch.replace(terminated=batch.terminated | (terms[self._success] > 0))
+        if self._ending and "terminated" in batch:
+            paid = terms[self._ending[0]] > 0
+            batch = batch.replace(terminated=batch.terminated | paid)
         rew = self._scale_and_clip(self._sum(terms))
         self._resolved = rew, batch.get("mask")
         rew_env = batch.get("rew_env", batch.rew)
@@ -227,10 +220,8 @@ class Reward:
     @torch.no_grad()
     def score(self, batch: Batch) -> np.ndarray:
         """The learner's reward of transitions [T, ...] that are in no buffer, in time order."""
-        terms = {}
-        for name, term in self.terms.items():
-            complete = term.model.complete(batch).to_device(term.model.device)
-            terms[name] = as_rewards(term.model.score(complete), complete.rew)
+        rewards = {name: model.estimate(batch).rew for name, (model, _) in self.terms.items()}
+        terms = {name: torch.as_tensor(rew) for name, rew in rewards.items()}
         return self._scale_and_clip(self._sum(terms)).numpy(force=True)
 
     def score_rollout(self, batch: Batch, indices: np.ndarray, source: Any) -> np.ndarray:
@@ -247,21 +238,17 @@ class Reward:
         if self._resolved is None or self.is_env:
             return {}
         rew, mask = self._resolved
-        if mask is not None:
-            rew = torch.where(mask, rew, 0.0)  # masked rows may hold anything, NaN too
-        weight = torch.ones_like(rew) if mask is None else mask.float()
-        mean = (rew * weight).sum() / weight.sum()
-        variance = ((rew - mean).square() * weight).sum() / weight.sum()
+        mean = weighted_mean(rew, mask=mask)
+        variance = weighted_mean((rew - mean).square(), mask=mask)
         return {"reward/mean": mean, "reward/std": variance.sqrt()}
 
     def _sum(self, terms: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        total: torch.Tensor | None = None
-        for name, rew in terms.items():
-            weight = self.terms[name].weight
-            if weight:  # 0 times infinity would not be 0
-                term = rew if weight == 1.0 else weight * rew
-                total = term if total is None else total + term
-        return torch.zeros_like(next(iter(terms.values()))) if total is None else total
+        weights = {name: self.terms[name].weight for name in terms}
+        # A term of weight 0 is left out, since 0 times infinity would not be 0.
+        weighted = [weights[name] * rew for name, rew in terms.items() if weights[name]]
+        if not weighted:
+            return torch.zeros_like(next(iter(terms.values())))
+        return sum(weighted[1:], weighted[0])
 
     def _scale_and_clip(self, rew: torch.Tensor) -> torch.Tensor:
         scale = self.scale * (self.scaler.scale if self.scaler else 1.0)
@@ -427,23 +414,18 @@ def make_reward(section: Mapping[str, Any] | RewardModel, setting: Setting | Non
     setting = setting or Setting()
     if isinstance(section, RewardModel):
         return Reward({section.name: Term(section, 1.0)}, gamma=setting.gamma)
-    section = dict(section)
+    section = as_terms({**section} if "terms" in section else {"type": "env", **section})
+    terms = section.pop("terms")
     stages = {name: section.pop(name) for name in STAGES if name in section}
-    terms = section.pop("terms", None)
-    if terms is None:
-        name = section.get("type", "env")
-        weight = REWARDS.get(name).Config.env_weight(section)
-        terms = {name: section} | ({"env": {"weight": weight}} if weight else {})
-    elif section:
+    if section:
         raise ValueError(f"a reward with terms takes its options in them, not beside: {section}")
     options = {name: {"type": name, **(given or {})} for name, given in terms.items()}
     weights = {name: given.pop("weight", 1.0) for name, given in options.items()}
     for name, given in options.items():
         kind = REWARDS.get(given["type"])
         config = validated(kind.Config, given, "reward")
-        check_requirements(
-            name, kind.requirements(config), setting, config, stages.get("cotrain", True)
-        )
+        requires, cotrain = kind.requirements(config), stages.get("cotrain", True)
+        check_requirements(name, requires, setting, config, cotrain)
         if stages.get("clip") is not None and getattr(config, "absorbing", False):
             raise ValueError(
                 f"'reward.clip' would cut off what {name!r} pays for the time after an end "

@@ -1,6 +1,6 @@
 """Ensembles of reward models of one type."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -79,29 +79,27 @@ def _member(of: Mapping[str, Any]) -> tuple[type[RewardModel], RewardConfig]:
 
 
 @register_reward_model("ensemble")
-class EnsembleReward(RewardModel):
-    """The mean of its members' rewards, less a multiple of their standard deviation."""
+class EnsembleReward(EpisodeRewardModel):
+    """The mean of its members' rewards, less a multiple of their standard deviation.
+
+    Column ``name`` of its first member is ``0.name``.
+    """
 
     Config = EnsembleConfig
 
-    def __init__(self, config: Any, setting: Setting, members: Sequence[Any]) -> None:
+    def __init__(self, config: Any, setting: Setting | None = None) -> None:
         super().__init__(config, setting)
-        self.members = members
-        first = members[0]
+        seeds = np.random.SeedSequence(self.setting.seed).generate_state(self.config.members)
+        settings = [replace(self.setting, seed=int(seed)) for seed in seeds]
+        self.members: list[Any] = [create_reward_model(self.config.of, each) for each in settings]
+        first = self.members[0]
         self.fields, self.history = first.fields, first.history
         self.can_pretrain = first.can_pretrain
         if first.collects:  # `train` scores fresh data
             self.collects = tuple(dict.fromkeys((*first.collects, *first.fields)))
+        numbers, names = range(len(self.members)), getattr(first, "annotations", ())
+        self.annotations = tuple(f"{number}.{name}" for number in numbers for name in names)
         self._fresh: Batch | None = None
-
-    @classmethod
-    def create(cls, config: Mapping[str, Any], setting: Setting) -> RewardModel:
-        """Make the members, and an ensemble in their role."""
-        options = validated(EnsembleConfig, config, "reward")
-        seeds = np.random.SeedSequence(setting.seed).generate_state(options.members)
-        members = [create_reward_model(options.of, replace(setting, seed=int(s))) for s in seeds]
-        episodic = isinstance(members[0], EpisodeRewardModel)
-        return (EpisodeEnsemble if episodic else EnsembleReward)(options, setting, members)
 
     @classmethod
     def requirements(cls, config: Any) -> frozenset[str]:
@@ -176,14 +174,7 @@ class EnsembleReward(RewardModel):
         for member, part in zip(self.members, state["members"], strict=True):
             member.load_training_state(part)
 
-
-class EpisodeEnsemble(EnsembleReward, EpisodeRewardModel):
-    """An ensemble of `EpisodeRewardModel`; column ``name`` of its first member is ``0.name``."""
-
-    def __init__(self, config: Any, setting: Setting, members: Sequence[Any]) -> None:
-        super().__init__(config, setting, members)
-        numbers, names = range(len(members)), members[0].annotations
-        self.annotations = tuple(f"{number}.{name}" for number in numbers for name in names)
+    # --- members that depend on the episode
 
     def new_memory(self, n_envs: int) -> list[Any]:
         """The memories of the members."""

@@ -14,10 +14,16 @@ from torch import Tensor, nn
 from guerdon.data.batch import Batch
 from guerdon.reward.base import Metrics, Setting, register_reward_model
 from guerdon.reward.inputs import TransitionNetwork
-from guerdon.reward.trained import ImitationConfig, ImitationReward, Inputs
+from guerdon.reward.trained import (
+    ImitationConfig,
+    ImitationReward,
+    Inputs,
+    TrainedConfig,
+    TrainedReward,
+)
 
 
-class GCLConfig(ImitationConfig):
+class GCLConfig(ImitationConfig, TrainedConfig):
     """Options of `gcl`."""
 
     inputs: Inputs = Field(default=["obs", "act"])
@@ -79,7 +85,7 @@ class Cost(TransitionNetwork):
 
 @register_reward_model("guided_cost")
 @register_reward_model("gcl")
-class GCL(ImitationReward):
+class GCL(ImitationReward, TrainedReward):
     """A cost network under which demonstrations have maximum likelihood.
 
     The partition function is estimated by importance sampling: from the policy's transitions and
@@ -104,8 +110,8 @@ class GCL(ImitationReward):
         """See `TrainedReward`: with the log-probabilities of the policy that acted."""
         return rows.replace(log_prob=self.log_prob(self.tensors(rows)).numpy(force=True))
 
-    def step(self) -> Metrics:
-        """Take one step of maximum likelihood."""
+    def loss(self) -> tuple[Tensor, Metrics]:
+        """The negative log-likelihood of demonstrations; updates the running statistics."""
         config, network = self.config, self.network
         expert, policy = self.sample_expert(config.batch_size), self.sample(config.batch_size)
         cost = network.output(torch.cat([network.input(expert), network.input(policy)]))
@@ -113,11 +119,7 @@ class GCL(ImitationReward):
         log_prob = torch.cat([self.log_prob(expert), policy["log_prob"]])
         drawn = mixed_log_prob(cost.detach(), network.log_partition, log_prob)
         loss, log_partition = guided_cost_loss(expert_cost, cost, drawn)
-        self.optimizer.step(loss)
         network.log_partition.copy_(log_partition)
         network.update_statistics(policy_cost.detach(), config.statistics_rate)
-        return {
-            "loss": loss.detach(),
-            "expert_cost": expert_cost.detach().mean(),
-            "policy_cost": policy_cost.detach().mean(),
-        }
+        costs = {"expert_cost": expert_cost, "policy_cost": policy_cost}
+        return loss, {name: cost.detach().mean() for name, cost in costs.items()}

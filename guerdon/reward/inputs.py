@@ -78,7 +78,7 @@ class TransitionNetwork(nn.Module):
     """An MLP over encoded transitions, with further options of `TransitionInput`.
 
     Without a `size`, the output is one number, without a dimension of its own. A subclass appends
-    `extra` features to the input.
+    `extra` features in `features`.
     """
 
     __call__: Callable[..., Tensor]
@@ -100,7 +100,11 @@ class TransitionNetwork(nn.Module):
 
     def forward(self, rows: Any) -> Tensor:
         """Outputs [..., size] or [...] of transitions."""
-        return self.output(self.input(rows))
+        return self.output(self.features(rows))
+
+    def features(self, rows: Any) -> Tensor:
+        """Encoded transitions [..., n_features]: the input of the layers."""
+        return self.input(rows)
 
     def output(self, features: Tensor) -> Tensor:
         """Outputs of encoded transitions [..., n_features]."""

@@ -135,8 +135,6 @@ class NoveltyReward(TrainedReward):
         self.new = 0
         return self.fit(steps)
 
-    def step(self) -> Metrics:
-        """Take one step down the loss of the networks."""
-        loss, metrics = self.network.loss(self.sample(self.minibatch_size))
-        self.optimizer.step(loss)
-        return {"loss": loss.detach(), **metrics}
+    def loss(self) -> tuple[Tensor, Metrics]:
+        """The loss of the networks."""
+        return self.network.loss(self.sample(self.minibatch_size))

@@ -17,10 +17,15 @@ from guerdon.data.batch import Batch
 from guerdon.nn.optimizer import Optimizer
 from guerdon.reward.base import Metrics, Setting, register_reward_model
 from guerdon.reward.inputs import TransitionInput, layers
-from guerdon.reward.trained import ImitationConfig, PretrainedReward
+from guerdon.reward.trained import (
+    ImitationConfig,
+    PretrainedReward,
+    TrainedConfig,
+    TrainedReward,
+)
 
 
-class PDEILConfig(ImitationConfig):
+class PDEILConfig(ImitationConfig, TrainedConfig):
     """Options of `pdeil`."""
 
     alpha: float = Field(default=0.5, gt=0, le=1)
@@ -149,7 +154,7 @@ class Densities(nn.Module):
 
 
 @register_reward_model("pdeil")
-class PDEIL(PretrainedReward):
+class PDEIL(PretrainedReward, TrainedReward):
     """Probability-density-estimation imitation learning.
 
     The reward is ``e(s) e(a|s) / (alpha e(s) + (1 - alpha) p(s))`` with the densities ``e`` of the
@@ -202,8 +207,6 @@ class PDEIL(PretrainedReward):
             metrics |= {"divergence": log_ratio.mean()}
         return metrics or None
 
-    def step(self) -> Metrics:
-        """Take one step of the classifier."""
-        loss = -self.network.log_action(self.sample_expert(self.config.batch_size)).mean()
-        self.optimizer.step(loss)
-        return {"loss": loss.detach()}
+    def loss(self) -> tuple[Tensor, Metrics]:
+        """The loss of the classifier."""
+        return -self.network.log_action(self.sample_expert(self.config.batch_size)).mean(), {}

@@ -4,7 +4,6 @@ https://arxiv.org/abs/1706.03741 (the method), https://arxiv.org/abs/2106.05091 
 with rewards of the replay buffer that follow the model).
 """
 
-import copy
 import hashlib
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -14,13 +13,12 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from guerdon import ops
-from guerdon.data.batch import Batch, flatten, unflatten
+from guerdon.data.batch import Batch, flatten
 from guerdon.data.leaves import to_numpy
 from guerdon.data.preferences import SKIP, Preference, load_preferences, save_preferences
-from guerdon.data.spaces import as_rows, check_rows
-from guerdon.reward.base import Metrics, Setting, register_reward_model
+from guerdon.reward.base import Metrics, Setting, Stateful, register_reward_model
 from guerdon.reward.ranking import Pairs, RankingConfig, RankingReward
-from guerdon.reward.trained import Memory
+from guerdon.reward.trained import Memory, TrainedConfig, TrainedReward, in_spaces
 
 SegmentPairs = list[tuple[Batch, Batch]]
 """Pairs of segments [T, ...] of the same fields and the same length."""
@@ -99,7 +97,7 @@ class Teacher:
         return label
 
 
-class PreferenceConfig(RankingConfig):
+class PreferenceConfig(RankingConfig, TrainedConfig):
     """Options of `preference`."""
 
     comparisons: int = Field(default=200, ge=0)
@@ -135,16 +133,18 @@ class PreferenceConfig(RankingConfig):
 
 
 @register_reward_model("preference")
-class PreferenceReward(RankingReward):
+class PreferenceReward(RankingReward, TrainedReward):
     """A reward whose sums rank segments of the policy's episodes as a teacher does.
 
     Attributes:
         asked: Number of queries so far.
         round: Number of rounds so far.
+        skipped: Number of queries without an answer.
+        unlearned: Number of preferences since the last fit.
     """
 
     Config = PreferenceConfig
-    saved = (*RankingReward.saved, "cutter")
+    saved = (*TrainedReward.saved, "cutter", "asked", "round", "skipped", "unlearned")
 
     def __init__(self, config: Any, setting: Setting | None = None) -> None:
         super().__init__(config, setting)
@@ -153,8 +153,7 @@ class PreferenceReward(RankingReward):
         self.can_pretrain = config.preferences_path is not None
         self.memory = Memory(max(config.buffer_size // config.segment_length, 2))
         self.teacher = Teacher(config.teacher)
-        self.asked = self.round = self._skipped = 0
-        self._unlearned = 0  # preferences since the last fit
+        self.asked = self.round = self.skipped = self.unlearned = 0
         self.cutter = self._new_cutter()
         self._schedule = query_schedule(
             config.comparisons, config.initial_share, config.rounds, config.schedule
@@ -178,26 +177,20 @@ class PreferenceReward(RankingReward):
         self._add(pairs, label, hold_out(pairs, number, self.generator))
 
     def _read(self, segment: Batch, path: str) -> Batch:
-        """The fields of a segment of a file, checked."""
-        for name in self.fields:
-            if name not in segment:
-                raise ValueError(f"the segments of {path} have no {name!r}: see 'inputs'")
-            what = f"{name} of the preferences in {path}"
-            check_rows(self._space(name), segment[name], what, "same_kind")
-        return Batch({name: segment[name] for name in self.fields})
-
-    def _space(self, name: str) -> Any:
-        return self.setting.action_space if name == "act" else self.setting.observation_space
+        """The fields of a segment of a file."""
+        if missing := [name for name in self.fields if name not in segment]:
+            raise ValueError(f"the segments of {path} have no {missing[0]!r}: see 'inputs'")
+        fields = Batch({name: segment[name] for name in self.fields})
+        return in_spaces(fields, self.setting, f"the preferences in {path}")
 
     def _add(self, pairs: SegmentPairs, label: np.ndarray, held_out: np.ndarray) -> None:
         joined = Batch.cat([segment for pair in pairs for segment in pair])
-        in_space = {name: as_rows(self._space(name), part) for name, part in joined.items()}
-        rows = Batch(in_space).to_device(self.device)
+        rows = in_spaces(joined, self.setting, "the segments").to_device(self.device)
         self.network.update(rows)
         length = np.array([len(first) for first, _ in pairs])
         first = 2 * (np.cumsum(length) - length)
         self.pairs = self.pairs.join(Pairs(rows, first, first + length, length, label, held_out))
-        self._unlearned += len(pairs)
+        self.unlearned += len(pairs)
 
     def collect_data(self, batch: Batch) -> None:
         """Cut fresh transitions into segments."""
@@ -230,11 +223,11 @@ class PreferenceReward(RankingReward):
         return self._learn()
 
     def _learn(self) -> Metrics | None:
-        if not self._unlearned or self.pairs.held_out.all():
+        if not self.unlearned or self.pairs.held_out.all():
             return None
-        self._unlearned = 0
+        self.unlearned = 0
         metrics = self.fit(self.config.update_per_collect)
-        return metrics | {"comparisons": len(self.pairs), "skipped": self._skipped}
+        return metrics | {"comparisons": len(self.pairs), "skipped": self.skipped}
 
     # --- queries
 
@@ -255,7 +248,7 @@ class PreferenceReward(RankingReward):
             self._record(pairs, label, self.config.record_path)
         answered = np.flatnonzero(~np.isnan(label))
         self.asked += number
-        self._skipped += number - len(answered)
+        self.skipped += number - len(answered)
         if len(answered):
             held_out = kept.held_out[first][answered]
             self._add([pairs[each] for each in answered], label[answered], held_out)
@@ -309,35 +302,34 @@ class PreferenceReward(RankingReward):
 
     def training_state(self) -> dict[str, Any]:
         """See `RewardModel`."""
-        return super().training_state() | {
-            "pairs": {**vars(self.pairs), "rows": self.pairs.rows.to_dict()},
-            "counts": [self.asked, self.round, self._skipped, self._unlearned],
-        }
+        pairs = {**vars(self.pairs), "rows": self.pairs.rows.to_dict()}
+        return super().training_state() | {"pairs": pairs}
 
     def portable_state(self) -> dict[str, Any]:
         """See `RewardModel`: another run keeps the answers, and asks queries of its own."""
-        fresh = {"cutter": self._new_cutter().training_state(), "counts": [0, 0, 0, 0]}
-        return super().portable_state() | fresh
+        none = dict.fromkeys(("asked", "round", "skipped", "unlearned"), 0)
+        return super().portable_state() | none | {"cutter": self._new_cutter().training_state()}
 
     def load_training_state(self, state: Mapping[str, Any]) -> None:
         """See `RewardModel`."""
         super().load_training_state({name: state[name] for name in self.saved})
         rows = Batch(state["pairs"]["rows"]).to_device(self.device)
         self.pairs = Pairs(**{**state["pairs"], "rows": rows})
-        self.asked, self.round, self._skipped, self._unlearned = state["counts"]
 
 
-class Cutter:
+class Cutter(Stateful):
     """Cuts fresh episodes into segments of one length; the last of an episode may be shorter.
 
     A segment whose episode was broken off is dropped if it has fewer rows than `shortest`.
     """
 
+    saved = ("open", "filled")
+
     def __init__(self, length: int, shortest: int = 1) -> None:
         self.length = length
         self.shortest = shortest
-        self._open: dict[tuple[str, ...], np.ndarray] = {}  # [n_envs, length, ...]
-        self._filled = np.zeros(0, np.int64)
+        self.open = Batch()  # rows of segments that are not complete [n_envs, length, ...]
+        self.filled = np.zeros(0, np.int64)
 
     def add(self, batch: Batch, fields: Sequence[str]) -> Batch | None:
         """Take fields of fresh transitions; see `RewardModel.collect_data`.
@@ -346,26 +338,24 @@ class Cutter:
             The segments that are complete now [N, length, ...], with ``length``: how many rows of
             each are valid. None if there are none.
         """
-        leaves = dict(flatten({name: batch[name] for name in fields}))
+        rows = Batch({name: batch[name] for name in fields})
         mask, first, done = batch.mask, batch.first, batch.terminated | batch.truncated
         n_steps, n_envs = mask.shape
-        if len(self._filled) != n_envs:
-            self._filled = np.zeros(n_envs, np.int64)
-            self._open = {
-                path: np.zeros((n_envs, self.length, *leaf.shape[2:]), leaf.dtype)
-                for path, leaf in leaves.items()
-            }
+        if len(self.filled) != n_envs:
+            self.filled = np.zeros(n_envs, np.int64)
+            self.open = rows.apply(
+                lambda leaf: np.zeros((n_envs, self.length, *leaf.shape[2:]), leaf.dtype)
+            )
         closed = []
         for time in range(n_steps):
             envs = np.flatnonzero(mask[time])
             broken = envs[first[time, envs]]
             if len(broken):
-                closed.append(self._close(broken[self._filled[broken] >= self.shortest]))
-                self._filled[broken] = 0
-            filled = self._filled[envs]
-            for path, leaf in leaves.items():
-                self._open[path][envs, filled] = leaf[time, envs]
-            self._filled[envs] = filled + 1
+                closed.append(self._close(broken[self.filled[broken] >= self.shortest]))
+                self.filled[broken] = 0
+            filled = self.filled[envs]
+            self.open[envs, filled] = rows[time, envs]
+            self.filled[envs] = filled + 1
             ends = envs[(filled + 1 == self.length) | done[time, envs]]
             if len(ends):
                 closed.append(self._close(ends))
@@ -373,19 +363,9 @@ class Cutter:
         return segments if len(segments) else None
 
     def _close(self, envs: np.ndarray) -> Batch:
-        segments = unflatten({path: column[envs] for path, column in self._open.items()})
-        segments.length = self._filled[envs]
-        self._filled[envs] = 0
+        segments: Batch = self.open[envs].replace(length=self.filled[envs])
+        self.filled[envs] = 0
         return segments
-
-    def training_state(self) -> dict[str, Any]:
-        """Everything that is needed to resume."""
-        return copy.deepcopy({"open": unflatten(self._open).to_dict(), "filled": self._filled})
-
-    def load_training_state(self, state: Mapping[str, Any]) -> None:
-        """Restore `training_state`."""
-        self._open = dict(flatten(copy.deepcopy(state["open"])))
-        self._filled = np.array(state["filled"])
 
 
 def number_to_hold_out(held_out: np.ndarray, number: int, share: float) -> int:

@@ -10,7 +10,6 @@ from numba import njit
 from pydantic import Field
 
 from guerdon.data.batch import Batch
-from guerdon.data.demonstrations import Demonstrations
 from guerdon.reward.base import (
     EpisodeRewardModel,
     Setting,
@@ -18,7 +17,7 @@ from guerdon.reward.base import (
     register_reward_model,
 )
 from guerdon.reward.inputs import TransitionInput
-from guerdon.reward.trained import ExpertConfig, draw_rows, read_demonstrations
+from guerdon.reward.trained import ExpertConfig, ExpertReward, draw_rows
 
 CHUNK = 2**20  # maximum number of distances in memory
 
@@ -39,7 +38,7 @@ class PWILConfig(ExpertConfig):
 
 
 @register_reward_model("pwil")
-class PWIL(EpisodeRewardModel):
+class PWIL(ExpertReward, EpisodeRewardModel):
     """Rewards an episode by its greedy coupling with the demonstrations.
 
     The demonstrations are atoms of total weight 1, and so are the `horizon` steps of an episode.
@@ -51,7 +50,6 @@ class PWIL(EpisodeRewardModel):
         horizon: Maximum length of an episode.
         mean: Mean of the demonstrations [size].
         spread: Their standard deviation [size].
-        demonstrations: The demonstrations; None before `load_expert_data`.
     """
 
     Config = PWILConfig
@@ -59,7 +57,6 @@ class PWIL(EpisodeRewardModel):
     collects = ("obs", "act")
     annotations = ("coupling",)
     saved = ("atoms", "mean", "spread")
-    demonstrations: Demonstrations | None = None
 
     def __init__(self, config: Any, setting: Setting | None = None) -> None:
         super().__init__(config, setting)
@@ -74,10 +71,10 @@ class PWIL(EpisodeRewardModel):
         """See `RewardModel`."""
         return len(self.atoms) > 0
 
-    def load_expert_data(self, demonstrations: Any = None) -> None:
-        """Take demonstrations; see `ImitationReward.load_expert_data`."""
-        self.demonstrations, transitions = read_demonstrations(self, demonstrations)
-        vectors = self._vectors(transitions)
+    def take_demonstrations(self, rows: Batch) -> None:
+        """See `ExpertReward`."""
+        assert self.demonstrations is not None
+        vectors = self._vectors(rows)
         self.mean, self.spread = vectors.mean(0), vectors.std(0)
         # A number that is constant says nothing of its scale.
         self.spread[self.spread <= 1e-6 * np.maximum(1.0, np.abs(vectors).max(0))] = 1.0
@@ -86,9 +83,9 @@ class PWIL(EpisodeRewardModel):
         first = generator.integers(np.minimum(step, lengths))
         starts = np.cumsum(lengths) - lengths
         parts = zip(starts + first, starts + lengths, strict=True)
-        rows = np.concatenate([np.arange(start, stop, step) for start, stop in parts])
-        rows = draw_rows(rows, self.config.sample_size, generator)
-        self.atoms = self._scaled(vectors[rows])
+        kept = np.concatenate([np.arange(start, stop, step) for start, stop in parts])
+        kept = draw_rows(kept, self.config.sample_size, generator)
+        self.atoms = self._scaled(vectors[kept])
 
     def score(self, batch: Batch) -> torch.Tensor:
         """Return the rewards that `annotate` found."""

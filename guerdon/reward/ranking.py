@@ -18,7 +18,7 @@ from guerdon.data.batch import Batch
 from guerdon.nn.critics import EnsembleMLP
 from guerdon.reward.base import Metrics, Setting
 from guerdon.reward.inputs import TransitionInput
-from guerdon.reward.trained import Inputs, TrainedConfig, TrainedReward
+from guerdon.reward.trained import Inputs, NetworkConfig, NetworkReward
 
 EVALUATE_EVERY = 20  # gradient steps between two evaluations on held-out pairs
 MIN_HELD_OUT = 10  # pairs that early stopping needs; the loss on fewer is too noisy
@@ -27,7 +27,7 @@ _OUTPUT_SCALE = 0.01
 _MIN_STD = 1e-6
 
 
-class RankingConfig(TrainedConfig):
+class RankingConfig(NetworkConfig):
     """Options of every reward model that learns from pairs of segments."""
 
     batch_size: int = Field(default=64, ge=1)
@@ -123,9 +123,7 @@ class RankingNetwork(nn.Module):
 
     def raw(self, rows: Any) -> Tensor:
         """Outputs [members, ...] of the networks."""
-        features = self.input(self._mapped(rows))
-        output: Tensor = self.members(features.reshape(-1, self.input.size))
-        output = output.reshape(-1, *features.shape[:-1])
+        output: Tensor = self.members(self.input(self._mapped(rows))).squeeze(-1)
         return torch.tanh(output) if self.config.output == "tanh" else output
 
     def update(self, rows: Any) -> None:
@@ -161,7 +159,7 @@ class RankingNetwork(nn.Module):
         self.scale.copy_(scale / joint.std(correction=0).clamp(min=_MIN_STD))
 
 
-class RankingReward(TrainedReward):
+class RankingReward(NetworkReward):
     """A reward whose sums rank segments; a subclass provides the labelled pairs.
 
     Attributes:
@@ -177,18 +175,15 @@ class RankingReward(TrainedReward):
         self.fields = tuple(dict.fromkeys(self.config.inputs))
         self.pairs = NO_PAIRS
 
-    def step(self) -> Metrics:
-        """Take one gradient step on pairs that are drawn at random."""
+    def loss(self) -> tuple[Tensor, Metrics]:
+        """The loss of pairs that are drawn at random."""
         fitted = np.flatnonzero(~self.pairs.held_out)
         index = fitted[self.generator.integers(len(fitted), size=self.config.batch_size)]
         rows, mask, label = self.pairs.take(index, self.device)
         logit = self.network.logit(rows, mask)
         loss = self.network.loss(logit, label)
-        self.optimizer.step(loss)
-        return {
-            "loss": loss.detach() / self.config.members,
-            "accuracy": ops.preference_accuracy(logit.detach().mean(0), label),
-        }
+        accuracy = ops.preference_accuracy(logit.detach().mean(0), label)
+        return loss, {"loss": loss.detach() / self.config.members, "accuracy": accuracy}
 
     def fit(self, steps: int) -> Metrics:
         """Take gradient steps, with early stopping, and rescale the rewards."""

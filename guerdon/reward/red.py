@@ -35,8 +35,6 @@ class REDConfig(ImitationConfig):
     """Size of the predicted embedding; 8 to 128."""
     update_per_collect: int = Field(default=1000, ge=1)
     """Gradient steps; it is trained once, with all of them; 100 to 10,000."""
-    clear_buffer_per_iters: int | None = Field(default=1, ge=1)
-    """Has no effect: none of the policy's transitions are kept."""
 
 
 class ExpertDistillation(nn.Module):
@@ -81,11 +79,9 @@ class RED(PretrainedReward):
         self.expert = self.tensors(rows[draw_rows(fitted, size, self.generator)])
         self.held_out = self.tensors(rows[draw_rows(held_out, size, self.generator)])
 
-    def step(self) -> Metrics:
-        """Take one step of the predictor."""
-        loss = self.network.error(self.sample_expert(self.config.batch_size)).mean()
-        self.optimizer.step(loss)
-        return {"loss": loss.detach()}
+    def loss(self) -> tuple[Tensor, Metrics]:
+        """The loss of the predictor."""
+        return self.network.error(self.sample_expert(self.config.batch_size)).mean(), {}
 
     def fit(self, steps: int) -> Metrics:
         """Fit the predictor, and set sigma."""

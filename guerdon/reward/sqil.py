@@ -6,11 +6,11 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from guerdon.data import Batch, Demonstrations, MixedReplay, ReplayBuffer
+from guerdon.data import Batch, MixedReplay, ReplayBuffer
 from guerdon.data.demonstrations import KEYS
 from guerdon.data.leaves import to_numpy
-from guerdon.reward.base import ReplaySource, RewardModel, Setting, register_reward_model
-from guerdon.reward.trained import ExpertConfig, read_demonstrations
+from guerdon.reward.base import ReplaySource, Setting, register_reward_model
+from guerdon.reward.trained import ExpertConfig, ExpertReward
 
 
 class SQILConfig(ExpertConfig):
@@ -21,7 +21,7 @@ class SQILConfig(ExpertConfig):
 
 
 @register_reward_model("sqil")
-class SQIL(RewardModel, ReplaySource):
+class SQIL(ExpertReward, ReplaySource):
     """Reward 1 for demonstrated transitions and 0 for the policy's own; it learns from both.
 
     The policy should be a soft one: sac, or dqn with little exploration.
@@ -29,16 +29,14 @@ class SQIL(RewardModel, ReplaySource):
 
     Config = SQILConfig
     requires = frozenset({"demonstrations", "replay"})
-    demonstrations: Demonstrations | None = None
 
     def __init__(self, config: Any, setting: Setting | None = None) -> None:
         super().__init__(config, setting)
         self.generator = np.random.default_rng(self.setting.seed)
         self._mixed: MixedReplay | None = None
 
-    def load_expert_data(self, demonstrations: Any = None) -> None:
-        """Take demonstrations; see `ImitationReward.load_expert_data`."""
-        self.demonstrations, _ = read_demonstrations(self, demonstrations)
+    def take_demonstrations(self, rows: Batch) -> None:  # noqa: ARG002 - `_filled` reads them
+        """See `ExpertReward`."""
         self._mixed = None
 
     def mixed(self, buffer: ReplayBuffer) -> MixedReplay:

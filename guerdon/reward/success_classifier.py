@@ -27,7 +27,6 @@ from guerdon.nn.init import seeded
 from guerdon.nn.optimizer import Optimizer
 from guerdon.ops.classification import ensemble_probability, precision, recall
 from guerdon.reward.base import Metrics, RewardConfig, Setting, SuccessModel, register_reward_model
-from guerdon.reward.success import SuccessMemory
 from guerdon.reward.trained import TrainedReward
 
 _SPAN = 8  # steps that are scored together, so that frames after a success need not be
@@ -123,22 +122,15 @@ class Refit(TrainedReward):
 
     network: BinaryRewardClassifier
 
-    def __init__(
-        self,
-        config: Any,
-        setting: Setting,
-        classifier: BinaryRewardClassifier,
-        meta: Mapping[str, Any],
-        hold: int | None = None,
-    ) -> None:
-        self._classifier, self._meta, self._hold = classifier, meta, hold
-        self._successes: dict[str, np.ndarray] = {}
+    def __init__(self, model: "ClassifierReward") -> None:
+        self._model = model
+        self._successes = Batch()
         self._ends = np.zeros(0, np.int64)  # those like the ones at which episodes end
-        super().__init__(config, setting)
+        super().__init__(model.config, model.setting)
 
     def build(self) -> BinaryRewardClassifier:
         """Copy the fitted classifier."""
-        return copy.deepcopy(self._classifier)
+        return copy.deepcopy(self._model.members[0])
 
     def make_optimizer(self) -> Optimizer:
         """See `TrainedReward`."""
@@ -150,21 +142,18 @@ class Refit(TrainedReward):
         """Return which frames [B] resemble no collected success."""
         return torch.sigmoid(self.network(images)).lt(self.config.min_likeness)
 
-    def collect_frames(self, images: Mapping[str, np.ndarray], n_new: int) -> None:
+    def collect_frames(self, images: Batch, n_new: int) -> None:
         """Take successes of the policy, by camera [N, ...], out of so many new transitions."""
         self.new += n_new
-        found = len(next(iter(images.values())))
-        number = min(self.config.keep_per_collect, found)
-        if number:
-            chosen = self.generator.choice(found, number, replace=False)
-            rows = Batch({key: part[chosen] for key, part in images.items()})
-            self.memory.mix_in(rows, self.generator)
+        if number := min(self.config.keep_per_collect, len(images)):
+            chosen = self.generator.choice(len(images), number, replace=False)
+            self.memory.add(images[chosen], reservoir=self.generator)
 
     def load_successes(self) -> None:
         """Read the successes that the classifier was fitted with, unless that was done."""
         if self._successes:
             return
-        data, model = self._meta["data"], self._meta["model"]
+        data, model = self._model.meta["data"], self._model.meta["model"]
         positive = self.config.positive_dir or data["positive_dir"]
         negative = self.config.negative_dir or data["negative_dir"]
         frames = load_frames(positive, negative, model["image_keys"], model["image_size"])
@@ -176,8 +165,11 @@ class Refit(TrainedReward):
                 "'reward.positive_dir' and 'reward.negative_dir', or fit it again"
             )
         rows = frames.labels & fitted[frames.episodes]
-        self._successes = {key: part[rows] for key, part in frames.images.items()}
-        self._ends = np.flatnonzero(_first_successes(frames, self._hold)[rows])
+        self._successes = Batch(frames.images)[rows]
+        first = frames.labels
+        if self._model.ends_episodes:
+            first = _first_successes(frames, self.config.hold)
+        self._ends = np.flatnonzero(first[rows])
 
     def train(self) -> Metrics | None:
         """Refit, if there are enough new transitions, and enough successes among them."""
@@ -188,23 +180,22 @@ class Refit(TrainedReward):
         """See `TrainedReward`."""
         self.load_successes()
         with torch.no_grad():
-            fitted = self._classifier.parameters()
+            fitted = self._model.members[0].parameters()
             for own, target in zip(self.network.parameters(), fitted, strict=True):
                 own.lerp_(target, self.config.forget)
         with seeded(self.generator, self.setting.device):  # dropout
             return super().fit(steps)
 
-    def step(self) -> Metrics:
-        """Take one gradient step."""
+    def loss(self) -> tuple[torch.Tensor, Metrics]:
+        """The loss of the discriminator."""
         half = self.config.batch_size // 2
-        n_successes = len(next(iter(self._successes.values())))
-        rows = self.generator.integers(n_successes, size=half)
+        rows = self.generator.integers(len(self._successes), size=half)
         rows[: half // 2] = self.generator.choice(self._ends, half // 2)
         policy = self.sample(self.config.batch_size - half)
         generator = torch.Generator().manual_seed(int(self.generator.integers(2**62)))
         images = {}
-        for key, part in self._successes.items():
-            expert, shown = torch.from_numpy(part[rows]).to(self.device), policy[key]
+        for key, expert in self._successes[rows].to_device(self.device).items():
+            shown = policy[key]
             if shown.shape[1:] != expert.shape[1:]:  # channels last
                 shown = shown.movedim(-1, 1)
             images[key] = augment(torch.cat([expert, shown]), generator)
@@ -212,21 +203,84 @@ class Refit(TrainedReward):
         labels[:half] = 1.0
         logits = self.network(images)
         loss = functional.binary_cross_entropy_with_logits(logits, labels)
-        self.optimizer.step(loss)
         rejected = torch.sigmoid(logits[half:].detach()) < self.config.min_likeness
-        return {"loss": loss.detach(), "doubted": rejected.float().mean()}
+        return loss, {"doubted": rejected.float().mean()}
 
 
-def _first_successes(frames: Frames, number: int | None) -> np.ndarray:
-    """Which frames [N] are among the first so many of a run of successes; None: all successes."""
-    if number is None:
-        return frames.labels
+def _first_successes(frames: Frames, number: int) -> np.ndarray:
+    """Which frames [N] are among the first so many of a run of successes."""
     follows = np.zeros(len(frames), bool)
     follows[1:] = frames.labels[:-1] & (frames.episodes[1:] == frames.episodes[:-1])
     rows = np.arange(len(frames))
     start = np.maximum.accumulate(np.where(follows, 0, rows))
     first: np.ndarray = frames.labels & (rows - start < number)
     return first
+
+
+class SuccessMemory:
+    """State of the running episodes of environments.
+
+    Attributes:
+        run: Successes in a row, up to the newest annotated frame [n_envs].
+        ended: Whether a held success has ended the episode [n_envs].
+        claims: Claims of success so far in the episode [n_envs].
+        online_run: `run` as of the newest step [n_envs], for models that end episodes online.
+        scores: Probabilities, claims and mask [n_envs] of the steps that are not annotated yet.
+    """
+
+    def __init__(self, n_envs: int) -> None:
+        self.run = np.zeros(n_envs, np.int64)
+        self.ended = np.zeros(n_envs, bool)
+        self.claims = np.zeros(n_envs, np.int64)
+        self.online_run = np.zeros(n_envs, np.int64)
+        self.scores: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+
+    def take_scores(self, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return probabilities and claims [T, n_envs] of rows that were scored step by step.
+
+        None if some of the transitions, which `mask` tells, were not.
+        """
+        scores, self.scores = self.scores, []
+        if not scores or len(scores) != len(mask):
+            return None
+        probability, claimed, real = map(np.stack, zip(*scores, strict=True))
+        return (probability, claimed) if (mask <= real).all() else None
+
+    def follow(
+        self,
+        success: np.ndarray,
+        claimed: np.ndarray,
+        mask: np.ndarray,
+        first: np.ndarray,
+        hold: int,
+        ends: bool = True,
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Find held successes in rows [T, n_envs].
+
+        Args:
+            success: Which frames are a success.
+            claimed: Which are a success, or are rejected as one by refitting.
+            mask: Which rows are transitions.
+            first: Which of them begin an episode.
+            hold: Number of successes in a row that are a held success.
+            ends: Whether a held success ends its episode; if not, no row is after one.
+
+        Returns:
+            Where a success is held, which rows come after the first of their episode, and which
+            claims before that are among the first `hold` of their episode.
+        """
+        held, after, early = (np.zeros(mask.shape, bool) for _ in range(3))
+        for t, real in enumerate(mask):
+            new = first[t]
+            self.run[new], self.ended[new], self.claims[new] = 0, False, 0
+            self.run = np.where(real, np.where(success[t], self.run + 1, 0), self.run)
+            held[t] = real & (self.run >= hold)
+            after[t] = real & self.ended
+            self.ended |= held[t] & ends
+            claims = claimed[t] & real & ~after[t]
+            early[t] = claims & (self.claims < hold)
+            self.claims += claims
+        return held, after, early
 
 
 @register_reward_model("classifier")
@@ -275,7 +329,7 @@ class ClassifierReward(SuccessModel):
         """Return the probability of success of frames [...]: 0 where refitting rejects it."""
         return self._predict(self._images(obs))[0]
 
-    def _images(self, obs: Any) -> dict[str, np.ndarray]:
+    def _images(self, obs: Any) -> Batch:
         """The images of the classifier's cameras, as they are."""
         if not self.members:
             raise ValueError(
@@ -285,27 +339,23 @@ class ClassifierReward(SuccessModel):
         keys = self.image_keys
         if not isinstance(obs, Batch | dict):
             obs = {keys[0]: obs}
-        return {key: to_numpy(obs[key]) for key in keys}
+        return Batch({key: to_numpy(obs[key]) for key in keys})
 
-    def _prepared(self, images: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def _prepared(self, images: Batch) -> Batch:
         """Images in the format of the fit."""
         size = self.meta["model"]["image_size"]
-        return {key: _of_size(to_uint8(part, key), size) for key, part in images.items()}
+        return Batch({key: _of_size(to_uint8(part, key), size) for key, part in images.items()})
 
     @torch.no_grad()
-    def _predict(self, images: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    def _predict(self, images: Batch) -> tuple[np.ndarray, np.ndarray]:
         """Probability of success of frames [...], and which pass before refitting rejects any."""
         lead = next(iter(images.values())).shape[:-3]
         probability, claimed = np.zeros(lead, np.float32), np.zeros(lead, bool)
-        flat = {key: part.reshape(-1, *part.shape[-3:]) for key, part in images.items()}
+        flat = images.apply(lambda leaf: leaf.reshape(-1, *leaf.shape[-3:]))
         scale = 1.0 / float(self.meta["temperature"])
         for start in range(0, probability.size, _FRAMES):
             rows = slice(start, start + _FRAMES)
-            prepared = self._prepared({key: part[rows] for key, part in flat.items()})
-            frames = {
-                key: torch.from_numpy(np.ascontiguousarray(part)).to(self.device)
-                for key, part in prepared.items()
-            }
+            frames = self._prepared(flat[rows]).to_device(self.device).to_dict()
             each = torch.stack([torch.sigmoid(member(frames) * scale) for member in self.members])
             mean = each.mean(0)
             if self.config.pessimism and len(each) > 1:
@@ -340,17 +390,16 @@ class ClassifierReward(SuccessModel):
         """
         mask, first = batch.mask, batch.first & batch.mask
         held, after, early, claimed = (np.zeros(mask.shape, bool) for _ in range(4))
-        probability, images = batch.get("probability"), {}
+        probability, images = batch.get("probability"), Batch()
         if probability is None:
             scored = memory.take_scores(mask)
             probability, claimed = scored or (np.zeros(mask.shape, np.float32), claimed)
-            images = {} if scored else self._images(batch.obs_next)
+            images = Batch() if scored else self._images(batch.obs_next)
         for start in range(0, len(mask), _SPAN):
             now = slice(start, start + _SPAN)
             if images:
                 rows = mask[now] & (np.logical_or.accumulate(first[now]) | ~memory.ended)
-                frames = {key: part[now][rows] for key, part in images.items()}
-                probability[now][rows], claimed[now][rows] = self._predict(frames)
+                probability[now][rows], claimed[now][rows] = self._predict(images[now][rows])
             success = probability[now] >= self.threshold
             held[now], after[now], early[now] = memory.follow(
                 success, claimed[now], mask[now], first[now], self.config.hold, self.ends_episodes
@@ -402,8 +451,7 @@ class ClassifierReward(SuccessModel):
 
     def _start_refit(self) -> Refit:
         if self._refit is None:
-            hold = self.config.hold if self.ends_episodes else None
-            self._refit = Refit(self.config, self.setting, self.members[0], self.meta, hold)
+            self._refit = Refit(self)
         return self._refit
 
     def collect_data(self, batch: Batch) -> None:
@@ -427,10 +475,7 @@ class ClassifierReward(SuccessModel):
         """See `RewardModel`."""
         if not self.members:
             return {}
-        members = [
-            {name: value.clone() for name, value in member.state_dict().items()}
-            for member in self.members
-        ]
+        members = [copy.deepcopy(member.state_dict()) for member in self.members]
         refit = {} if self._refit is None else {"refit": self._refit.training_state()}
         return {"members": members, "meta": {**self.meta}, **refit}
 

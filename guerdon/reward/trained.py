@@ -8,7 +8,7 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import nn
 
-from guerdon.data.batch import Batch, flatten, unflatten
+from guerdon.data.batch import Batch
 from guerdon.data.demonstrations import Demonstrations
 from guerdon.data.loading import load_demonstrations
 from guerdon.data.spaces import as_rows, check_rows
@@ -23,7 +23,7 @@ Inputs = Annotated[list[Literal["obs", "act", "obs_next"]], Field(min_length=1)]
 """Fields that a network reads."""
 
 
-class TrainedConfig(RewardConfig):
+class NetworkConfig(RewardConfig):
     """Options of every reward model with networks."""
 
     learning_rate: float = Field(default=1e-3, gt=0)
@@ -34,13 +34,6 @@ class TrainedConfig(RewardConfig):
     """Sizes of the hidden layers, input side first; one number is one layer."""
     update_per_collect: int = Field(default=16, ge=1)
     """Gradient steps in a call of `train`."""
-    train_every: int | None = Field(default=None, ge=1)
-    """New transitions that `train` waits for; by default 1 on-policy and 256 off-policy."""
-    buffer_size: int = Field(default=100_000, ge=1)
-    """Maximum number of the policy's transitions that are kept."""
-    clear_buffer_per_iters: int | None = Field(default=None, ge=1)
-    """Policy updates after which they are dropped, once all were trained on; by default after every
-    on-policy iteration, and never otherwise."""
 
     @property
     def hidden(self) -> list[int]:
@@ -48,102 +41,25 @@ class TrainedConfig(RewardConfig):
         return [self.hidden_size] if isinstance(self.hidden_size, int) else list(self.hidden_size)
 
 
-class Memory:
-    """Keeps transitions, at most `size` of them."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self._columns: dict[tuple[str, ...], np.ndarray] = {}
-        self._written = 0  # since the last `clear`
-
-    def __len__(self) -> int:
-        return min(self._written, self.size)
-
-    def add(self, rows: Batch) -> None:
-        """Add rows [N, ...], oldest first; they replace the oldest."""
-        leaves = self._leaves(rows)
-        number = len(next(iter(leaves.values())))
-        places = (self._written + np.arange(max(0, number - self.size), number)) % self.size
-        for path, column in self._columns.items():
-            column[places] = leaves[path][-len(places) :]
-        self._written += number
-
-    def mix_in(self, rows: Batch, generator: np.random.Generator) -> None:
-        """Add rows by reservoir sampling, so that all so far are kept with equal probability."""
-        leaves = self._leaves(rows)
-        order = self._written + np.arange(len(next(iter(leaves.values()))))
-        places = np.where(order < self.size, order, generator.integers(order + 1))
-        for row in np.flatnonzero(places < self.size):
-            for path, column in self._columns.items():
-                column[places[row]] = leaves[path][row]
-        self._written += len(order)
-
-    def _leaves(self, rows: Batch) -> dict[tuple[str, ...], Any]:
-        """The leaves of rows, for which columns are made if there are none."""
-        leaves = dict(flatten(rows))
-        if not self._columns:
-            for path, leaf in leaves.items():
-                self._columns[path] = np.empty((self.size, *leaf.shape[1:]), leaf.dtype)
-        return leaves
-
-    def sample(self, number: int, generator: np.random.Generator) -> Batch:
-        """Draw rows uniformly, with replacement."""
-        if not len(self):
-            raise ValueError("nothing was collected yet: call collect_data() before train()")
-        return self.rows(generator.integers(len(self), size=number))
-
-    def rows(self, index: np.ndarray | None = None) -> Batch:
-        """Copies of rows by index; by default views of all."""
-        places = slice(0, len(self)) if index is None else index
-        return unflatten({path: column[places] for path, column in self._columns.items()})
-
-    def clear(self) -> None:
-        """Remove all rows."""
-        self._written = 0
-
-    def training_state(self) -> dict[str, Any]:
-        """Everything that is needed to resume, as copies."""
-        return {
-            "written": self._written,
-            "paths": [list(path) for path in self._columns],
-            "columns": [column[: len(self)].copy() for column in self._columns.values()],
-        }
-
-    def load_training_state(self, state: Mapping[str, Any]) -> None:
-        """Restore `training_state`; of a memory of another size, the rows that fit."""
-        self._columns, self._written = {}, int(state["written"])
-        for path, rows in zip(state["paths"], state["columns"], strict=True):
-            rows = np.asarray(rows)
-            if len(rows) != len(self):  # of another size: the order in the ring is lost
-                rows = rows[-self.size :]
-                self._written = len(rows)
-            column = np.empty((self.size, *rows.shape[1:]), rows.dtype)
-            column[: len(rows)] = rows
-            self._columns[tuple(path)] = column
-
-
-class TrainedReward(RewardModel):
-    """A reward model with networks, which a subclass names as `Network` and trains in `step`.
+class NetworkReward(RewardModel):
+    """A reward model with networks, which a subclass names as `Network`, and their `loss`.
 
     Attributes:
         network: All its networks, as one module.
-        memory: The newest transitions of the policy: the fields of `collects`, as rows.
         generator: Source of randomness.
         trained: Gradient steps so far.
     """
 
-    Config = TrainedConfig
+    Config = NetworkConfig
     Network: ClassVar[Callable[..., nn.Module]]
     """Made with the setting and the config."""
-    saved: tuple[str, ...] = ("network", "optimizer", "memory", "generator", "trained", "new")
+    saved: tuple[str, ...] = ("network", "optimizer", "generator", "trained")
     network: nn.Module
 
     def __init__(self, config: Any, setting: Setting | None = None) -> None:
         super().__init__(config, setting)
-        self.memory = Memory(self.config.buffer_size)
         self.generator = np.random.default_rng(self.setting.seed)
         self.trained = 0
-        self.new = 0
         with seeded(self.setting.seed):
             self.network = self.build().to(self.device).eval()
         self.optimizer: Any = self.make_optimizer()
@@ -157,24 +73,131 @@ class TrainedReward(RewardModel):
         decay = getattr(self.config, "weight_decay", 0.0)
         return Optimizer(self.network.parameters(), self.config.learning_rate, weight_decay=decay)
 
-    def step(self) -> Metrics:
-        """Take one gradient step."""
+    def loss(self) -> tuple[torch.Tensor, Metrics]:
+        """The loss of a minibatch that is drawn, and metrics."""
         raise NotImplementedError
 
-    @torch.no_grad()
-    def score(self, batch: Batch) -> Any:
-        """Return the network's output for transitions."""
-        return self.network(self.tensors(batch))
+    def step(self) -> Metrics:
+        """Take one gradient step."""
+        loss, metrics = self.loss()
+        self.optimizer.step(loss)
+        return {"loss": loss.detach(), **metrics}
+
+    def fit(self, steps: int) -> Metrics:
+        """Take gradient steps; the metrics are means over them."""
+        self.network.train()
+        found = [self.step() for _ in range(steps)]
+        self.network.eval()  # or spectral norms would change whenever it is called
+        self.trained += steps
+        return {
+            name: torch.stack([torch.as_tensor(metrics[name]) for metrics in found]).mean()
+            for name in found[-1]
+        }
 
     @property
     def fitted(self) -> bool:
         """See `RewardModel`."""
         return self.trained > 0
 
+    @torch.no_grad()
+    def score(self, batch: Batch) -> Any:
+        """Return the network's output for transitions."""
+        return self.network(self.tensors(batch))
+
+    def tensors(self, batch: Batch) -> Batch:
+        """The fields of transitions as tensors."""
+        return Batch({name: batch[name] for name in self.fields}).to_device(self.device)
+
+
+class Memory:
+    """Keeps transitions, at most `size` of them."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._columns = Batch()  # [size, ...]
+        self._written = 0  # since the last `clear`
+
+    def __len__(self) -> int:
+        return min(self._written, self.size)
+
+    def add(self, rows: Batch, reservoir: np.random.Generator | None = None) -> None:
+        """Add rows [N, ...], oldest first; they replace the oldest.
+
+        With `reservoir`, they replace rows that it draws, so that all rows so far are kept with
+        equal probability.
+        """
+        if not self._columns:
+            self._columns = rows.apply(
+                lambda leaf: np.empty((self.size, *leaf.shape[1:]), leaf.dtype)
+            )
+        places = self._written + np.arange(len(rows))
+        self._written += len(rows)
+        if reservoir is None:
+            places %= self.size
+        else:
+            places = np.where(places < self.size, places, reservoir.integers(places + 1))
+        kept = places < self.size
+        self._columns[places[kept]] = rows[kept]  # where places repeat, the last row counts
+
+    def sample(self, number: int, generator: np.random.Generator) -> Batch:
+        """Draw rows uniformly, with replacement."""
+        if not len(self):
+            raise ValueError("nothing was collected yet: call collect_data() before train()")
+        return cast("Batch", self._columns[generator.integers(len(self), size=number)])
+
+    def rows(self) -> Batch:
+        """Views of all rows."""
+        return self._columns[: len(self)] if self._columns else Batch()
+
+    def clear(self) -> None:
+        """Remove all rows."""
+        self._written = 0
+
+    def training_state(self) -> dict[str, Any]:
+        """Everything that is needed to resume, as copies."""
+        return {"written": self._written, "rows": self.rows().apply(np.copy).to_dict()}
+
+    def load_training_state(self, state: Mapping[str, Any]) -> None:
+        """Restore `training_state`; of a memory of another size, the rows that fit."""
+        rows, written = Batch(state["rows"]), int(state["written"])
+        self._columns, self._written = Batch(), 0
+        if rows:
+            self.add(rows[-self.size :])
+        if len(rows) == min(written, self.size):  # else the order in the ring is lost
+            self._written = written
+
+
+class TrainedConfig(NetworkConfig):
+    """Options of every reward model with networks that learns from the policy's transitions."""
+
+    train_every: int | None = Field(default=None, ge=1)
+    """New transitions that `train` waits for; by default 1 on-policy and 256 off-policy."""
+    buffer_size: int = Field(default=100_000, ge=1)
+    """Maximum number of the policy's transitions that are kept."""
+    clear_buffer_per_iters: int | None = Field(default=None, ge=1)
+    """Policy updates after which they are dropped, once all were trained on; by default after every
+    on-policy iteration, and never otherwise."""
+
+
+class TrainedReward(NetworkReward):
+    """A reward model with networks that learns from the policy's transitions.
+
+    Attributes:
+        memory: The newest transitions of the policy: the fields of `collects`, as rows.
+        new: Transitions since the last `train`.
+    """
+
+    Config = TrainedConfig
+    saved = (*NetworkReward.saved, "memory", "new")
+
+    def __init__(self, config: Any, setting: Setting | None = None) -> None:
+        super().__init__(config, setting)
+        self.memory = Memory(self.config.buffer_size)
+        self.new = 0
+
     def collect_data(self, batch: Batch) -> None:
-        """Keep the transitions of a rollout, if it learns from any."""
-        number = int(np.count_nonzero(batch.mask)) if self.collects else 0
-        if number:
+        """Keep the transitions of a rollout."""
+        if number := int(np.count_nonzero(batch.mask)):
             rows = Batch({name: batch[name] for name in self.collects})
             self.memory.add(self.kept(rows[np.asarray(batch.mask)]))
             self.new += number
@@ -195,17 +218,6 @@ class TrainedReward(RewardModel):
         """New transitions that `train` waits for."""
         return int(self.config.train_every or (1 if self.setting.on_policy else 256))
 
-    def fit(self, steps: int) -> Metrics:
-        """Take gradient steps; the metrics are means over them."""
-        self.network.train()
-        found = [self.step() for _ in range(steps)]
-        self.network.eval()  # or spectral norms would change whenever it is called
-        self.trained += steps
-        return {
-            name: torch.stack([torch.as_tensor(metrics[name]) for metrics in found]).mean()
-            for name in found[-1]
-        }
-
     def clear_data(self, iter: int) -> None:  # noqa: A002 - the documented name
         """Drop the policy's transitions, if it is time to."""
         every = self.config.clear_buffer_per_iters
@@ -221,10 +233,6 @@ class TrainedReward(RewardModel):
         """Tensors of kept transitions, drawn at random."""
         return self.memory.sample(number, self.generator).to_device(self.device)
 
-    def tensors(self, batch: Batch) -> Batch:
-        """The fields of transitions as tensors."""
-        return Batch({name: batch[name] for name in self.fields}).to_device(self.device)
-
     def portable_state(self) -> dict[str, Any]:
         """See `RewardModel`: without the policy's transitions."""
         return self.training_state() | {"memory": Memory(1).training_state()}
@@ -239,21 +247,43 @@ class ExpertConfig(RewardConfig):
     ``?episodes=10&return=475``, for those of a policy that is trained once and kept."""
 
 
-def read_demonstrations(model: RewardModel, source: Any = None) -> tuple[Demonstrations, Batch]:
-    """Read demonstrations, and check them against the spaces of a model's run.
+class ExpertReward(RewardModel):
+    """A reward model that learns from demonstrations.
 
-    The source is what `guerdon.data.load_demonstrations` reads, by default ``expert_data_path``.
-    Returns the demonstrations, and their transitions in the dtypes of the spaces.
+    Attributes:
+        demonstrations: The demonstrations; None before `load_expert_data`.
     """
-    source = model.config.expert_data_path if source is None else source
-    if source is None:
-        raise ValueError(f"{model.name} {REQUIREMENTS['demonstrations']}")
-    found = source if isinstance(source, Demonstrations) else load_demonstrations(source)
-    rows, obs = found.transitions(), model.setting.observation_space
-    spaces = {"obs": obs, "obs_next": obs, "act": model.setting.action_space}
-    for name, space in spaces.items():
-        check_rows(space, rows[name], f"{name} of the demonstrations", "same_kind")
-    return found, rows.replace(**{name: as_rows(spaces[name], rows[name]) for name in spaces})
+
+    Config = ExpertConfig
+    requires = frozenset({"demonstrations"})
+    demonstrations: Demonstrations | None = None
+
+    def load_expert_data(self, demonstrations: Any = None) -> None:
+        """Take demonstrations, and check them against the spaces of the run.
+
+        They are what `guerdon.data.load_demonstrations` reads, by default ``expert_data_path``.
+        """
+        source = self.config.expert_data_path if demonstrations is None else demonstrations
+        if source is None:
+            raise ValueError(f"{self.name} {REQUIREMENTS['demonstrations']}")
+        found = source if isinstance(source, Demonstrations) else load_demonstrations(source)
+        rows = in_spaces(found.transitions(), self.setting, "the demonstrations")
+        self.demonstrations = found
+        self.take_demonstrations(rows)
+
+    def take_demonstrations(self, rows: Batch) -> None:
+        """Use the demonstrated transitions."""
+        raise NotImplementedError
+
+
+def in_spaces(rows: Batch, setting: Setting, what: str) -> Batch:
+    """Return transitions in the dtypes of a run's spaces; an error if they are not of these."""
+    spaces = dict.fromkeys(("obs", "obs_next"), setting.observation_space)
+    spaces["act"] = setting.action_space
+    found = {name: space for name, space in spaces.items() if name in rows}
+    for name, space in found.items():
+        check_rows(space, rows[name], f"{name} of {what}", "same_kind")
+    return rows.replace(**{name: as_rows(space, rows[name]) for name, space in found.items()})
 
 
 def draw_rows(rows: np.ndarray, size: int | None, generator: np.random.Generator) -> np.ndarray:
@@ -263,37 +293,29 @@ def draw_rows(rows: np.ndarray, size: int | None, generator: np.random.Generator
     return np.asarray(generator.choice(rows, size, replace=False))
 
 
-class ImitationConfig(ExpertConfig, TrainedConfig):
+class ImitationConfig(ExpertConfig, NetworkConfig):
     """Options of every reward model with networks that learns from demonstrations."""
 
 
-class ImitationReward(TrainedReward):
+class ImitationReward(ExpertReward, NetworkReward):
     """A reward model with networks that learns from demonstrations.
 
     Attributes:
-        demonstrations: The demonstrations; None before `load_expert_data`.
-        expert: Their transitions: the fields, as tensors.
+        expert: The demonstrated transitions: the fields, as tensors.
     """
 
     Config = ImitationConfig
-    requires = frozenset({"demonstrations"})
-    demonstrations: Demonstrations | None = None
     expert: Batch
 
-    def load_expert_data(self, demonstrations: Any = None) -> None:
-        """Take demonstrations; see `read_demonstrations`."""
-        self.demonstrations, rows = read_demonstrations(self, demonstrations)
+    def take_demonstrations(self, rows: Batch) -> None:
+        """See `ExpertReward`; by default, their statistics normalise inputs."""
         self.expert = self.tensors(rows)
-        self.take_demonstrations(rows)
-
-    def take_demonstrations(self, rows: Batch) -> None:  # noqa: ARG002 - for subclasses
-        """Use the demonstrated transitions; by default, their statistics normalise inputs."""
         for module in self.network.modules():
             if isinstance(module, TransitionInput):
                 module.settle(self.expert)
 
     def fit(self, steps: int) -> Metrics:
-        """See `TrainedReward`; loads the demonstrations if that was not done."""
+        """See `NetworkReward`; loads the demonstrations if that was not done."""
         if self.demonstrations is None:
             self.load_expert_data()
         return super().fit(steps)

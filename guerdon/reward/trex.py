@@ -74,9 +74,10 @@ class TREX(RankingReward, PretrainedReward):
             return demonstrations.returns
         return np.arange(number) if rank_by == "order" else self.generator.permutation(number)
 
-    def take_demonstrations(self, rows: Batch) -> None:  # noqa: ARG002 - `expert` has them
+    def take_demonstrations(self, rows: Batch) -> None:
         """Sample the pairs of snippets; some demonstrations are held out."""
         assert self.demonstrations is not None
+        self.expert = self.tensors(rows)
         lengths, ranks = self.demonstrations.lengths, self.ranks(self.demonstrations)
         if len(np.unique(ranks)) < 2:
             raise ValueError(

@@ -3,7 +3,8 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from guerdon.nn import ModelConfig, make_encoder, make_image_encoder
+from guerdon.nn import ImageEncoder, ModelConfig, make_encoder
+from guerdon.nn.convolution import resnet10
 
 
 def images(*shape, dtype=np.uint8):
@@ -55,15 +56,11 @@ def test_nature_says_which_images_are_too_small():
 
 
 def test_the_width_of_a_resnet_is_that_of_its_first_stage():
-    encoder = make_image_encoder(
-        images(3, 32, 32), ModelConfig(encoder="resnet10"), width=8, size=7
-    )
-    assert encoder.dense.in_features == 8 * 8
-    assert encoder(torch.zeros(2, 3, 32, 32, dtype=torch.uint8)).shape == (2, 7)
+    assert resnet10(3, width=8)(torch.zeros(2, 3, 32, 32)).shape == (2, 8 * 8, 1, 1)
 
 
 def test_a_resnet_gives_each_image_the_same_features_in_any_batch():
-    encoder = make_image_encoder(images(3, 32, 32), ModelConfig(encoder="resnet10"), width=8)
+    encoder = ImageEncoder(images(3, 32, 32), resnet10(3, width=8), 7, orthogonal=False)
     values = torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8)
     torch.testing.assert_close(encoder(values)[2:3], encoder(values[2:3]))
 

@@ -7,9 +7,9 @@ def test_steps_one_by_one_give_what_a_segment_gives():
     core = LSTMCore(3, 4)
     features = torch.randn(5, 2, 3)
     outputs, final = core(features)
-    state = core.initial_state(2)
+    state = torch.zeros(2, 8)
     for step in range(5):
-        output, state = core.step(features[step], state)
+        output, state = core(features[step], state)
         torch.testing.assert_close(output, outputs[step])
     torch.testing.assert_close(state, final)
     assert final.shape == (2, 8)
@@ -47,9 +47,9 @@ def test_a_start_in_the_first_row_drops_the_given_state():
 def test_a_step_takes_starts_too():
     core = LSTMCore(3, 4)
     features, state = torch.randn(2, 3), torch.randn(2, 8)
-    output, _ = core.step(features, state, torch.tensor([True, False]))
-    torch.testing.assert_close(output[0], core.step(features)[0][0])
-    torch.testing.assert_close(output[1], core.step(features, state)[0][1])
+    output, _ = core(features, state, torch.tensor([True, False]))
+    torch.testing.assert_close(output[0], core(features)[0][0])
+    torch.testing.assert_close(output[1], core(features, state)[0][1])
 
 
 def test_no_gradient_passes_the_start_of_an_episode():

@@ -8,7 +8,6 @@ from guerdon.nn import (
     MODELS,
     ActorCritic,
     ModelConfig,
-    QCritic,
     QNetwork,
     create_model,
     register_model,
@@ -51,11 +50,6 @@ def test_the_default_is_made_if_nobody_says_otherwise():
     model = create_model(QNetwork, VECTOR, TWO, ModelConfig(hidden=[7]))
     assert type(model) is QNetwork
     assert model.encoder.size == 7
-
-
-def test_options_reach_the_class():
-    critic = create_model(QCritic, VECTOR, spaces.Box(-1, 1, (2,)), n_critics=3)
-    assert critic.n_critics == 3
 
 
 def test_a_model_is_found_by_its_name():

@@ -31,7 +31,7 @@ class Linear(nn.Module):
         self.values = values
 
     def forward(self, x):
-        return torch.stack([value * x[:, :1] for value in self.values])
+        return torch.stack([value * x[..., :1] for value in self.values])
 
 
 def linear(*values, **options):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from guerdon.reward.success import SuccessMemory
+from guerdon.reward.success_classifier import SuccessMemory
 
 
 def column(*values):

@@ -9,7 +9,7 @@ from guerdon.data import ReplayBuffer
 from guerdon.envs import make_vec
 from guerdon.reward import Reward, SuccessModel, Term
 from guerdon.reward.controls import EnvReward
-from guerdon.reward.success import SuccessMemory
+from guerdon.reward.success_classifier import SuccessMemory
 from guerdon.training.trainers import train_reward
 from tests.collect.acting import Remembering, Tracing, backend_vector, make_collector
 from tests.envs.walking import Pattern

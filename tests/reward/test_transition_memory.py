@@ -70,7 +70,7 @@ def test_a_state_is_a_copy():
     memory.add(rows(range(3)))
     state = memory.training_state()
     memory.add(rows([9, 9, 9]))
-    assert state["columns"][1].tolist() == [0, 1, 2]
+    assert state["rows"]["act"].tolist() == [0, 1, 2]
 
 
 def test_mixed_in_rows_are_kept_with_equal_probability():
@@ -78,7 +78,7 @@ def test_mixed_in_rows_are_kept_with_equal_probability():
     for _ in range(1000):
         memory = Memory(3)
         for part in (range(5), range(5, 8)):
-            memory.mix_in(rows(part), generator)
+            memory.add(rows(part), reservoir=generator)
         held = memory.rows()
         assert held.obs.a[:, 0].tolist() == held.act.tolist()
         kept[held.act] += 1

@@ -129,10 +129,10 @@ POLICIES = {
 DEMONSTRATIONS, PREFERENCES, CLASSIFIER = "<demonstrations>", "<preferences>", "<classifier>"
 
 TRAINED = {"hidden_size": [8], "batch_size": 16, "update_per_collect": 4}
-IMITATION = {**TRAINED, "expert_data_path": DEMONSTRATIONS, "train_every": 32}
+FITTED_ONCE = {**TRAINED, "expert_data_path": DEMONSTRATIONS}
+IMITATION = {**FITTED_ONCE, "train_every": 32}
 RANKING = {
-    **TRAINED,
-    "expert_data_path": DEMONSTRATIONS,
+    **FITTED_ONCE,
     "min_snippet_length": 3,
     "max_snippet_length": 5,
     "num_snippets": 40,
@@ -149,7 +149,7 @@ REWARDS = {
     "airl_without_log_prob": {"terms": {"airl": {**IMITATION, "log_prob": False}}},
     "fairl": {"terms": {"fairl": IMITATION}},
     "gcl": {"terms": {"gcl": IMITATION}},
-    "red": {"terms": {"red": {**IMITATION, "update_per_collect": 200, "learning_rate": 3e-3}}},
+    "red": {"terms": {"red": {**FITTED_ONCE, "update_per_collect": 200, "learning_rate": 3e-3}}},
     "pwil": {"terms": {"pwil": {"expert_data_path": DEMONSTRATIONS, "subsample": 3}}},
     "pdeil": {"terms": {"pdeil": IMITATION}},
     "trex": {"terms": {"trex": {**RANKING, "rank_by": "order"}}},

@@ -84,7 +84,7 @@ def test_what_only_the_run_can_use_is_left_out(gail, tmp_path):
     run("sac_discrete", tmp_path / "run", reward=reward, run={"max_steps": 64})
     assert reward_in_checkpoint(tmp_path / "run")["/terms/gail/memory/written"] > 0
     assert reward_of(tmp_path / "run")["/terms/gail/memory/written"] == 0
-    assert not any("memory/columns/" in path for path in reward_of(tmp_path / "run"))
+    assert not any("memory/rows/" in path for path in reward_of(tmp_path / "run"))
 
 
 def test_who_begins_with_answers_of_another_run_asks_questions_of_its_own(tmp_path):
@@ -97,8 +97,8 @@ def test_who_begins_with_answers_of_another_run_asks_questions_of_its_own(tmp_pa
         load_checkpoint(tmp_path / name / "checkpoints", parts=("reward",))[0]["reward"]
         for name in ("one", "next")
     ]
-    counts = [state["terms"]["preference"]["counts"][:2] for state in asked]
-    assert [tuple(each) for each in counts] == [(12, 2), (12, 2)]
+    terms = [state["terms"]["preference"] for state in asked]
+    assert [(term["asked"], term["round"]) for term in terms] == [(12, 2), (12, 2)]
     known = [
         line["reward/preference/comparisons"]
         for name in ("one", "next")
@@ -118,7 +118,7 @@ def test_what_members_of_an_ensemble_remember_is_left_out_too(gail, tmp_path):
         assert whole[f"{member}/memory/written"] > 0
         assert saved[f"{member}/memory/written"] == 0
         assert saved[f"{member}/trained"] == whole[f"{member}/trained"] > 0
-    assert not any("memory/columns/" in path for path in saved)
+    assert not any("memory/rows/" in path for path in saved)
     reward["checkpoint_path"] = str(tmp_path / "run")
     run("sac_discrete", tmp_path / "next", reward=reward, run={"max_steps": 32})
 

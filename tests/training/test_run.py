@@ -219,10 +219,14 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path):
     class Impatient(Interrupting):
         presses = 2
 
-    before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt):
-        train(config_of("ppo", tmp_path / "run"), policy_fn=Impatient, display="none")
-    assert signal.getsignal(signal.SIGINT) is before
+    # Processes in the background ignore it.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            train(config_of("ppo", tmp_path / "run"), policy_fn=Impatient, display="none")
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert not (tmp_path / "run" / "summary.json").exists()
     assert checkpoint_steps(tmp_path / "run" / "checkpoints") == [33, 66]
     assert resume(tmp_path / "run")["stop_reason"] == "max_steps"  # and the folder is free

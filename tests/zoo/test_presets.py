@@ -13,7 +13,7 @@ import guerdon
 from guerdon.config import compose
 from guerdon.config.registry import registry_of
 from guerdon.config.schema import unread
-from guerdon.reward.trained import TrainedReward
+from guerdon.reward.trained import NetworkReward
 from guerdon.training.checkpoints import load_checkpoint
 from guerdon.training.run import train
 
@@ -98,7 +98,7 @@ def learned(directory, config):
     should = {
         name
         for name, options in terms.items()
-        if issubclass(kinds.get(options["type"]), TrainedReward)
+        if issubclass(kinds.get(options["type"]), NetworkReward)
     }
     return should, {name for name in terms if f"reward/{name}" in logged}
 

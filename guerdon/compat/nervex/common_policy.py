@@ -20,8 +20,7 @@ from guerdon.compat.nervex.samples import Timestep, Watched, collate, row, stack
 from guerdon.data import MixedReplay, PrioritizedReplayBuffer
 from guerdon.data.batch import Batch, from_leaves
 from guerdon.data.leaves import to_numpy
-from guerdon.nn import DeterministicActor, ModelConfig, QNetwork, create_model, seeded
-from guerdon.nn.registry import find_model
+from guerdon.nn import MODELS, DeterministicActor, ModelConfig, QNetwork, create_model, seeded
 from guerdon.policy.base import Metrics, Policy, PolicyConfig, Resolver
 from guerdon.policy.bounds import Bounds
 
@@ -126,7 +125,7 @@ class CommonPolicy(Policy):
         if isinstance(custom, nn.Module):
             return custom
         return self._create_model_from_cfg(
-            self._cfg, find_model(custom) if isinstance(custom, str) else custom
+            self._cfg, MODELS.get(custom) if isinstance(custom, str) else custom
         )
 
     def _share_generator(self) -> None:

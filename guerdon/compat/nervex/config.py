@@ -97,6 +97,8 @@ def translate(values: Values, dropped: list[str]) -> bool:
         if (cuda := _take(values, key, taken)) is not None:
             _put(values, "run.device", "cuda" if cuda else "cpu")
     _take(values, "policy.on_policy", dropped)  # the class knows
+    if "reward_model" in taken and not _clears_data(values["reward"]):
+        _take(values, "reward.clear_buffer_per_iters", dropped)
     name = _take(values, "env.env_type", taken) or _take(values, "env.type", taken)
     if name is not None and "id" not in values["env"]:
         known = name in sources.options("env")
@@ -109,6 +111,16 @@ def translate(values: Values, dropped: list[str]) -> bool:
     if policy in registry_of("policy").names():
         _fit(values, registry_of("policy").get(policy), taken, dropped)
     return bool(taken or dropped)
+
+
+def _clears_data(reward: Any) -> bool:
+    """Whether a reward has DI-engine's option to drop transitions; red is fitted once."""
+    name = reward.get("type") if isinstance(reward, dict) else reward
+    if name not in registry_of("reward").names():
+        return True
+    config = registry_of("reward").get(name).Config
+    own = config.model_config.get("extra") == "allow"  # it reads its options itself
+    return own or "clear_buffer_per_iters" in config.model_fields
 
 
 def _fit(values: Values, policy: Any, taken: list[str], dropped: list[str]) -> None:

@@ -181,6 +181,16 @@ def test_di_engines_layout_is_understood_too():
     assert {key: gail[key] for key in MAIN["reward_model"]} == MAIN["reward_model"]
 
 
+def test_red_takes_di_engines_option_that_has_no_meaning_for_it():
+    values = merged(CREATE, MAIN)
+    values["reward_model"] |= {"type": "red", "sample_size": 1000, "sigma": 5, "hidden_size": 128}
+    with pytest.warns(UserWarning, match="are ignored: .*reward.clear_buffer_per_iters"):
+        config = compose(values)
+    red = config.reward.terms["red"]
+    given = values["reward_model"].keys() - {"clear_buffer_per_iters"}
+    assert {key: red[key] for key in given} == {key: values["reward_model"][key] for key in given}
+
+
 def test_a_file_of_di_engine_is_understood(tmp_path):
     file = tmp_path / "config.py"
     file.write_text(f"main_config = {MAIN!r}\ncreate_config = {CREATE!r}\n")
