@@ -44,7 +44,7 @@ def test_channels_are_the_axis_that_may_be(shape, size, axis):
     ("options", "sentence"),
     [
         ({}, "'base_camera', which in observations of 'Mine-v0' is not there: choose from hand, h"),
-        ({"image_keys": ["hand", "haed"]}, "'haed', .* is not there: .* 'hand' or 'head'"),
+        ({"image_keys": ["hand", "haed"]}, "'haed', .* is not there: .* 'head'"),
         ({"image_keys": ["state"]}, r"'state', .* is Box\(.*float32\), no image: choose from ha"),
         ({"image_keys": ["heat"]}, "'heat', .* no image: did you mean 'head'"),
         (

@@ -355,11 +355,12 @@ def test_a_forgotten_vector_is_closed():
 
 SCRIPT = textwrap.dedent(
     """
-    import sys
+    import signal, sys
     import numpy as np
     from guerdon.envs import make_vec
 
     if __name__ == "__main__":
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background
         settings = [{}, {}, {"fails_at": 5, "failure": "hang"}]
         env = make_vec(
             "guerdon/Counting-v0", 3, backend="async_subprocess", settings=settings, timeout=600
