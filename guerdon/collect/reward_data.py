@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 CHANNELS = (1, 3, 4)
 """Possible numbers of channels, if none is given."""
 _SECTION = "reward.data_collection"
-_LABELS = ("success_frame", "success")
+_LABELS = ("success_frame", "success", "is_success")
 _WAITING = 16  # finished episodes, or one an environment; then `add_env_output` blocks
 
 
@@ -116,9 +116,9 @@ class RewardDataCollector:
                 step, ``final_obs``: the true last observations, as arrays like ``obs`` or as one
                 observation for each row that ended; it may also be in ``env_info``. ``env_ids``:
                 environments of the rows, if not all. ``dummy``: rows that are no steps.
-            env_info: ``success`` or ``success_frame``: whether the frame shows success, for each
-                row. ``success_once``: whether the episode succeeded so far. Rows that ended take
-                them from ``final_info``, if it has them.
+            env_info: ``success``, ``is_success`` or ``success_frame``: whether the frame of each row
+                shows success. ``success_once``: whether the episode succeeded so far. Rows that
+                ended take them from ``final_info``, if it has them.
             is_last_step: Whether episodes end here, for all rows or for each.
         """
         self._settle(max(_WAITING, self.n_envs) + 1)

@@ -106,7 +106,7 @@ class Batch:
 
     def replace(self, **fields: Any) -> Batch:
         """A new batch with some fields added or changed; the others are shared, not copied."""
-        return Batch(self, **fields)
+        return from_leaves({**self._data, **_mapping(fields)})
 
     def to_dict(self) -> dict[str, Any]:
         """The same as nested plain dictionaries."""
@@ -224,7 +224,7 @@ class Batch:
 
     def to_device(self, device: torch.device) -> Batch:
         """Every numeric leaf as a tensor on a device, in single precision."""
-        return self.apply(lambda leaf: leaves.to_device(leaf, device))
+        return _map(lambda _, leaf: leaves.to_device(leaf, device), self)
 
     def to_numpy(self) -> Batch:
         """Every tensor as an array; memory is shared where possible."""

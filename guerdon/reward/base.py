@@ -105,7 +105,8 @@ class Stateful:
     """Saves and restores some of its attributes."""
 
     saved: tuple[str, ...] | None = None
-    """Names of these attributes; networks, optimizers and generators by default."""
+    """Names of these attributes; by default networks, optimizers, generators, and whatever has a
+    `training_state` itself."""
 
     def training_state(self) -> dict[str, Any]:
         """Everything that is needed to resume, as copies."""
@@ -119,8 +120,12 @@ class Stateful:
     def _saved_names(self) -> list[str]:
         if self.saved is not None:
             return list(self.saved)
-        kinds = (nn.Module, torch.optim.Optimizer, Optimizer, np.random.Generator)
-        return [name for name, part in vars(self).items() if isinstance(part, kinds)]
+        kinds = nn.Module, torch.optim.Optimizer, Optimizer, np.random.Generator, torch.Generator
+        return [
+            name
+            for name, part in vars(self).items()
+            if isinstance(part, kinds) or hasattr(part, "training_state")
+        ]
 
 
 class RewardModel(Stateful):
@@ -253,6 +258,8 @@ class EpisodeRewardModel(RewardModel):
     caller owns: training, evaluations and wrapped environments each have their own.
     """
 
+    reads: tuple[str, ...] = ()
+    """Fields of fresh transitions that `annotate` reads."""
     annotations: tuple[str, ...] = ()
     """Columns of `annotate` that are stored; others reach `collect_data` alone."""
 
@@ -264,7 +271,7 @@ class EpisodeRewardModel(RewardModel):
         """Annotate transitions; changes nothing but the memory.
 
         Args:
-            batch: See `collect_data`.
+            batch: See `collect_data`; with the fields of `reads`.
             memory: The state of the running episodes. Where ``batch.first`` is True it starts anew.
 
         Returns:
@@ -277,7 +284,7 @@ class EpisodeRewardModel(RewardModel):
         batch = super().complete(batch)
         if all(name in batch for name in self.annotations):
             return batch
-        fields = *self.fields, *self.collects, *self.annotations  # some of these may be given
+        fields = *self.fields, *self.reads, *self.annotations  # some of these may be given
         rollout = as_rollout(batch.to_numpy(), fields)
         found, _ = self.annotate(rollout, self.new_memory(rollout.rew.shape[1]))
         columns, lead = {name: found[name] for name in self.annotations}, batch.rew.shape
@@ -370,6 +377,8 @@ def _has_images(space: Any) -> bool:
 
 def as_rewards(value: Any, like: torch.Tensor) -> torch.Tensor:
     """Rewards as a float tensor on the device and of the shape of others."""
+    if value is like and like.dtype == torch.float32:
+        return like  # of the environment
     if isinstance(value, bool | int | float):  # filling does not wait for a device, copying does
         return torch.full_like(like, float(value), dtype=torch.float32)
     rewards = torch.as_tensor(value, dtype=torch.float32, device=like.device)
@@ -379,6 +388,8 @@ def as_rewards(value: Any, like: torch.Tensor) -> torch.Tensor:
 def _state_of(part: Any) -> Any:
     if isinstance(part, np.random.Generator):
         return part.bit_generator.state
+    if isinstance(part, torch.Generator):
+        return part.get_state()
     if isinstance(part, Batch):
         return copy.deepcopy(part.to_dict())
     if hasattr(part, "training_state"):
@@ -392,6 +403,8 @@ def _restored(part: Any, state: Any) -> Any:
         return Batch(copy.deepcopy(state))
     if isinstance(part, np.random.Generator):
         part.bit_generator.state = state
+    elif isinstance(part, torch.Generator):
+        part.set_state(state)
     elif hasattr(part, "load_training_state"):
         part.load_training_state(state)
     elif hasattr(part, "load_state_dict"):

@@ -94,8 +94,8 @@ class Reward:
         ends = {"terminated"} if self._ending else set()
         self.fields = tuple(sorted(fields | annotations | ends))
         """Fields of a transition that `resolve` reads, beside ``rew``."""
-        collecting = self.models if cotrain else self._annotators.values()
-        collected = {field for model in collecting for field in model.collects}
+        collected = {field for model in self._annotators.values() for field in model.reads}
+        collected |= {field for model in self.models if cotrain for field in model.collects}
         self.collects = tuple(sorted(collected | ({"rew", *fields} if normalize else set())))
         """Fields of fresh transitions that it collects; none: it needs no fresh data."""
         self._resolved: tuple[torch.Tensor, Any] | None = None  # the newest rewards, and their mask
@@ -137,7 +137,8 @@ class Reward:
     @property
     def changes(self) -> bool:
         """Whether it may change beside the policy, so that returns at different times differ."""
-        return self.scaler is not None or (self.cotrain and bool(self.collects))
+        trained = self.cotrain and any(model.collects for model in self.models)
+        return self.scaler is not None or trained
 
     @property
     def ends_online(self) -> bool:
@@ -181,7 +182,8 @@ class Reward:
 
         Relabels them and reads the rows before them, before they are moved to a device.
         """
-        batch = batch.replace(rew_env=batch.rew)
+        if self._transforms:
+            batch = batch.replace(rew_env=batch.rew)
         for model in self._transforms:
             batch = model.apply(batch, source, indices)
         return self._with_rows_before(batch, indices, source)
@@ -199,7 +201,8 @@ class Reward:
         terms = self._scores(batch)
         if self._ending and "terminated" in batch:
             paid = terms[self._ending[0]] > 0
-            batch = batch.replace(terminated=batch.terminated | paid)
+            ends = [key for key in ("terminated", "done") if key in batch]
+            batch = batch.replace(**{key: batch[key] | paid for key in ends})
         rew = self._scale_and_clip(self._sum(terms))
         self._resolved = rew, batch.get("mask")
         rew_env = batch.get("rew_env", batch.rew)
@@ -245,7 +248,11 @@ class Reward:
     def _sum(self, terms: Mapping[str, torch.Tensor]) -> torch.Tensor:
         weights = {name: self.terms[name].weight for name in terms}
         # A term of weight 0 is left out, since 0 times infinity would not be 0.
-        weighted = [weights[name] * rew for name, rew in terms.items() if weights[name]]
+        weighted = [
+            rew if weights[name] == 1 else weights[name] * rew
+            for name, rew in terms.items()
+            if weights[name]
+        ]
         if not weighted:
             return torch.zeros_like(next(iter(terms.values())))
         return sum(weighted[1:], weighted[0])
@@ -356,7 +363,7 @@ class ResolvedBuffer:
 
     def get(self, index: Any, key: str, stack_num: int | None = None) -> Any:
         """One field at some rows."""
-        if key.startswith("rew") or key == "terminated":
+        if key.startswith("rew") or key in ("terminated", "done"):
             return self[index][key]
         stored = self._source.get(index, key, *(() if stack_num is None else (stack_num,)))
         return Batch({key: stored}).to_device(self._device)[key]

@@ -80,7 +80,7 @@ class NGU(NoveltyReward, EpisodeRewardModel):
 
     Config = NGUConfig
     fields = ("obs_next",)
-    collects = ("obs", "act", "obs_next")
+    reads = collects = ("obs", "act", "obs_next")
     annotations = ("novelty",)
     Network = NGUNetwork
     network: NGUNetwork

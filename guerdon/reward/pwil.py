@@ -54,7 +54,7 @@ class PWIL(ExpertReward, EpisodeRewardModel):
 
     Config = PWILConfig
     requires = frozenset({"demonstrations", "vectors", "horizon"})
-    collects = ("obs", "act")
+    reads = ("obs", "act")
     annotations = ("coupling",)
     saved = ("atoms", "mean", "spread")
 
@@ -62,7 +62,7 @@ class PWIL(ExpertReward, EpisodeRewardModel):
         super().__init__(config, setting)
         check_requirements(self.name, ["horizon"], self.setting, self.config)
         self.horizon: Any = self.config.horizon or self.setting.horizon
-        self._input = TransitionInput(self.setting, self.collects, clip=math.inf)
+        self._input = TransitionInput(self.setting, self.reads, clip=math.inf)
         self.atoms = np.zeros((0, self._input.size))
         self.mean, self.spread = np.zeros(self._input.size), np.ones(self._input.size)
 
@@ -117,7 +117,7 @@ class PWIL(ExpertReward, EpisodeRewardModel):
 
     def _vectors(self, batch: Batch) -> np.ndarray:
         """(obs, act) [..., size], categories one-hot."""
-        rows = Batch({name: batch[name] for name in self.collects}).to_device(torch.device("cpu"))
+        rows = Batch({name: batch[name] for name in self.reads}).to_device(torch.device("cpu"))
         return self._input(rows).double().numpy()
 
     def _scaled(self, vectors: np.ndarray) -> np.ndarray:

@@ -293,7 +293,7 @@ class ClassifierReward(SuccessModel):
     """
 
     Config = ClassifierRewardConfig
-    collects = ("obs_next",)
+    reads = collects = ("obs_next",)
     requires = frozenset({"checkpoint"})
     annotations = ("probability", "paid", "after_success")
 

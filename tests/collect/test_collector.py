@@ -544,7 +544,7 @@ def test_annotations_start_anew_after_an_episode_that_was_lost(container, amount
 class StepCount(EpisodeRewardModel):
     """The number of transitions before each one in its episode."""
 
-    collects = ("obs",)
+    reads = ("obs",)
     annotations = ("step",)
 
     def new_memory(self, n_envs):

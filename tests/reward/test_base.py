@@ -18,6 +18,7 @@ from guerdon.reward import (
     register_reward_model,
 )
 from guerdon.reward.base import as_rewards
+from guerdon.reward.trained import Memory
 from tests.reward.cases import transitions
 
 
@@ -105,29 +106,34 @@ def test_a_state_for_a_model_without_one_is_refused():
 
 
 class Learned(RewardModel):
-    """Has a network and an optimizer, and says nothing about its state."""
+    """Has a network, an optimizer, a generator and a memory, and says nothing about its state."""
 
     def __init__(self, config, setting=None):
         super().__init__(config, setting)
         self.network = torch.nn.Linear(2, 1)
         self.optimizer = torch.optim.Adam(self.network.parameters(), lr=0.1)
+        self.generator = torch.Generator()
+        self.memory = Memory(8)
 
     def score(self, batch):
         return self.network(batch.obs).squeeze(-1)
 
     def learn(self):
         self.optimizer.zero_grad()
-        self.network(torch.ones(1, 2)).sum().backward()
+        noise = torch.rand(1, 2, generator=self.generator)
+        self.memory.add(Batch(obs=noise.numpy()))
+        self.network(noise).sum().backward()
         self.optimizer.step()
 
 
-def test_networks_and_optimizers_are_saved_by_default():
+def test_parts_with_a_state_are_saved_by_default():
     one, other = Learned({}), Learned({})
     one.learn()
     other.load_training_state(one.training_state())
     for model in (one, other):
         model.learn()
     assert torch.equal(one.network.weight, other.network.weight)
+    assert len(one.memory) == len(other.memory) == 2
 
 
 def test_rewards_carry_no_gradient():

@@ -415,7 +415,7 @@ def test_only_terms_of_the_environment_are_its_own_reward():
 class Counter(EpisodeRewardModel):
     """Reward: number of transitions that were annotated before."""
 
-    collects = ("act",)
+    reads = ("act",)
     annotations = ("number",)
 
     def new_memory(self, n_envs):  # noqa: ARG002

@@ -303,6 +303,7 @@ def test_dictionaries_in_are_dictionaries_out():
 def test_rewards_are_stored_beside_the_transitions_of_a_buffer():
     setting = Setting(VECTOR, TWO, n_envs=2, horizon=20)
     reward = make_reward({"type": "pwil", "subsample": 5}, setting)
+    assert not reward.changes  # nothing is trained beside the policy
     (model,) = reward.models
     model.load_expert_data(noise())
     buffer = ReplayBuffer(40, n_envs=2, seed=0)

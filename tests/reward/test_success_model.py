@@ -25,7 +25,7 @@ class Known(SuccessModel):
     """
 
     annotations = ("paid", "after_success")
-    collects = ("obs_next",)
+    reads = ("obs_next",)
     new_memory = SuccessMemory
 
     def __init__(self, function=lambda obs: obs[..., 2] == 2, online=False):
@@ -101,6 +101,8 @@ def test_segments_stop_at_a_success():
     np.testing.assert_array_equal(batch.terminated[shown], (batch.obs_next[..., 2] == 2)[shown])
     rows = view.stored_rows()[:4]
     np.testing.assert_array_equal(view.get(rows, "terminated"), view[rows].terminated)
+    np.testing.assert_array_equal(view.get(rows, "done"), view[rows].done)
+    assert (view[rows].done >= view[rows].terminated).all()
 
 
 def test_only_one_model_can_end_episodes():
