@@ -116,8 +116,8 @@ class RewardDataCollector:
                 step, ``final_obs``: the true last observations, as arrays like ``obs`` or as one
                 observation for each row that ended; it may also be in ``env_info``. ``env_ids``:
                 environments of the rows, if not all. ``dummy``: rows that are no steps.
-            env_info: ``success``, ``is_success`` or ``success_frame``: whether the frame of each row
-                shows success. ``success_once``: whether the episode succeeded so far. Rows that
+            env_info: ``success``, ``is_success`` or ``success_frame``: whether the frame of each
+                row shows success. ``success_once``: whether the episode succeeded so far. Rows that
                 ended take them from ``final_info``, if it has them.
             is_last_step: Whether episodes end here, for all rows or for each.
         """

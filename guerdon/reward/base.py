@@ -377,8 +377,9 @@ def _has_images(space: Any) -> bool:
 
 def as_rewards(value: Any, like: torch.Tensor) -> torch.Tensor:
     """Rewards as a float tensor on the device and of the shape of others."""
-    if value is like and like.dtype == torch.float32:
-        return like  # of the environment
+    unchanged = value is like  # as the environment's is
+    if unchanged and like.dtype == torch.float32:
+        return like
     if isinstance(value, bool | int | float):  # filling does not wait for a device, copying does
         return torch.full_like(like, float(value), dtype=torch.float32)
     rewards = torch.as_tensor(value, dtype=torch.float32, device=like.device)
