@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -43,17 +42,11 @@ class Collected:
     """Returns of the same episodes in the learned reward, where `evaluate` was given one."""
     audit: Any = None
     """Predicted beside true success of them, where `evaluate` was given a success model."""
-    seconds: float = 0.0
 
     @property
     def n_episode(self) -> int:
         """Episodes that ended."""
         return len(self.returns)
-
-    @property
-    def speed(self) -> float:
-        """Transitions a second."""
-        return self.n_step / self.seconds if self.seconds else 0.0
 
     @property
     def success_rate(self) -> float | None:
@@ -154,7 +147,6 @@ class Collector:
         for name, amount in (("n_step", n_step), ("n_episode", n_episode)):
             if amount is not None and amount < 1:
                 raise ValueError(f"{name} is {amount}, but has to be 1 or more")
-        start = time.perf_counter()
         if self._obs is None or n_episode is not None:
             self.reset()
         if self.buffer is not None:
@@ -165,7 +157,6 @@ class Collector:
             while quota.any() if quota is not None else collected.n_step < n_step:  # type: ignore[operator]
                 self._step(collected, quota, random)
         self._annotate()
-        collected.seconds = time.perf_counter() - start
         if n_episode is not None:
             self._obs = None
         return collected

@@ -80,7 +80,7 @@ def adapt_model(
     # What the usual network is given does not matter for the shapes of its output.
     usual_model = default(spaces.Box(-1, 1, (1,)), action_space, ModelConfig(hidden=[]))
     device = next((weight.device for weight in model.parameters()), torch.device("cpu"))
-    with torch.no_grad(), _evaluating(model):
+    with torch.no_grad(), evaluating(model):
         usual = usual_model(torch.zeros(_N_ROWS, 1))
         output, takes_mapping = _tried(model, _example(observation_space, device))
     key = next(iter(usual)) if isinstance(output, Tensor) and len(usual) == 1 else None
@@ -91,15 +91,15 @@ def adapt_model(
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Without a change of running statistics."""
-    training = [module for module in model.modules() if module.training]
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Put all modules of a model into evaluation mode, and restore the mode of each afterwards."""
+    modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         yield
     finally:
-        for module in training:
-            module.training = True
+        for module, training in modes:
+            module.training = training
 
 
 def _example(space: Space[Any], device: torch.device) -> Any:

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 import safetensors
 import torch
@@ -211,6 +211,20 @@ class _Pooling(nn.Module):
         summed = torch.einsum("bchw,chwk->bck", features, self.kernel)
         pooled: Tensor = self.bottleneck(summed.flatten(1))
         return pooled
+
+
+def build_members(saved: Mapping[str, Any]) -> list[BinaryRewardClassifier]:
+    """Make the classifiers of a checkpoint, on the CPU and in evaluation mode.
+
+    Args:
+        saved: Their weights, ``members``, and ``meta``, with the options of the ``model``.
+    """
+    config, members = ClassifierConfig(**saved["meta"]["model"]), []
+    for weights in saved["members"]:
+        member = BinaryRewardClassifier(config, load_pretrained=False)
+        member.load_state_dict(weights)
+        members.append(member.eval())
+    return members
 
 
 def _normalisation(channels: int) -> tuple[Tensor, Tensor]:

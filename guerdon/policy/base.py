@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
@@ -15,11 +16,12 @@ from guerdon.data import ReplayBuffer, Rollout
 from guerdon.data.batch import Batch
 from guerdon.data.leaves import to_device
 from guerdon.nn import create_model, seeded
+from guerdon.nn.adapter import evaluating
 from guerdon.nn.config import ModelConfig
 from guerdon.nn.spaces import lead_dims, seen_parts, seen_space
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from guerdon.nn.optimizer import Optimizer
 
@@ -76,7 +78,7 @@ class Policy(nn.Module):
     """Acts on observations and learns from transitions.
 
     It is in one of three states: *collecting* (``training``, not ``updating``), *updating* (both)
-    and *testing* (neither). It explores only while collecting.
+    and *testing* (neither). It explores while collecting, and where `testing` asks for it.
 
     Args:
         config: An instance of its `Config`, or a dictionary for one.
@@ -121,6 +123,7 @@ class Policy(nn.Module):
         self.seed = seed
         self.custom_model = model
         self.updating = False
+        self._sampling = False
         self.updates = 0
         """Number of calls of `update`."""
         self.generator = torch.Generator(self.device).manual_seed(seed)
@@ -162,13 +165,23 @@ class Policy(nn.Module):
             lambda leaf: leaf if torch.is_tensor(leaf) else np.asarray(leaf)
         )
         single = lead_dims(self.observation_space, self.observation(batch.obs)) == 0
-        was_training = self.training
-        self.train(not deterministic)
-        try:
+        with self.testing(deterministic):
             act: np.ndarray = self(Batch.stack([batch]) if single else batch).act
-        finally:
-            self.train(was_training)
         return act[0] if single else act
+
+    @contextmanager
+    def testing(self, deterministic: bool = True) -> Iterator[None]:
+        """Put it into the testing state, and restore the state of every module afterwards.
+
+        Args:
+            deterministic: Whether to leave out exploration.
+        """
+        before, self._sampling = self._sampling, not deterministic
+        try:
+            with evaluating(self):
+                yield
+        finally:
+            self._sampling = before
 
     def random_output(self, batch: Batch, act: np.ndarray, state: Any = None) -> Batch:  # noqa: ARG002
         """The output of `forward` for actions that were sampled from the action space."""
@@ -176,8 +189,8 @@ class Policy(nn.Module):
 
     @property
     def explores(self) -> bool:
-        """Whether it is collecting."""
-        return self.training and not self.updating
+        """Whether to act with exploration."""
+        return (self.training or self._sampling) and not self.updating
 
     def tensor(self, value: Any) -> Tensor:
         """An array as a tensor on this policy's device, in single precision."""

@@ -22,7 +22,7 @@ from guerdon.data.frames import Frames, load_frames, to_uint8
 from guerdon.data.leaves import to_numpy
 from guerdon.data.pictures import resized
 from guerdon.nn.augment import augment
-from guerdon.nn.classifier import BinaryRewardClassifier, ClassifierConfig
+from guerdon.nn.classifier import BinaryRewardClassifier, build_members
 from guerdon.nn.init import seeded
 from guerdon.nn.optimizer import Optimizer
 from guerdon.ops.classification import ensemble_probability, precision, recall
@@ -490,12 +490,8 @@ class ClassifierReward(SuccessModel):
             return
         self.meta = {**state["meta"]}
         self._check_spaces()
-        config = ClassifierConfig(**self.meta["model"])
-        self.members, self._refit = [], None
-        for saved in state["members"]:
-            member = BinaryRewardClassifier(config, load_pretrained=False)
-            member.load_state_dict(saved)
-            self.members.append(member.to(self.device).eval())
+        self.members = [member.to(self.device) for member in build_members(state)]
+        self._refit = None
         if "refit" in state:
             self._start_refit().load_training_state(state["refit"])
 

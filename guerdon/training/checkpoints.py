@@ -51,8 +51,7 @@ def save_checkpoint(
         write_tree(final, state, _KIND)
         # `latest` last: a process killed in between resumes from the one before.
         for name in ("latest",) if mark is None else (mark, "latest"):
-            with atomic_file(root / name) as file:
-                file.write(_pointer_text(final.name).encode())
+            _write_pointer(root, name, step)
     except OSError as error:
         reason = error.strerror or str(error)
         raise OSError(
@@ -64,7 +63,11 @@ def save_checkpoint(
 
 
 def load_checkpoint(
-    path: str | Path, which: str | int = "latest", parts: Collection[str] | None = None
+    path: str | Path,
+    which: str | int = "latest",
+    parts: Collection[str] | None = None,
+    *,
+    strict: bool = False,
 ) -> tuple[dict[str, Any], int]:
     """Read a checkpoint; tensors come to the CPU.
 
@@ -75,6 +78,7 @@ def load_checkpoint(
             names one, and then `which` does not matter.
         which: The one to read: ``latest``, ``best``, ``scheduled``, or that of a step.
         parts: The keys of the state to read; all by default.
+        strict: Whether it is an error if another one would have to be read.
 
     Returns:
         The state, and the step it was saved at.
@@ -90,16 +94,31 @@ def load_checkpoint(
     listed = ", ".join(f"step_{step}" for step in steps)
     if isinstance(which, int) and which not in steps:
         raise FileNotFoundError(f"there is no step_{which} in {root}, only {listed}")
-    wanted = which if isinstance(which, int) else _pointed_step(root, which, steps)
+    wanted = which if isinstance(which, int) else _pointed_step(root, which, steps, strict)
     for step in reversed([step for step in steps if step <= wanted]):
         try:
             return read_tree(root / f"step_{step}", _KIND, parts), step
         except DamagedError as error:
-            warnings.warn(f"{error}; the checkpoint before it is used", stacklevel=2)
+            _fall_back(str(error), "the checkpoint before it is used", strict)
     raise ValueError(
         f"no checkpoint up to step {wanted} in {root} is whole (there are {listed}): "
         "name another step, or start a new run"
     )
+
+
+def drop_later(root: str | Path, step: int) -> None:
+    """Make the checkpoint of a step the newest one: `latest` names it, later ones are removed.
+
+    Args:
+        root: The folder of all checkpoints.
+        step: The step; -1 removes all.
+    """
+    root = Path(root)
+    if step < 0:
+        (root / "latest").unlink(missing_ok=True)
+    else:
+        _write_pointer(root, "latest", step)  # first: it never names one that is gone
+    _prune(root, step, keep=len(checkpoint_steps(root)))
 
 
 def checkpoint_steps(root: str | Path) -> list[int]:
@@ -136,6 +155,11 @@ def _prune(root: Path, step: int, keep: int) -> None:
                 shutil.rmtree(doomed)
 
 
+def _write_pointer(root: Path, name: str, step: int) -> None:
+    with atomic_file(root / name) as file:
+        file.write(_pointer_text(f"step_{step}").encode())
+
+
 def _pointer_text(target: str) -> str:
     return f"{target}\ncrc32 {zlib.crc32(target.encode()):08x}\n"
 
@@ -150,19 +174,23 @@ def _read_pointer(root: Path, name: str) -> int | None:
     return int(match[1]) if match and text == _pointer_text(match[0]) else None
 
 
-def _pointed_step(root: Path, name: str, steps: list[int]) -> int:
+def _pointed_step(root: Path, name: str, steps: list[int], strict: bool) -> int:
     if name not in ("latest", *MARKS):
         raise ValueError(f"a checkpoint is 'latest', 'best', 'scheduled' or a step, not {name!r}")
     step = _read_pointer(root, name)
     if step is None:
         if (root / name).exists():
-            warnings.warn(f"{root / name} is damaged; the newest is used", stacklevel=3)
+            _fall_back(f"{root / name} is damaged", "the newest is used", strict)
         elif name in MARKS:
             raise FileNotFoundError(f"no checkpoint in {root} is marked {name!r}: use the latest")
         return steps[-1]
     if step not in steps:
-        warnings.warn(
-            f"{root / name} names step_{step}, which is not there; the one before it is used",
-            stacklevel=3,
-        )
+        problem = f"{root / name} names step_{step}, which is not there"
+        _fall_back(problem, "the one before it is used", strict)
     return step
+
+
+def _fall_back(problem: str, instead: str, strict: bool) -> None:
+    if strict:
+        raise DamagedError(problem)
+    warnings.warn(f"{problem}; {instead}", stacklevel=4)

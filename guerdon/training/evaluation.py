@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -62,13 +62,12 @@ def evaluate(
 @contextmanager
 def in_testing_state(policy: Policy, seed: int, deterministic: bool = True) -> Iterator[None]:
     """Put a policy into the testing state with a seeded generator, and restore both afterwards."""
-    training, drawn = policy.training, policy.generator.get_state()
+    drawn = policy.generator.get_state()
     policy.generator.manual_seed(seed)
-    policy.train(not deterministic)
     try:
-        yield
+        with policy.testing(deterministic):
+            yield
     finally:
-        policy.train(training)
         policy.generator.set_state(drawn)
 
 
@@ -179,8 +178,9 @@ class Evaluator:
     """Evaluates the policy of a run, and keeps the weights of the best one.
 
     The best policy has the highest mean return: the learned one if the reward is learned, else the
-    environment's. The scale of a reward that is still trained moves; then the best weights and the
-    current ones are both evaluated with the current reward.
+    environment's. The scale of a reward that is still trained moves, and a resumed run may have
+    another one; then the best weights and the current ones are both evaluated with the current
+    reward.
 
     Args:
         parts: Parts of the run.
@@ -196,19 +196,26 @@ class Evaluator:
         self._seed, self._config = parts.seeds.evaluate, config
         self._folder, self._say = folder, say
         self._by_reward = parts.reward.is_learned and config.select_by == "reward"
+        reward, weights = parts.reward, [weight for _, weight in parts.reward.terms.values()]
+        # What scores depend on and may change when a run is resumed.
+        stages = [reward.scale, reward.scaler is not None, *(reward.clip or ())]
+        self._scored_by = [weights, stages] if self._by_reward else []
         self.newest: Collected | None = None
         """The newest evaluation."""
         self.score: float | None = None
         """Mean return of the newest evaluation, in the reward that selects."""
         self.best: dict[str, Any] = {}
-        """``step``, ``score``, ``return`` (the environment's) and ``weights`` of the best policy,
-        and the ``reward_updates`` when it was scored."""
+        """``step``, ``score`` (None: not known in this reward), ``return`` (the environment's) and
+        ``weights`` of the best policy, and the ``reward_updates`` when it was scored."""
 
     def evaluate(self, steps: int) -> dict[str, Any]:
         """Evaluate the policy after a number of steps, and return the metrics."""
         self.newest = self._play(steps)
         self.score = self._score_of(self.newest)
-        if self.best and self._by_reward and self.best["reward_updates"] != self._reward.updates:
+        if self.best and (
+            self.best["score"] is None
+            or (self._by_reward and self.best["reward_updates"] != self._reward.updates)
+        ):
             self.best |= {"score": self._rescored(steps), "reward_updates": self._reward.updates}
         best = self.best.get("score", -np.inf)
         # Of equal learned returns the newer policy counts: a constant reward selects the last one.
@@ -228,9 +235,10 @@ class Evaluator:
             metrics["eval/best_mean_reward"] = self.best["return"]
         return metrics
 
-    def confirm(self, steps: int) -> None:
-        """Replace the newest evaluation by one with other episodes."""
+    def confirm(self, steps: int) -> dict[str, Any]:
+        """Replace the newest evaluation by one with other episodes, and return the metrics."""
         self.newest = self._play(steps, others=True)
+        return evaluation_metrics(self.newest)
 
     def restore_best(self) -> None:
         """Make the folder hold the best weights of the checkpoint that a run resumes from."""
@@ -276,8 +284,13 @@ class Evaluator:
 
     def training_state(self) -> dict[str, Any]:
         """Everything that is needed to resume."""
-        newest = None if self.newest is None else asdict(replace(self.newest, seconds=0.0))
-        return {"newest": newest, "score": self.score, "best": dict(self.best)}
+        newest = None if self.newest is None else asdict(self.newest)
+        return {
+            "newest": newest,
+            "score": self.score,
+            "scored_by": self._scored_by,
+            "best": dict(self.best),
+        }
 
     def load_training_state(self, state: Mapping[str, Any]) -> None:
         """Restore `training_state`."""
@@ -286,3 +299,6 @@ class Evaluator:
             audit = newest["audit"] and Audit(**newest["audit"])
             self.newest = Collected(**{**newest, "audit": audit})
         self.score, self.best = state["score"], dict(state["best"])
+        if state.get("scored_by") != self._scored_by:
+            self.score = None
+            self.best |= {"score": None} if self.best else {}

@@ -20,7 +20,7 @@ from guerdon.config.errors import ConfigError, line, suggestion
 from guerdon.config.schema import Section
 from guerdon.config.validation import validated
 from guerdon.data.files import atomic_file
-from guerdon.nn.classifier import BinaryRewardClassifier, ClassifierConfig
+from guerdon.nn.classifier import BinaryRewardClassifier, ClassifierConfig, build_members
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint
 from guerdon.training.run_folder import RunFolder
 
@@ -233,6 +233,12 @@ def load_classifier(path: str | Path) -> tuple[list[BinaryRewardClassifier], dic
         ``target_fpr``, ``validation``, ``held_out`` (logits and labels of held-out frames),
         ``data``, ``seed``, ``split``; and ``path``.
     """
+    saved = read_classifier(path)
+    return build_members(saved), saved["meta"]
+
+
+def read_classifier(path: str | Path) -> dict[str, Any]:
+    """Return ``members``, the weights of the classifiers of a fit, and ``meta``, its metadata."""
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(
@@ -247,14 +253,7 @@ def load_classifier(path: str | Path) -> tuple[list[BinaryRewardClassifier], dic
     state, _ = load_checkpoint(path, "best" if (path / "best").exists() else "latest", [PART])
     if PART not in state:
         raise ValueError(f"{path} has checkpoints, but not of a classifier")
-    meta = {**state[PART]["meta"], "path": str(path)}
-    config = ClassifierConfig.model_validate(meta["model"])
-    members = []
-    for weights in state[PART]["members"]:
-        member = BinaryRewardClassifier(config, load_pretrained=False)
-        member.load_state_dict(weights)
-        members.append(member.eval())
-    return members, meta
+    return {**state[PART], "meta": {**state[PART]["meta"], "path": str(path)}}
 
 
 def check_fits(meta: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:

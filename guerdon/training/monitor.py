@@ -93,6 +93,7 @@ class Monitor:
         self._since = time.perf_counter()
         self._logged = (0, 0.0)
         self._evaluated_at = -1
+        self._confirmed_at = -1
         self._saved_at = -1
         self._newest: dict[str, Any] = {}  # metrics since the last log: some come now and then
 
@@ -105,17 +106,22 @@ class Monitor:
         """Why the run has to stop now, or None."""
         if self._interrupted():
             return "interrupted"
-        reached = {
+        return next(iter(self._reached()), None)
+
+    def _reached(self) -> list[str]:
+        """Return the limits that are reached."""
+        values = {
             "target_return": self._evaluator and self._evaluator.score,
             "max_steps": self.progress.env_steps,
             "max_updates": self.progress.updates,
             "max_seconds": self.progress.seconds,
         }
-        for name, value in reached.items():
-            limit = getattr(self.budget, name)
-            if limit is not None and value is not None and value >= limit:
-                return name
-        return None
+        limits = {name: getattr(self.budget, name) for name in values}
+        return [
+            name
+            for name, value in values.items()
+            if limits[name] is not None and value is not None and value >= limits[name]
+        ]
 
     def iteration(self, collected: Collected, updates: int, metrics: Mapping[str, Any]) -> None:
         """Count an iteration, and do what is due.
@@ -138,8 +144,9 @@ class Monitor:
         due = {name for name, step in self._due.items() if progress.env_steps >= step}
         scheduled = "save" in due
         reason = self.stop_reason()
-        if reason == "interrupted":
-            due = {"log", "save"}  # no evaluation: the user waits
+        if reason == "interrupted":  # no evaluation: the user waits
+            scheduled = scheduled and "eval" not in due
+            due = due if scheduled else {"log", "save"}
         elif reason is not None:
             due = {"eval", "log", "save"}  # in one go: a killed run repeats all of it or nothing
         if due:
@@ -147,18 +154,12 @@ class Monitor:
         self._show(progress.env_steps)
 
     def finish(self) -> None:
-        """Evaluate and save the final policy, if that was not just done.
-
-        A run that its own evaluation has stopped is evaluated once more, on other episodes: the
-        first were selected for being good.
-        """
+        """Evaluate and save the final policy, if that was not just done."""
         self.reason = self.stop_reason()
         steps = self.progress.env_steps
         due = {"save"} if steps != self._saved_at else set()
         if self.reason != "interrupted" and steps != self._evaluated_at:
             due.add("eval")
-        elif self.reason == "target_return" and self._evaluator is not None:
-            self._evaluator.confirm(steps)
         self._do(due, scheduled=False)
 
     def _do(self, due: set[str], scheduled: bool) -> None:
@@ -174,6 +175,10 @@ class Monitor:
             line |= self._evaluator.evaluate(steps) if self._evaluator is not None else {}
         if line:
             self._log(steps, line)
+        if self._evaluated_at > self._confirmed_at and "target_return" in self._reached():
+            assert self._evaluator is not None
+            self._confirmed_at = steps  # on other episodes: the first were selected as good ones
+            self._log(steps, self._evaluator.confirm(steps))
         if "save" in due:
             self._saved_at = steps
             self._save(scheduled)
@@ -208,6 +213,7 @@ class Monitor:
         return {
             "progress": asdict(self.progress),
             "evaluated_at": self._evaluated_at,
+            "confirmed_at": self._confirmed_at,
             "saved_at": self._saved_at,
             **{name: list(recent) for name, recent in self._recent.items()},
             "logged": list(self._logged),
@@ -218,6 +224,7 @@ class Monitor:
         """Restore `training_state`."""
         self.progress = Progress(**state["progress"])
         self._evaluated_at, self._saved_at = state["evaluated_at"], state["saved_at"]
+        self._confirmed_at = state.get("confirmed_at", -1)
         self._recent = {name: deque(state[name], _RECENT) for name in _MEANS}
         self._logged = tuple(state["logged"])
         self._newest = dict(state["newest"])

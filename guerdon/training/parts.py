@@ -119,6 +119,7 @@ def make_parts(
     policy_fn: Callable[..., Policy] | None = None,
 ) -> Parts:
     """Make the parts of a run; see `guerdon.train` for the arguments."""
+    check_config(config)
     seeds = Seeds.of(config.seed)
     sections = (config.env, config.env.for_evaluation(config.eval.n_envs))
     make, *settings = env_setting or (None, None, None)
@@ -156,6 +157,20 @@ def make_parts(
     return Parts(env, eval_env, policy, reward, collector, seeds)
 
 
+def check_config(config: GuerdonConfig) -> None:
+    """Check what depends on the config alone, before anything is made or trained for it."""
+    find_device(config.run.device)
+    # Terms with a value function of their own have to exist, and must not be counted twice.
+    for name in (config.policy.get("intrinsic") or {}).get("terms", ()):
+        if name not in config.reward.terms:
+            raise ValueError(f"'policy.intrinsic.terms' names {name!r}, which the reward has not")
+        if config.reward.terms[name]["weight"]:
+            raise ValueError(
+                f"{name!r} has a value of its own (policy.intrinsic) and would count twice: set "
+                f"'reward.terms.{name}.weight' to 0"
+            )
+
+
 def make_env(
     config: EnvConfig,
     make: Callable[..., Any] | None = None,
@@ -188,7 +203,9 @@ def find_device(name: str, key: str = "run.device") -> str:
     best = "cpu" if accelerator is None else accelerator.type
     if name == "auto":
         return best
-    if name.partition(":")[0] not in ("cpu", best):
+    kind, _, index = name.partition(":")
+    number = 1 if kind == "cpu" else torch.accelerator.device_count()
+    if kind not in ("cpu", best) or int(index or 0) >= number:
         raise ValueError(f"{key} is {name!r}, but torch finds no such device: use 'cpu'")
     return name
 
@@ -210,8 +227,8 @@ def compose_run(
 # --- reward
 
 
-def prepare_reward(config: GuerdonConfig, policy: Policy, env: VectorEnv, seed: int) -> Reward:
-    """Make the reward of a run, with its demonstrations."""
+def build_reward(config: GuerdonConfig, policy: Policy, env: VectorEnv, seed: int) -> Reward:
+    """Make the reward of a run, without its demonstrations and as it is before training."""
     setting = Setting(
         env.observation_space,
         env.action_space,
@@ -226,7 +243,12 @@ def prepare_reward(config: GuerdonConfig, policy: Policy, env: VectorEnv, seed: 
         checkpoint_path=config.reward.checkpoint_path,
     )
     section = {name: getattr(config.reward, name) for name in (*STAGES, "terms")}
-    reward = make_reward(section, setting)
+    return make_reward(section, setting)
+
+
+def prepare_reward(config: GuerdonConfig, policy: Policy, env: VectorEnv, seed: int) -> Reward:
+    """Make the reward of a run, with its demonstrations."""
+    reward = build_reward(config, policy, env, seed)
     for name, (model, _) in reward.terms.items():
         if not uses_demonstrations(config, name):
             continue
@@ -238,7 +260,6 @@ def prepare_reward(config: GuerdonConfig, policy: Policy, env: VectorEnv, seed: 
                 raise
             raise ValueError(f"the reward {name!r} cannot learn from {path}: {error}") from error
     _check_trained(config, reward)
-    _check_intrinsic(config)
     if _normalizes_by_demonstrations(config):
         held = [getattr(model, "demonstrations", None) for model in reward.models]
         found = [each for each in held if isinstance(each, Demonstrations)]
@@ -283,16 +304,4 @@ def _check_trained(config: GuerdonConfig, reward: Reward) -> None:
             raise ValueError(
                 f"the reward {name!r} would never be trained: 'reward.cotrain' is false, so set "
                 "'reward.pretrain' or name a 'reward.checkpoint_path'"
-            )
-
-
-def _check_intrinsic(config: GuerdonConfig) -> None:
-    """Check that terms with a value function of their own exist, and are not counted twice."""
-    for name in (config.policy.get("intrinsic") or {}).get("terms", ()):
-        if name not in config.reward.terms:
-            raise ValueError(f"'policy.intrinsic.terms' names {name!r}, which the reward has not")
-        if config.reward.terms[name]["weight"]:
-            raise ValueError(
-                f"{name!r} has a value of its own (policy.intrinsic) and would count twice: set "
-                f"'reward.terms.{name}.weight' to 0"
             )

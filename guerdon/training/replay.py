@@ -17,7 +17,7 @@ from guerdon.policy import create_policy
 from guerdon.reward import REWARDS, SuccessModel
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint
 from guerdon.training.evaluation import evaluate, evaluation_metrics, in_testing_state
-from guerdon.training.parts import EnvSetting, compose_run, find_device, make_env, prepare_reward
+from guerdon.training.parts import EnvSetting, build_reward, compose_run, find_device, make_env
 from guerdon.training.process import interrupts, threads
 from guerdon.training.run_folder import RunFolder
 from guerdon.training.video import Film, make_filmed_env
@@ -223,9 +223,7 @@ def _success_reward(
     folder = RunFolder(run_dir).reward
     if not any(issubclass(kind, SuccessModel) for kind in kinds) or not checkpoint_steps(folder):
         return None
-    from guerdon.training.experts import make_experts  # which imports this file
-
-    reward = prepare_reward(make_experts(config, "none"), policy, env, seed=0)
+    reward = build_reward(config, policy, env, seed=0)  # its state needs no demonstrations
     reward.load_training_state(load_checkpoint(folder, parts=("state",))[0]["state"])
     return reward
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from guerdon.config import compose, registry_of, sources
 from guerdon.reward.success_classifier import ClassifierReward
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint, save_checkpoint
-from guerdon.training.fit_files import COMPARED, check_fits, is_fit, load_classifier
+from guerdon.training.fit_files import COMPARED, check_fits, is_fit, read_classifier
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -32,6 +32,12 @@ def save_reward(folder: RunFolder, step: int, reward: Reward) -> None:
     save_checkpoint(folder.reward, step, state, keep=1)
 
 
+def check_path(path: str) -> None:
+    """Check that ``checkpoint_path`` holds a reward; see `load_reward`."""
+    if not is_fit(path):
+        _folder(path)
+
+
 def load_reward(reward: Reward, config: RewardConfig) -> None:
     """Load the state that ``checkpoint_path`` names.
 
@@ -44,9 +50,7 @@ def load_reward(reward: Reward, config: RewardConfig) -> None:
     if not is_fit(path):
         _load_run(reward, config, path)
     elif len(classifiers) == 1:
-        members, meta = load_classifier(path)
-        weights = [member.state_dict() for member in members]
-        classifiers[0].load_training_state({"members": weights, "meta": meta})
+        classifiers[0].load_training_state(read_classifier(path))
     else:
         raise ValueError(
             f"{path} is a fitted classifier, but this run's reward is made of "
@@ -109,6 +113,10 @@ def with_reward_of(
 
 
 def _read(path: str | Path, parts: tuple[str, ...]) -> dict[str, Any]:
+    return load_checkpoint(_folder(path), parts=parts)[0]
+
+
+def _folder(path: str | Path) -> Path:
     folder = Path(path)
     if (folder / "reward").is_dir():
         folder = folder / "reward"
@@ -117,4 +125,4 @@ def _read(path: str | Path, parts: tuple[str, ...]) -> dict[str, Any]:
             f"{path} holds no reward: give a run that has learned one, its folder 'reward', or the "
             "'reward.save_dir' of a fit (`guerdon reward fit`)"
         )
-    return load_checkpoint(folder, parts=parts)[0]
+    return folder

@@ -8,16 +8,22 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from guerdon.config import GuerdonConfig, compose, to_yaml
+from guerdon.data.serializer import DamagedError
 from guerdon.envs.ids import registered_limit
 from guerdon.reward.success_classifier import ClassifierReward
-from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint, save_checkpoint
+from guerdon.training.checkpoints import (
+    checkpoint_steps,
+    drop_later,
+    load_checkpoint,
+    save_checkpoint,
+)
 from guerdon.training.display import Mode, make_display
 from guerdon.training.evaluation import Evaluator, evaluation_metrics
 from guerdon.training.experts import make_experts
 from guerdon.training.monitor import Budget, Monitor
-from guerdon.training.parts import EnvSetting, Parts, compose_run, make_parts
+from guerdon.training.parts import EnvSetting, Parts, check_config, compose_run, make_parts
 from guerdon.training.process import interrupts, threads
-from guerdon.training.reward_files import load_reward, save_reward, with_reward_of
+from guerdon.training.reward_files import check_path, load_reward, save_reward, with_reward_of
 from guerdon.training.run_folder import Recorder, RunFolder, default_path
 from guerdon.training.trainers import run_trainer
 
@@ -93,12 +99,13 @@ def train(
         config = _resumed_config(resume, changes, policy_fn)
     with ExitStack() as stack:
         stack.enter_context(threads(config.run.threads))
+        state, step = (None, None) if resume is None else _saved_state(RunFolder(resume), exact)
+        _check_config(config, state)
         # Before the folder: a config that cannot be built leaves nothing behind.
         made = make_experts(config, display)
         parts = make_parts(made, env_setting=env_setting, model=model, policy_fn=policy_fn)
         stack.callback(parts.close)
         _check_reward(config, parts)
-        state, step = (None, None) if resume is None else _saved_state(RunFolder(resume), exact)
         _load(config, parts, state, resume)
         config = _with_checkpoint_interval(config)
         if resume is None:
@@ -107,6 +114,8 @@ def train(
         else:
             folder = stack.enter_context(RunFolder.reopen(resume))
             folder.write_config(to_yaml(config))
+            if exact and step is not None:
+                drop_later(folder.checkpoints, step)
         if config.reward.collect_data:
             parts.keep_images(config.reward.data_collection)
         recorder = stack.enter_context(_recorder(config, folder, display, step))
@@ -162,6 +171,13 @@ def _options(path: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
             yield from _options(f"{path}.{key}", old.get(key), new.get(key))
 
 
+def _check_config(config: GuerdonConfig, state: dict[str, Any] | None) -> None:
+    """Check what needs no parts, before experts are trained."""
+    check_config(config)
+    if state is None and config.reward.checkpoint_path is not None:
+        check_path(config.reward.checkpoint_path)
+
+
 def _check_reward(config: GuerdonConfig, parts: Parts) -> None:
     reward, section = parts.reward, config.eval
     moves = reward.is_learned and reward.changes and section.select_by == "reward"
@@ -180,12 +196,18 @@ def _check_reward(config: GuerdonConfig, parts: Parts) -> None:
 
 def _saved_state(folder: RunFolder, exact: bool) -> tuple[dict[str, Any] | None, int]:
     """Return the state that a run is resumed from and its step; None and -1 if there is none."""
-    which = "scheduled" if exact else "latest"
-    if not checkpoint_steps(folder.checkpoints) or (
-        exact and not (folder.checkpoints / which).exists()
-    ):
+    root = folder.checkpoints
+    if not exact:
+        return load_checkpoint(root) if checkpoint_steps(root) else (None, -1)
+    if not (root / "scheduled").exists():
         return None, -1
-    return load_checkpoint(folder.checkpoints, which)
+    try:
+        return load_checkpoint(root, "scheduled", strict=True)
+    except (DamagedError, FileNotFoundError) as error:
+        raise ValueError(
+            f"{error}; without its last scheduled checkpoint a run cannot be resumed exactly: "
+            "plain --resume continues from the latest whole one"
+        ) from error
 
 
 def _load(

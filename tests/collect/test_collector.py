@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from guerdon.collect import Collected, Collector
+from guerdon.collect import Collector
 from guerdon.data import Batch, ReplayBuffer, Rollout
 from guerdon.envs import VectorEnv, make_vec
 from guerdon.reward import EpisodeRewardModel, make_reward
@@ -648,13 +648,6 @@ def test_a_collector_without_a_buffer_has_nothing_fresh():
     collector.collect(n_step=3)
     with pytest.raises(ValueError, match="no buffer"):
         collector.fresh(("obs",))
-
-
-def test_speed_is_steps_by_seconds():
-    assert Collected(n_step=30, seconds=1.5).speed == 20
-    assert Collected().speed == 0
-    env = backend_vector("base", MIXED)
-    assert make_collector(env).collect(n_step=30).seconds > 0
 
 
 @pytest.mark.parametrize("amount", [{"n_step": 0}, {"n_step": -5}, {"n_episode": -1}])

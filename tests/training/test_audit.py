@@ -10,8 +10,10 @@ from guerdon.envs import make_vec
 from guerdon.policy import create_policy
 from guerdon.reward import Reward, Term
 from guerdon.training import evaluation as evaluation_module
+from guerdon.training import experts
 from guerdon.training.audit import Audit
 from guerdon.training.evaluation import evaluate, evaluation_metrics
+from guerdon.training.replay import evaluate_run
 from guerdon.training.run import train
 from tests.reward.seeing import ID, FirstPixel, config_of, reader, write_fit
 from tests.training.running import metrics_of
@@ -247,6 +249,13 @@ def test_a_run_warns_of_false_predicted_success(tmp_path):
     evaluated = [line for line in metrics_of(tmp_path / "run") if "eval/mean_reward" in line]
     assert len(evaluated) == 2
     assert all(line["reward/success_rate"] == 1.0 for line in evaluated)
+
+
+def test_an_evaluation_of_a_run_trains_no_expert(tmp_path, monkeypatch):
+    fit = write_fit(tmp_path / "fit", threshold=0.5)
+    train(config_of(tmp_path / "run", fit), display="none")
+    monkeypatch.setattr(experts, "make_experts", None)
+    assert evaluate_run(tmp_path / "run", episodes=2)["audit"] is not None
 
 
 def test_a_run_that_is_resumed_at_its_end_keeps_its_results(tmp_path):

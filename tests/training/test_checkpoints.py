@@ -14,7 +14,13 @@ import pytest
 import torch
 
 from guerdon.data import PrioritizedReplayBuffer, serializer
-from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint, save_checkpoint
+from guerdon.data.serializer import DamagedError
+from guerdon.training.checkpoints import (
+    checkpoint_steps,
+    drop_later,
+    load_checkpoint,
+    save_checkpoint,
+)
 
 
 def make_state(step):
@@ -268,6 +274,30 @@ def test_a_pointer_to_a_folder_that_was_removed_gives_the_one_before(tmp_path):
     shutil.rmtree(tmp_path / "step_2")
     with pytest.warns(UserWarning, match="latest names step_2, which is not there"):
         assert loaded_step(tmp_path) == 1
+
+
+def test_a_strict_reader_takes_no_other_than_the_one_asked_for(tmp_path):
+    save(tmp_path, 1, 2, mark="scheduled")
+    (tmp_path / "step_2" / "state.json").unlink()
+    with pytest.raises(DamagedError, match=r"step_2.state.json is missing"):
+        load_checkpoint(tmp_path, "scheduled", strict=True)
+    shutil.rmtree(tmp_path / "step_2")
+    with pytest.raises(DamagedError, match="scheduled names step_2, which is not there"):
+        load_checkpoint(tmp_path, "scheduled", strict=True)
+    (tmp_path / "scheduled").write_text("step_1")
+    with pytest.raises(DamagedError, match="scheduled is damaged"):
+        load_checkpoint(tmp_path, "scheduled", strict=True)
+
+
+def test_later_checkpoints_are_dropped(tmp_path):
+    save(tmp_path, 1, 2, mark="scheduled")
+    save(tmp_path, 3, 4)
+    drop_later(tmp_path, 2)
+    assert checkpoint_steps(tmp_path) == [1, 2]
+    assert loaded_step(tmp_path) == 2
+    (tmp_path / "scheduled").unlink()
+    drop_later(tmp_path, -1)
+    assert names(tmp_path) == []
 
 
 def test_what_is_not_there_is_a_clear_error(tmp_path):

@@ -103,6 +103,27 @@ def test_a_policy_that_was_testing_is_testing_again():
     assert not policy.training
 
 
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_modules_are_in_evaluation_mode_and_get_back_the_mode_of_each(deterministic):
+    policy, env = made("ppo")
+    policy.frozen = torch.nn.BatchNorm1d(2).eval()
+    seen, forward = set(), policy.forward
+    before = [module.training for module in policy.modules()]
+
+    def watched(batch, state=None):
+        seen.add((policy.explores, any(module.training for module in policy.modules())))
+        return forward(batch, state)
+
+    policy.forward = watched
+    evaluate(policy, env, 2, deterministic=deterministic)
+    assert seen == {(not deterministic, False)}
+    assert [module.training for module in policy.modules()] == before
+    seen.clear()
+    policy.predict(env.observation_space.sample(), deterministic)
+    assert seen == {(not deterministic, False)}
+    assert [module.training for module in policy.modules()] == before
+
+
 def test_an_error_leaves_the_policy_as_it_was():
     policy, _ = made("ppo")
     state = policy.generator.get_state()

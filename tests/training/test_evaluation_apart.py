@@ -107,6 +107,24 @@ def test_a_target_is_a_return_of_the_reward_that_selects(tmp_path):
     assert summary["eval_return_mean"] < 90
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "reward.scale=0.01",
+        "reward.clip=[0,0.01]",
+        "reward.terms.constant.weight=0.01",
+        "eval.select_by=env",
+    ],
+)
+def test_a_resumed_run_does_not_compare_scores_of_different_rewards(change, tmp_path):
+    before, _ = trained(tmp_path, "ppo", {"terms": {"constant": {"value": 100.0}}})
+    run, steps = tmp_path / "run", before["env_steps"] + 64
+    changes = [change, f"run.max_steps={steps}", "eval.target_return=90"]
+    after = guerdon.train(None, *changes, resume=run, display="none")
+    assert after["stop_reason"] == "max_steps"
+    assert load_checkpoint(run / "checkpoints")[0]["evaluator"]["best"]["score"] < 90
+
+
 def test_a_target_is_refused_if_the_reward_is_trained_beside_the_policy(files, tmp_path):  # noqa: F811
     reward = fill_paths({"terms": {"gail": IMITATION}}, files("ppo", "gail"))
     with pytest.raises(ValueError, match=r"'eval.target_return' is set, .* eval.select_by=env"):

@@ -5,6 +5,7 @@ import threading
 
 import numpy as np
 import pytest
+import torch
 import yaml
 
 from guerdon.config import compose
@@ -318,6 +319,28 @@ def test_a_frozen_reward_has_the_demonstrations_that_it_goes_on_reading(
     train(config, from_reward=tmp_path / "one", display="none")
     found = [path for path in cache.iterdir() if path.is_dir()]
     assert found == (folders if kind == "sqil" else [])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"run": {"device": "mps" if torch.cuda.is_available() else "cuda:9"}}, "no such device"),
+        ({"reward": {"checkpoint_path": "nowhere", "cotrain": True}}, "nowhere holds no reward"),
+        ({"policy": {"intrinsic": {"terms": ["rnd"]}}}, "names .rnd., which the reward has not"),
+    ],
+)
+def test_an_expert_is_not_made_for_a_config_that_cannot_run(
+    changes, message, preset, tmp_path, monkeypatch
+):
+    terms = {"gail": {"expert_data_path": f"expert:{preset}"}}
+    config = config_of("ppo", tmp_path / "run", reward={"terms": terms})
+    for section, options in changes.items():
+        config[section] = config[section] | options
+    made = []
+    monkeypatch.setattr(experts, "expert_folder", lambda *_: made.append(1))
+    with pytest.raises((ValueError, OSError), match=message):
+        train(config, display="none")
+    assert made == []
 
 
 def test_an_expert_is_none_for_those_who_only_read():

@@ -39,6 +39,7 @@ class Diary:
 
     def confirm(self, steps):
         self.entries.append(("confirm", steps, self.returns[0]))
+        return {"eval/mean_reward": self.returns[0]}
 
     def advance(self, n_step, updates=1, metrics=None, **collected):
         self.monitor.iteration(Collected(n_step=n_step, **collected), updates, metrics or {})
@@ -123,6 +124,15 @@ def test_a_save_is_scheduled_unless_the_run_ends_in_between():
     diary.advance(5)
     saves = [(steps, scheduled) for what, steps, scheduled in diary.entries if what == "save"]
     assert saves == [(20, True), (35, False)]
+
+
+@pytest.mark.parametrize(
+    ("eval_every", "done"), [(20, [("log", False), ("save", False)]), (30, [("save", True)])]
+)
+def test_an_interrupted_save_is_scheduled_only_if_nothing_else_was_due(eval_every, done):
+    diary = Diary(interrupted=lambda: True, eval_every=eval_every, log_every=30, save_every=20)
+    diary.advance(20)
+    assert [(what, value is True) for what, _, value in diary.entries] == done
 
 
 @pytest.mark.parametrize(
@@ -323,8 +333,14 @@ def test_a_run_that_its_evaluation_stopped_is_evaluated_on_other_episodes():
     diary.advance(10)
     assert diary.monitor.stop_reason() == "target_return"
     diary.monitor.finish()
-    assert [what for what, _, _ in diary.entries] == ["eval", "log", "confirm", "save"]
+    assert [what for what, _, _ in diary.entries] == ["eval", "log", "confirm", "log", "save"]
+    assert diary.entries[3][2] == {"eval/mean_reward": 480.0}
     assert diary.monitor.reason == "target_return"
+    other = Diary(budget=Budget(target_return=490.0), eval_every=10)
+    other.score = 500.0
+    other.monitor.load_training_state(diary.monitor.training_state())
+    other.monitor.finish()
+    assert other.entries == []  # it was confirmed before the checkpoint
 
 
 def test_metrics_that_come_now_and_then_are_logged_when_it_is_time():

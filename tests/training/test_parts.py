@@ -171,6 +171,15 @@ def test_a_device_that_is_not_there_is_refused():
             find_device("cuda:1")
 
 
+def test_a_device_has_to_be_one_of_those_there(monkeypatch):
+    found = torch.device("cuda")
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: found)
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
+    assert [find_device(name) for name in ("cuda", "cuda:1", "cpu")] == ["cuda", "cuda:1", "cpu"]
+    with pytest.raises(ValueError, match=r"run.device is .cuda:7., but torch finds no such device"):
+        find_device("cuda:7")
+
+
 def test_a_reward_that_nobody_would_train_is_refused():
     changes = ["env=cartpole", "policy=ppo", "reward=rnd", "reward.cotrain=false"]
     with pytest.raises(ValueError, match="the reward 'rnd' would never be trained"):

@@ -378,6 +378,29 @@ def test_exact_without_a_scheduled_checkpoint_starts_again(tmp_path):
     assert differences(tmp_path / "run", tmp_path / "other", last) == []
 
 
+def test_exact_uses_no_other_checkpoint(tmp_path):
+    run("ppo", tmp_path / "run", run={"max_steps": 64})
+    (tmp_path / "run" / "checkpoints" / "scheduled").write_text("step_33")
+    with pytest.raises(ValueError, match=r"scheduled is damaged; .* plain --resume continues"):
+        resume(tmp_path / "run", exact=True)
+    assert resume(tmp_path / "run", "run.max_steps=99")["stop_reason"] == "max_steps"
+
+
+def test_exact_drops_later_checkpoints_before_it_continues(tmp_path, monkeypatch):
+    pace = {"checkpoint_every": 64, "keep": 9}
+    run("ppo", tmp_path / "run", run=pace | {"max_steps": 99})
+    root = tmp_path / "run" / "checkpoints"
+    (*_, scheduled, last) = checkpoint_steps(root)
+    monkeypatch.setattr(run_module, "run_trainer", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        resume(tmp_path / "run", "run.max_steps=256", exact=True)
+    monkeypatch.undo()
+    assert checkpoint_steps(root)[-1] == scheduled < last
+    resume(tmp_path / "run")
+    run("ppo", tmp_path / "whole", run=pace)
+    assert_same_run(tmp_path / "whole", tmp_path / "run")
+
+
 @pytest.mark.parametrize(
     "number",
     [signal.SIGKILL, signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)],

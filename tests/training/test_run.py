@@ -135,6 +135,7 @@ def test_a_run_stops_at_a_return(tmp_path):
     summary = run("sac", tmp_path / "run", eval={"every": 32, "target_return": -1e9})
     assert summary["stop_reason"] == "target_return"
     assert summary["env_steps"] == 36
+    assert summary["eval_return_mean"] == metrics_of(tmp_path / "run")[-1]["eval/mean_reward"]
     assert checkpoint_steps(tmp_path / "run" / "checkpoints")[-1] == 36
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 import guerdon.compat.nervex.discrete_nets  # noqa: F401 - registers its models
 from guerdon.compat.nervex.adder import Adder
 from guerdon.compat.nervex.armor import Armor
-from guerdon.compat.nervex.armor_plugins import Sampler
+from guerdon.compat.nervex.armor_plugins import Plugin, Sampler
 from guerdon.compat.nervex.attr_dict import AttrDict
 from guerdon.compat.nervex.samples import Timestep, Watched, collate, row, stack, trajectories
 from guerdon.data import MixedReplay, PrioritizedReplayBuffer
@@ -128,10 +129,13 @@ class CommonPolicy(Policy):
             self._cfg, MODELS.get(custom) if isinstance(custom, str) else custom
         )
 
+    def _plugins(self) -> list[Plugin]:
+        armors = [module for module in self.modules() if isinstance(module, Armor)]
+        return [plugin for armor in armors for plugin in armor.plugins()]
+
     def _share_generator(self) -> None:
         """Let plugins draw from the policy's generator, which is seeded and saved with the run."""
-        armors = [module for module in self.modules() if isinstance(module, Armor)]
-        for plugin in (plugin for armor in armors for plugin in armor.plugins()):
+        for plugin in self._plugins():
             if isinstance(plugin, Sampler) and plugin.given is None:
                 plugin.given = self.generator
 
@@ -280,6 +284,17 @@ class CommonPolicy(Policy):
         return create_model(default, self.observation_space, self.action_space, config)
 
     # --- the interface of Policy
+
+    @contextmanager
+    def testing(self, deterministic: bool = True) -> Iterator[None]:
+        """See `Policy`; what plugins keep of the episodes that are being collected is restored."""
+        kept = [(vars(plugin), _copied(vars(plugin))) for plugin in self._plugins()]
+        try:
+            with super().testing(deterministic):
+                yield
+        finally:
+            for now, before in kept:
+                now.update(before)
 
     def forward(self, batch: Batch, state: Any = None) -> Batch:
         """Choose actions; the state only tells where episodes start."""
@@ -476,6 +491,14 @@ class CommonPolicy(Policy):
         """See `Policy`."""
         super().load_training_state(state)
         self._command(state["command_info"])
+
+
+def _copied(attributes: dict[str, Any]) -> dict[str, Any]:
+    """A copy, also of containers, which may be changed in place; tensors and generators are not."""
+    return {
+        name: value.copy() if isinstance(value, dict | list | set) else value
+        for name, value in attributes.items()
+    }
 
 
 def _array(value: Any) -> Any:

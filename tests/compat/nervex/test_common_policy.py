@@ -11,10 +11,12 @@ from torch import nn
 
 from guerdon.collect import Collector
 from guerdon.compat.nervex import Armor, AttrDict, CommonPolicy, FCDiscreteNet
+from guerdon.compat.nervex.armor_plugins import Plugin
 from guerdon.data import Batch, ReplayBuffer
 from guerdon.envs import make_vec
 from guerdon.nn import ActorCritic, ModelConfig
 from guerdon.reward import make_reward
+from guerdon.training.evaluation import evaluate
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "tutorial_dqn.py"
 NUMBER = spaces.Box(-np.inf, np.inf, (1,), np.float32)
@@ -403,6 +405,32 @@ def test_episodes_that_begin_are_announced():
     announced = [row for rows in policy.begun[1:] for row in rows]
     assert set(announced) == {0, 1, 2}
     assert collected.n_episode - 3 <= len(announced) <= collected.n_episode
+
+
+def test_an_evaluation_with_exploration_keeps_what_collecting_remembers():
+    class Counting(Plugin):
+        def __init__(self):
+            self.rows = {}
+
+        def forward(self, call, data, **kwargs):
+            self.rows[len(self.rows)] = True
+            return call(data, **kwargs)
+
+        def reset(self, **_):
+            self.rows.clear()
+
+    env = make_vec("Pendulum-v1", 2, max_episode_steps=9)
+    policy = Recorder({"type": "recorder"}, env.observation_space, env.action_space)
+    policy._collect_armor.add_plugin("main", Counting)
+    noise, counting = policy._collect_armor.plugins()
+    noise.noise_type = "ou"
+    Collector(policy, env, seed=0).collect(n_step=10)
+    state, rows = noise.state, dict(counting.rows)
+    evaluate(policy, env, 3, deterministic=False)
+    policy.predict(env.observation_space.sample(), deterministic=False)
+    env.close()
+    assert noise.state is state
+    assert counting.rows == rows == dict.fromkeys(range(5), True)
 
 
 def test_hidden_states_of_a_collecting_armor_begin_anew_with_an_episode():
