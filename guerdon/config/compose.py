@@ -35,7 +35,7 @@ def compose(
 
     An override that chooses another environment, policy or reward than a file does replaces what
     the file says about it; with a policy, also the sections ``collect`` and ``learn``. An unknown
-    option, and an option of ``collect`` or ``learn`` that the policy does not read, is an error.
+    option, and one that has no effect, is an error.
 
     Args:
         source: A preset (``"cartpole_ppo"``), the path of a YAML file, of a Python file with

@@ -65,7 +65,8 @@ def refuse(model: BaseModel, options: Iterable[str], reason: str, path: str) -> 
     """
     for option in options:
         first, _, rest = option.partition(".")
-        value, default = getattr(model, first), type(model).model_fields[first].default
+        field, value = type(model).model_fields[first], getattr(model, first)
+        default = field.get_default(call_default_factory=True, validated_data=vars(model))
         if rest:
             value, default = attrgetter(rest)(value), attrgetter(rest)(default)
         if value != default:
