@@ -37,6 +37,7 @@ class Reinforce(Policy):
 
     Config = ReinforceConfig
     on_policy = True
+    ignores = ("learn.batch_size", "learn.repeat")  # it takes one step with all data
     defaults = {"collect": {"n_episode": 8}}  # noqa: RUF012
 
     def build(self) -> None:

@@ -95,8 +95,8 @@ def test_updates_are_a_budget_too(tmp_path):
 def test_a_python_file_trains(tmp_path):
     file = tmp_path / "config.py"
     file.write_text(f"main_config = {short(tmp_path)!r}\n")
-    assert serial_pipeline(str(file), max_env_step=20)["env_steps"] >= 20
-    assert serial_pipeline(compose(short(tmp_path / "again")), seed=5, max_env_step=20)["seed"] == 5
+    assert serial_pipeline(str(file), max_env_step=30)["env_steps"] >= 30
+    assert serial_pipeline(compose(short(tmp_path / "again")), seed=5, max_env_step=30)["seed"] == 5
 
 
 def test_a_preset_trains_with_another_policy(tmp_path, monkeypatch):

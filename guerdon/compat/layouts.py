@@ -17,29 +17,31 @@ Source = str | Path | Mapping[str, Any] | GuerdonConfig | Pair
 def translated(source: Source | None, overrides: Iterable[str] = ()) -> tuple[Any, list[str]]:
     """A source and overrides with guerdon's keys, as `guerdon.config.compose` takes them.
 
-    Keys that have no meaning in guerdon are dropped with a warning. A config in another layout
-    gets ``eval.select_by: env``: the value at which it stops is a return of the environment.
+    Keys that have no meaning in guerdon are dropped with a warning. Keys of another layout set
+    ``eval.select_by: env``: the value at which it stops is a return of the environment.
 
     Args:
         source: A preset, the path of a file or of a run, sections, a config, or None.
         overrides: ``key=value``.
     """
-    values = {} if source is None or is_preset(source) else sections(source)
+    named = source is None or is_preset(source)
+    values = {} if named else sections(source)  # type: ignore[arg-type]
     dropped: list[str] = []
     foreign = nervex.translate(values, dropped)
     with_reward_model, changes = rlinf.translate(values, overrides, dropped)
     if foreign or with_reward_model:
-        evaluation = values.setdefault("eval", {})
-        if isinstance(evaluation, dict):
+        if named:
+            changes = ["eval.select_by=env", *changes]
+        elif isinstance(evaluation := values.setdefault("eval", {}), dict):
             evaluation.setdefault("select_by", "env")
     _warn(dropped)
-    return source if source is None or is_preset(source) else values, changes
+    return source if named else values, changes
 
 
 def translated_fit(
     source: str | Path | Mapping[str, Any] | None, overrides: Iterable[str] = ()
 ) -> tuple[Any, list[str]]:
-    """A source and overrides of a fit without RLinf's keys that have no meaning in guerdon.
+    """A source and overrides of a fit with guerdon's keys, as `compose_fit` takes them.
 
     Args:
         source: A preset, the path of a file, sections, or None.

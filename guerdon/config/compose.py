@@ -18,8 +18,8 @@ from omegaconf.errors import OmegaConfBaseException
 from guerdon.config import imports, sources
 from guerdon.config.errors import ConfigError, line, suggestion
 from guerdon.config.registry import registry_of
-from guerdon.config.schema import SUPERSEDES, GuerdonConfig, as_terms, unread
-from guerdon.config.validation import keys_of, unknown_key, validated
+from guerdon.config.schema import SUPERSEDES, GuerdonConfig, RewardConfig, as_terms, unread
+from guerdon.config.validation import is_read, keys_of, unknown_key, validated
 
 GROUPS = ("env", "policy", "reward")
 Values = dict[str, Any]
@@ -35,7 +35,7 @@ def compose(
 
     An override that chooses another environment, policy or reward than a file does replaces what
     the file says about it; with a policy, also the sections ``collect`` and ``learn``. An unknown
-    option, and an option of ``collect`` or ``learn`` that the policy does not read, is an error.
+    option, and one that has no effect, is an error.
 
     Args:
         source: A preset (``"cartpole_ppo"``), the path of a YAML file, of a Python file with
@@ -208,6 +208,14 @@ def _supersede(config: DictConfig, said: Values) -> None:
     for key, other in SUPERSEDES:
         if said.get(key) is not None and other not in said:
             _delete(config, other)
+    models: Values = {"reward": RewardConfig}
+    if policy := OmegaConf.select(config, "policy.type"):
+        models["policy"] = registry_of("policy").get(policy).Config
+    for section, model in models.items():
+        for option, other, needed in getattr(model, "read_if", ()):
+            key = f"{section}.{other}"
+            if key in said and not is_read(said[key], needed) and f"{section}.{option}" not in said:
+                _delete(config, f"{section}.{option}")
 
 
 def _delete(config: DictConfig, key: str) -> bool:

@@ -3,16 +3,15 @@
 The options of policies and reward models are those of the ``Config`` of their classes.
 """
 
-import inspect
 from collections.abc import Sequence
 from os.path import normpath
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, field_validator, model_validator
 
 from guerdon.config.errors import ConfigError, suggestion
 from guerdon.config.registry import registry_of
-from guerdon.config.validation import completed, unknown_key, validated
+from guerdon.config.validation import ReadIf, completed, unknown_key, validated
 
 Backend = Literal["auto", "native", "base", "subprocess", "async_subprocess", "envpool"]
 SUPERSEDES = (
@@ -71,23 +70,25 @@ class EnvConfig(Section):
                 f"'env.settings' has {len(self.settings)} entries for {self.n_envs} environments: "
                 f"give at most one for each ('env.n_envs')"
             )
-        self.for_evaluation()
+        if self.eval:
+            self.for_evaluation(self.n_envs)
         return self
 
-    def for_evaluation(self, n_envs: int | None = None) -> "EnvConfig":
+    def for_evaluation(self, n_envs: int) -> "EnvConfig":
         """The section with the changes of ``eval``.
 
         Args:
-            n_envs: Number of evaluation environments, unless ``eval`` sets it.
+            n_envs: Number of evaluation environments; further entries of ``settings`` are left out.
         """
-        if not self.eval and n_envs is None:
-            return self
-        values = self.model_dump(exclude={"eval"})
-        if n_envs is not None:
-            values |= {"n_envs": n_envs, "settings": self.settings[:n_envs]}
+        if "n_envs" in self.eval:
+            raise ConfigError("'env.eval' has 'n_envs': set 'eval.n_envs' instead")
+        values = self.model_dump(exclude={"eval", "n_envs"})
         for key in self.eval.keys() - values.keys():
             raise ConfigError(f"unknown key 'env.eval.{key}': {suggestion(key, values)}")
-        return validated(EnvConfig, {**values, **self.eval}, "env.eval")
+        values |= self.eval
+        if isinstance(values["settings"], list):
+            values["settings"] = values["settings"][:n_envs]
+        return validated(EnvConfig, {**values, "n_envs": n_envs}, "env.eval")
 
 
 def _shows_atari(id: str = "", kwargs: dict[str, Any] | None = None, **_: Any) -> bool:  # noqa: A002
@@ -162,6 +163,7 @@ class RewardConfig(Section):
     """Save camera frames as trajectories for `guerdon reward fit`."""
     data_collection: DataCollectionConfig = DataCollectionConfig()
     """Which frames to save, and where."""
+    read_if: ClassVar[ReadIf] = (("data_collection", "collect_data", True),)
 
     @model_validator(mode="before")
     @classmethod
@@ -350,6 +352,12 @@ class GuerdonConfig(Section):
                 instead = _INSTEAD.get(key, key)
                 fix = "leave it out" if instead in idle else f"use {instead!r}"
                 raise ConfigError(f"{key!r} is {value}, but {reader} does not read it: {fix}")
+        weights = [term["weight"] for term in self.reward.terms.values()]
+        if not any(weights) and not self.policy.get("intrinsic"):
+            raise ConfigError(
+                "all terms of 'reward' have the weight 0, so that there is nothing to learn: give "
+                "one another weight, or name some in 'policy.intrinsic.terms' of ppo"
+            )
         if policy.on_policy:
             read = "learn.batch_size" not in idle
             if read and collect.n_step is not None and learn.batch_size > collect.n_step:
@@ -363,6 +371,11 @@ class GuerdonConfig(Section):
             raise ConfigError(
                 f"'collect.buffer_size' is {collect.buffer_size}: it has to hold a batch "
                 f"({learn.batch_size}) and the warmup ({collect.warmup_steps} steps)"
+            )
+        elif collect.warmup_steps >= self.run.max_steps:
+            raise ConfigError(
+                f"'collect.warmup_steps' is {collect.warmup_steps} and 'run.max_steps' "
+                f"{self.run.max_steps}: {name} learns after the warmup, so make it shorter"
             )
         return self
 
@@ -385,16 +398,8 @@ def unread(policy: Any) -> list[str]:
     """The dotted keys of ``collect`` and ``learn`` that have no effect with a policy."""
     if not policy.on_policy:
         return ["learn.repeat"]
-    parameters = inspect.signature(policy.learn).parameters if hasattr(policy, "learn") else {}
-    kinds = {name: parameter.kind for name, parameter in parameters.items()}
-    # `**_` ignores all others; what another catch-all does with them is not known.
-    ignores = any(
-        name.startswith("_") for name in kinds if kinds[name] is inspect.Parameter.VAR_KEYWORD
-    )
-    ignored = [
-        f"learn.{name}" for name in ("batch_size", "repeat") if ignores and name not in kinds
-    ]
-    return ["collect.buffer_size", "collect.warmup_steps", "learn.updates_per_collect", *ignored]
+    keys = ["collect.buffer_size", "collect.warmup_steps", "learn.updates_per_collect"]
+    return [*keys, *getattr(policy, "ignores", ())]
 
 
 def _term(name: Any, options: dict[str, Any], path: str) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Validation whose errors are one sentence with the dotted path of the key."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from operator import attrgetter
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -10,10 +11,15 @@ from pydantic_core import ErrorDetails
 from guerdon.config.errors import ConfigError, either, suggestion
 
 M = TypeVar("M", bound=BaseModel)
+ReadIf = tuple[tuple[str, str, Any], ...]
+"""Class variable ``read_if`` of a model: options that have an effect only if another option has a
+value, as triples (option, other, value); True is any value but None, False and 0."""
 
 
 def validated(model: type[M], values: Any, path: str = "") -> M:
     """Values as a model, or a :class:`ConfigError` of one sentence.
+
+    An option without effect (see `ReadIf`) is an error unless it has its default value.
 
     Args:
         model: The pydantic model.
@@ -21,13 +27,51 @@ def validated(model: type[M], values: Any, path: str = "") -> M:
         path: Dotted path of the values in the whole configuration.
     """
     try:
-        return model.model_validate(values)
+        found = model.model_validate(values)
     except ValidationError as error:
         # An unknown key first: what it was meant for is missing then, too.
         details = sorted(error.errors(), key=lambda detail: detail["type"] != "extra_forbidden")
         sentence = _sentence(model, values, details[0], path)
+    else:
+        _check_read(found, path)
+        return found
     # Outside the handler, so that a traceback shows the sentence alone.
     raise ConfigError(sentence)
+
+
+def _check_read(model: BaseModel, path: str) -> None:
+    for option, other, needed in getattr(model, "read_if", ()):
+        value = attrgetter(other)(model)
+        if not is_read(value, needed):
+            refuse(model, [option], f"{_joined(path, other)!r} is {value}", path)
+    for name, inner in model:
+        if isinstance(inner, BaseModel):
+            _check_read(inner, _joined(path, name))
+
+
+def is_read(value: Any, needed: Any) -> bool:
+    """Whether an option has an effect by the value of the other one; see `ReadIf`."""
+    return bool(value) if needed is True else bool(value == needed)
+
+
+def refuse(model: BaseModel, options: Iterable[str], reason: str, path: str) -> None:
+    """Raises an error if options that have no effect are not at their defaults.
+
+    Args:
+        model: Model with these options.
+        options: Dotted names.
+        reason: Why they have no effect.
+        path: Dotted path of the model in the whole configuration.
+    """
+    for option in options:
+        first, _, rest = option.partition(".")
+        field, value = type(model).model_fields[first], getattr(model, first)
+        default = field.get_default(call_default_factory=True, validated_data=vars(model))
+        if rest:
+            value, default = attrgetter(rest)(value), attrgetter(rest)(default)
+        if value != default:
+            where = _joined(path, option)
+            raise ConfigError(f"{where!r} has no effect, since {reason}: leave it out")
 
 
 def unknown_key(path: str, known: Mapping[str, list[str]]) -> str:

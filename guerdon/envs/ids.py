@@ -69,7 +69,7 @@ def find_wrapper(name: str) -> Callable[..., Any]:
 
 def registered_limit(env_id: str) -> int | None:
     """Return the time limit that an id is registered with, if any."""
-    spec = gymnasium.registry.get(env_id)
+    spec = gymnasium.registry.get(env_id.rpartition(":")[2])  # of ``module:id``
     return spec.max_episode_steps if spec else None
 
 

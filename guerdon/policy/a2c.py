@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import Field
 
 from guerdon import ops
+from guerdon.config.validation import ReadIf
 from guerdon.nn import ActorCritic
 from guerdon.nn.optimizer import Optimizer
 from guerdon.policy.actions import make_actions
@@ -35,6 +36,7 @@ class A2CConfig(PolicyConfig):
     """Weight of the entropy bonus; 0 to 0.02."""
     normalize_advantage: bool = False
     """Whether to normalize advantages in every rollout."""
+    read_if: ClassVar[ReadIf] = (("model.dueling", "model.type", True),)
 
 
 @register_policy("a2c")
@@ -43,6 +45,8 @@ class A2C(Policy):
 
     Config = A2CConfig
     on_policy = True
+    ignores = ("learn.batch_size", "learn.repeat")
+    has_density = True
     defaults: ClassVar[dict[str, dict[str, Any]]] = {
         "collect": {"n_step": 64},
         "learn": {"batch_size": 64},

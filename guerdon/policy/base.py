@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
 from guerdon.config.registry import Registry
-from guerdon.config.validation import validated
+from guerdon.config.validation import completed, validated
 from guerdon.data import ReplayBuffer, Rollout
 from guerdon.data.batch import Batch
 from guerdon.data.leaves import to_device
@@ -64,14 +64,10 @@ class PolicyConfig(BaseModel):
     model: ModelConfig = ModelConfig()
     """Networks."""
 
-    @field_validator("model", mode="before")
+    @model_validator(mode="before")
     @classmethod
-    def _over_its_defaults(cls, given: Any) -> Any:
-        # Options left out take this policy's defaults, not those of ModelConfig.
-        if not isinstance(given, dict):
-            return given
-        default: ModelConfig = cls.model_fields["model"].default
-        return default.model_dump() | given
+    def _complete(cls, values: Any) -> Any:
+        return completed(cls, values) if isinstance(values, dict) else values
 
 
 class Policy(nn.Module):
@@ -94,6 +90,11 @@ class Policy(nn.Module):
     """Whether it learns from rollouts of the current policy only."""
     defaults: ClassVar[dict[str, dict[str, Any]]] = {}
     """Default values for other sections of the config (``collect``, ``learn``, ``env``)."""
+    ignores: ClassVar[tuple[str, ...]] = ()
+    """On-policy: options of ``learn`` that it does not read, of ``learn.batch_size`` and
+    ``learn.repeat``; setting one is an error."""
+    has_density: ClassVar[bool] = False
+    """Whether it implements `log_prob`."""
     target_name: ClassVar[str] = "return"
     """The target it computes from rewards, for `guerdon explain`; may name options in braces."""
     fields: tuple[str, ...] = ("obs", "act", "rew", "terminated", "obs_next")
@@ -227,13 +228,11 @@ class Policy(nn.Module):
             )
 
     def log_prob(self, obs: Any, act: Tensor) -> Tensor:
-        """Log-probabilities [B] of actions at observations [B, ...] under the current policy."""
-        raise NotImplementedError
+        """Log-probabilities [B] of actions at observations [B, ...] under the current policy.
 
-    @property
-    def has_density(self) -> bool:
-        """Whether it implements `log_prob`."""
-        return type(self).log_prob is not Policy.log_prob
+        A class that implements it sets `has_density`.
+        """
+        raise NotImplementedError
 
     # --- learning
 

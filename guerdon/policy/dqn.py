@@ -9,6 +9,7 @@ from gymnasium import spaces
 from pydantic import BaseModel, ConfigDict, Field
 
 from guerdon import ops
+from guerdon.config.validation import ReadIf
 from guerdon.data import MixedReplay, PrioritizedReplayBuffer
 from guerdon.data.batch import Batch, from_leaves
 from guerdon.nn import ModelConfig, QNetwork
@@ -71,6 +72,12 @@ class DQNConfig(PolicyConfig):
     """Initial exponent of importance weights, if prioritized; it grows to 1 over the run."""
     epsilon: EpsilonConfig = EpsilonConfig()
     """Exploration."""
+    read_if: ClassVar[ReadIf] = (
+        ("alpha", "prioritized", True),
+        ("beta", "prioritized", True),
+        ("target_update_every", "tau", None),
+        ("model.share_encoder", "model.type", True),  # a network of the user may read it
+    )
 
 
 @register_policy("dqn")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from pydantic import Field
 
+from guerdon.config.validation import ReadIf
 from guerdon.policy.base import PolicyConfig
 
 if TYPE_CHECKING:
@@ -22,6 +23,10 @@ class NoiseConfig(PolicyConfig):
     noise_correlation: float = Field(default=0.0, ge=0, lt=1)
     """Share of the noise that is kept for the next step: 0 is independent noise, 0.85 the
     Ornstein-Uhlenbeck process of DDPG (theta 0.15), which explores where momentum is needed."""
+    read_if: ClassVar[ReadIf] = (
+        ("noise_correlation", "exploration_noise", True),
+        ("model.share_encoder", "model.type", True),  # a network of the user may read it
+    )
 
 
 def add_noise(

@@ -8,6 +8,7 @@ import torch
 from pydantic import Field
 
 from guerdon import ops
+from guerdon.config.validation import ReadIf
 from guerdon.nn import ActorCritic, ModelConfig
 from guerdon.nn.optimizer import Optimizer
 from guerdon.policy.actions import make_actions
@@ -49,6 +50,7 @@ class PPOConfig(PolicyConfig):
     """Approximate KL divergence at which an iteration stops early; 0.01 to 0.05."""
     intrinsic: IntrinsicConfig | None = None
     """A second value function for reward terms that are a bonus, such as `rnd`; none by default."""
+    read_if: ClassVar[ReadIf] = (("model.dueling", "model.type", True),)
 
 
 @register_policy("ppo")
@@ -57,6 +59,7 @@ class PPO(Policy):
 
     Config = PPOConfig
     on_policy = True
+    has_density = True
     defaults: ClassVar[dict[str, dict[str, Any]]] = {
         "collect": {"n_step": 2048},
         "learn": {"batch_size": 64, "repeat": 10},

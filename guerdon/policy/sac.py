@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from guerdon import ops
+from guerdon.config.validation import ReadIf, refuse
 from guerdon.data.batch import Batch
 from guerdon.nn import GaussianActor, ModelConfig, QCritic, QNetwork
 from guerdon.nn.optimizer import Optimizer
@@ -43,6 +44,12 @@ class SACConfig(NoiseConfig):
     share of the maximum entropy, see `target_entropy_share`."""
     target_entropy_share: float = Field(default=0.5, gt=0, lt=1)
     """Target entropy of Discrete actions, as a share of log(number of actions); 0.3 to 0.98."""
+    read_if: ClassVar[ReadIf] = (
+        *NoiseConfig.read_if,
+        ("target_entropy", "temperature", "auto"),
+        ("target_entropy_share", "temperature", "auto"),
+        ("target_entropy_share", "target_entropy", None),
+    )
 
 
 @register_policy("sac")
@@ -50,6 +57,7 @@ class SAC(Policy):
     """Soft actor-critic, for Box and Discrete actions."""
 
     Config = SACConfig
+    has_density = True
     defaults: ClassVar[dict[str, dict[str, Any]]] = {
         "env": {"n_envs": 1},
         "collect": {"n_step": 1, "warmup_steps": 1_000, "buffer_size": 1_000_000},
@@ -63,6 +71,10 @@ class SAC(Policy):
         self.segment_length = config.n_step
         self.discrete = isinstance(self.action_space, spaces.Discrete)
         self.bounds = None if self.discrete else Bounds(self.action_space, "sac", self.device)
+        idle = ("exploration_noise", "noise_correlation")
+        if not self.discrete:
+            idle = ("target_entropy_share", "model.dueling")
+        refuse(config, idle, f"actions are in a {type(self.action_space).__name__} space", "policy")
         self.actor = self.create_model(QNetwork if self.discrete else GaussianActor)
         self.critic = self.create_part(QCritic)
         self.critic_target = make_target(self.critic)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from pydantic import Field
 
+from guerdon.config.validation import ReadIf  # noqa: TC001 - pydantic reads it
 from guerdon.data.batch import Batch
 from guerdon.nn import DeterministicActor, ModelConfig, QCritic
 from guerdon.nn.optimizer import Optimizer
@@ -41,6 +42,11 @@ class TD3Config(NoiseConfig):
     """Standard deviation of the noise on next actions in targets, likewise."""
     target_noise_clip: float = Field(default=0.5, ge=0)
     """Maximum absolute value of that noise."""
+    read_if: ClassVar[ReadIf] = (
+        *NoiseConfig.read_if,
+        ("target_noise_clip", "target_noise", True),
+        ("model.dueling", "model.type", True),
+    )
 
 
 @register_policy("td3")

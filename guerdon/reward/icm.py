@@ -1,7 +1,7 @@
 """`icm`, the intrinsic curiosity module: https://arxiv.org/abs/1705.05363."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from gymnasium import spaces
@@ -9,6 +9,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
+from guerdon.config.validation import ReadIf
 from guerdon.data.batch import Batch
 from guerdon.reward.base import Metrics, Setting, register_reward_model
 from guerdon.reward.inputs import TransitionInput, layers
@@ -24,6 +25,7 @@ class ICMConfig(NoveltyConfig):
     """Weight of the forward model's loss; the inverse model's has 1 - beta."""
     eta: float = Field(default=1.0, gt=0)
     """Factor of half the squared error; has an effect with ``normalize_bonus: false`` alone."""
+    read_if: ClassVar[ReadIf] = (*NoveltyConfig.read_if, ("eta", "normalize_bonus", False))
 
 
 class InverseModel(nn.Module):

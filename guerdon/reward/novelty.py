@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from guerdon.config.validation import ReadIf
 from guerdon.data.batch import Batch
 from guerdon.reward.base import Metrics, Setting
 from guerdon.reward.inputs import TransitionInput, TransitionNetwork
@@ -36,6 +37,11 @@ class NoveltyConfig(TrainedConfig):
     """Whether the bonus is divided by the standard deviation of its discounted return."""
     gamma: float = Field(default=0.99, ge=0, lt=1)
     """Discount of that return, which runs on across episodes."""
+    read_if: ClassVar[ReadIf] = (
+        ("update_proportion", "update_per_collect", None),
+        ("max_updates", "update_per_collect", None),
+        ("gamma", "normalize_bonus", True),
+    )
 
     @classmethod
     def env_weight(cls, options: Mapping[str, Any]) -> float:  # noqa: ARG003 - see `RewardConfig`

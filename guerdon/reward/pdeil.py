@@ -13,6 +13,7 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 from torch.distributions import MultivariateNormal
 
+from guerdon.config.validation import refuse
 from guerdon.data.batch import Batch
 from guerdon.nn.optimizer import Optimizer
 from guerdon.reward.base import Metrics, Setting, register_reward_model
@@ -130,6 +131,8 @@ class Densities(nn.Module):
         if isinstance(space, spaces.Discrete):
             self.actions = DiscreteActions(space, size, config.hidden)
         elif isinstance(space, spaces.Box):
+            network = ("hidden_size", "update_per_collect", "learning_rate", "batch_size")
+            refuse(config, network, "for actions of a Box pdeil has no network", "reward")
             self.actions = ContinuousActions(setting, size, config.regularization)
         else:
             raise ValueError(f"pdeil needs actions of a Discrete or Box space, not of {space}")

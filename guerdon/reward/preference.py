@@ -7,12 +7,13 @@ with rewards of the replay buffer that follow the model).
 import hashlib
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from guerdon import ops
+from guerdon.config.validation import ReadIf
 from guerdon.data.batch import Batch, flatten
 from guerdon.data.leaves import to_numpy
 from guerdon.data.preferences import SKIP, Preference, load_preferences, save_preferences
@@ -130,6 +131,11 @@ class PreferenceConfig(RankingConfig, TrainedConfig):
     """File of preferences to start with; see `guerdon.data.preferences`."""
     record_path: str | None = None
     """File that all queries and answers of the run are appended to."""
+    read_if: ClassVar[ReadIf] = (
+        ("candidates", "queries", "disagreement"),
+        ("initial_share", "rounds", True),
+        ("schedule", "rounds", True),
+    )
 
 
 @register_reward_model("preference")

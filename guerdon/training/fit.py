@@ -69,7 +69,7 @@ def fit(
         title = f"fit · {config.reward.save_dir} · seed {config.seed}"
         shown = make_display(process.total, sys.stdout, display, title=title, shown=_SHOWN)
         with Recorder(folder, shown) as recorder, interrupts() as interrupted:
-            for line in (*frames.report().splitlines(), *process.notes):
+            for line in (*frames.report().splitlines(), process.note):
                 recorder.text(line)
             with seeded(config.seed, process.device):  # dropout
                 result = process.run(recorder, interrupted)
@@ -106,8 +106,8 @@ class _Fit:
         self.rows = capped(train, labels[train], section.data.max_frames, generator)
         per_epoch = steps_per_epoch(labels[self.rows], section.global_batch_size)
         self.total = section.num_epochs * per_epoch
-        self.device, self.notes = _device(config)
-        self.notes.append(
+        self.device = find_device(config.device or "cpu", "device")
+        self.note = (
             f"learning from {len(self.rows)} frames, validating on {len(self.held_out)} of other "
             f"episodes ({labels[self.held_out].mean():.1%} with label 1)"
         )
@@ -229,16 +229,6 @@ class _Learner:
         norm = self.optimizer.step(loss)
         assert norm is not None
         return loss.detach(), norm
-
-
-def _device(config: FitConfig) -> tuple[str, list[str]]:
-    """Return the device to fit on, and what to tell the user about it."""
-    gpu = config.reward.gpu_id
-    if config.device is not None:
-        return find_device(config.device, "device"), []
-    if gpu is not None and gpu >= torch.cuda.device_count():
-        return "cpu", [f"reward.gpu_id is {gpu}, but torch finds no such GPU: fitting on the CPU"]
-    return "cpu" if gpu is None else f"cuda:{gpu}", []
 
 
 def learning_rate(highest: float, schedule: ScheduleConfig, step: int, total: int) -> float:

@@ -1,7 +1,7 @@
 """Config and files of a fit: what `guerdon reward fit` reads and writes.
 
-Keys are those of RLinf's reward workflow. `guerdon.compat.layouts.translated_fit` drops those of
-its files that only place workers on a cluster.
+Keys are those of RLinf's reward workflow. `guerdon.compat.layouts.translated_fit` renames or drops
+others of its files.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field
 
 from guerdon.config import sources
 from guerdon.config.errors import ConfigError, line, suggestion
@@ -35,10 +35,8 @@ COMPARED = ("image_keys", "image_size", "hidden_dim", "num_spatial_blocks", "wid
 
 
 class OptimConfig(Section):
-    """Optimizer of a fit."""
+    """Optimizer of a fit: AdamW, which is Adam without weight decay."""
 
-    optimizer: Literal["adam", "adamw"] = "adam"
-    """Both are AdamW, which is Adam without weight decay."""
     lr: float = Field(default=1e-4, gt=0)
     """Learning rate; 1e-4 at full width, up to 1e-3 for narrow encoders."""
     clip_grad: float | None = Field(default=1.0, ge=0)
@@ -71,10 +69,6 @@ class FitDataConfig(Section):
     """Folder of trajectories with a success; see `guerdon.data.frames`."""
     negative_dir: str = "./reward_data/negative"
     """Folder of trajectories without."""
-    image_key: str | None = None
-    """The camera, if there is one; the same as ``reward.model.image_keys``."""
-    image_keys: list[str] | None = None
-    """Cameras; the same as ``reward.model.image_keys``."""
     validation_share: float = Field(default=0.2, gt=0, lt=1)
     """Share of the trajectories that are held out; 0.1 to 0.3."""
     augment: bool = True
@@ -112,37 +106,6 @@ class FitSection(Section):
     """Number of classifiers in the ensemble, with different initial weights and batches; 1 to 5."""
     target_fpr: float = Field(default=0.01, ge=0, lt=1)
     """Maximum false-positive rate on validation frames, which sets the threshold; 0 to 0.05."""
-    gpu_id: int | None = Field(default=None, ge=0)
-    """GPU to fit on, if there is one; see also ``device``."""
-    training_backend: Literal["simple"] = "simple"
-    """One process; there is no other backend."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _name_cameras(cls, values: Any) -> Any:
-        """Give the model the cameras that only the data section names."""
-        if not isinstance(values, dict):
-            return values
-        model, data = values.get("model") or {}, values.get("data") or {}
-        if not isinstance(model, dict) or not isinstance(data, dict) or "image_keys" in model:
-            return values
-        cameras = [data["image_key"]] if data.get("image_key") else data.get("image_keys")
-        return {**values, "model": {**model, "image_keys": cameras}} if cameras else values
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        one, several = self.data.image_key, self.data.image_keys
-        if one is not None and several not in (None, [one]):
-            raise ConfigError(
-                "give 'reward.data.image_key' or 'reward.data.image_keys', not both: they differ"
-            )
-        key, named = ("image_keys", several) if one is None else ("image_key", [one])
-        if named is not None and named != self.model.image_keys:
-            raise ConfigError(
-                f"'reward.data.{key}' names {', '.join(named)}, but 'reward.model.image_keys' "
-                f"{', '.join(self.model.image_keys)}: leave out one of them"
-            )
-        return self
 
 
 class RunnerConfig(Section):
@@ -150,8 +113,6 @@ class RunnerConfig(Section):
 
     model_config = ConfigDict(coerce_numbers_to_str=True)
 
-    task_type: Literal["embodied"] = "embodied"
-    """Kind of task; there is no other."""
     output_dir: str = "reward_models"
     """Folder of results."""
     experiment_name: str = "classifier"

@@ -3,7 +3,7 @@
 import pytest
 
 from guerdon.compat.nervex import CommonPolicy
-from guerdon.config import ConfigError, compose, to_yaml
+from guerdon.config import ConfigError, compose, sources, to_yaml
 from guerdon.config.schema import unread
 from guerdon.policy import A2C, DQN, PPO, SAC
 
@@ -19,13 +19,18 @@ class Unsaid(PPO):
         return super().learn(batch, **options)
 
 
+class Whole(PPO):
+    ignores = ("learn.repeat",)
+
+
 @pytest.mark.parametrize(
     ("policy", "keys"),
     [
         (PPO, ON_POLICY),
         (A2C, [*ON_POLICY, "learn.batch_size", "learn.repeat"]),
         (Rollouts, ON_POLICY),
-        (Unsaid, ON_POLICY),  # nobody can know what it reads of its options
+        (Unsaid, ON_POLICY),
+        (Whole, [*ON_POLICY, "learn.repeat"]),
         (DQN, ["learn.repeat"]),
         (SAC, ["learn.repeat"]),
         (CommonPolicy, ["learn.repeat"]),
@@ -59,6 +64,62 @@ def test_an_option_without_effect_is_refused(preset, override, fix):
         with pytest.raises(ConfigError) as error:
             compose(source, overrides)
         assert str(error.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("choices", "option", "reason"),
+    [
+        ("policy=dqn", "policy.alpha=0.5", "'policy.prioritized' is False"),
+        ("policy=dqn", "policy.beta=0.5", "'policy.prioritized' is False"),
+        ("policy=dqn policy.tau=0.1", "policy.target_update_every=7", "'policy.tau' is 0.1"),
+        ("policy=dqn", "policy.model.share_encoder=true", "'policy.model.type' is None"),
+        ("policy=ppo", "policy.model.dueling=true", "'policy.model.type' is None"),
+        ("policy=a2c", "policy.model.dueling=true", "'policy.model.type' is None"),
+        ("policy=td3", "policy.model.dueling=true", "'policy.model.type' is None"),
+        ("policy=ddpg", "policy.model.share_encoder=true", "'policy.model.type' is None"),
+        ("policy=sac", "policy.noise_correlation=0.5", "'policy.exploration_noise' is 0.0"),
+        ("policy=sac policy.temperature=1", "policy.target_entropy=-1",
+         "'policy.temperature' is 1.0"),
+        ("policy=sac policy.target_entropy=0.1", "policy.target_entropy_share=0.4",
+         "'policy.target_entropy' is 0.1"),
+        ("policy=td3 policy.target_noise=0", "policy.target_noise_clip=0.1",
+         "'policy.target_noise' is 0.0"),
+        ("reward=rnd reward.update_per_collect=3", "reward.max_updates=5",
+         "'reward.update_per_collect' is 3"),
+        ("reward=ngu reward.update_per_collect=3", "reward.update_proportion=0.5",
+         "'reward.update_per_collect' is 3"),
+        ("reward=icm", "reward.eta=0.5", "'reward.normalize_bonus' is True"),
+        ("reward=preference reward.queries=uniform", "reward.candidates=5",
+         "'reward.queries' is uniform"),
+        ("reward=preference reward.rounds=0", "reward.schedule=constant", "'reward.rounds' is 0"),
+        ("reward.collect_data=false", "reward.data_collection.format=npy",
+         "'reward.collect_data' is False"),
+    ],
+)  # fmt: skip
+def test_an_option_that_needs_another_one_is_refused_without_it(choices, option, reason):
+    overrides = ["env.id=CartPole-v1", *choices.split()]
+    config = compose(None, overrides)
+    assert compose(sources.plain(config.model_dump())) == config, "all defaults may be said"
+    with pytest.raises(ConfigError) as error:
+        compose(None, [*overrides, option])
+    key = "reward.data_collection" if "data_c" in option else option.partition("=")[0]
+    assert str(error.value) == f"{key!r} has no effect, since {reason}: leave it out"
+
+
+def test_a_term_without_effect_is_named_by_its_path():
+    terms = {"env": {}, "new": {"type": "rnd", "update_per_collect": 3, "max_updates": 5}}
+    with pytest.raises(ConfigError, match=r"^'reward.terms.new.max_updates' has no effect, since"):
+        compose({"env": "cartpole", "policy": "ppo", "reward": {"terms": terms}})
+
+
+def test_an_override_that_makes_a_presets_option_idle_resets_it():
+    config = compose("cartpole_sac", ["policy.temperature=0.2"])
+    assert config.policy["target_entropy_share"] == 0.5
+    assert (
+        compose("cartpole_sac", ["policy.temperature=auto"]).policy["target_entropy_share"] == 0.3
+    )
+    source = {"env": "cartpole", "policy": {"type": "dqn", "target_update_every": 7}}
+    assert compose(source, ["policy.tau=0.1"]).policy["target_update_every"] == 250
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ KNOWN = [
     }.items()
     for key in keys
     if section
-] + [("policy.model", "hidden"), ("reward.terms.constant", "value"), ("env.eval", "n_envs")]
+] + [("policy.model", "hidden"), ("reward.terms.constant", "value"), ("env.eval", "frame_stack")]
 
 
 def typos(word: str):
@@ -181,6 +181,28 @@ def test_any_slip_of_one_character_is_answered_with_the_key(data):
             "'collect.buffer_size' is 100: it has to hold a batch (64) and the warmup (1000 steps)",
         ),
         (
+            {
+                "policy": {"type": "dqn"},
+                "collect": {"buffer_size": 100, "warmup_steps": 90},
+                "run": {"max_steps": 90},
+            },
+            (
+                "'collect.warmup_steps' is 90 and 'run.max_steps' 90: "
+                "dqn learns after the warmup, so make it shorter"
+            ),
+        ),
+        (
+            {"env": {"eval": {"n_envs": 2}}},
+            "'env.eval' has 'n_envs': set 'eval.n_envs' instead",
+        ),
+        (
+            {"reward": {"terms": {"env": {"weight": 0}}}},
+            (
+                "all terms of 'reward' have the weight 0, so that there is nothing to learn: give "
+                "one another weight, or name some in 'policy.intrinsic.terms' of ppo"
+            ),
+        ),
+        (
             {"eval": {"episodes": 5, "n_envs": 6}},
             (
                 "'eval.n_envs' is 6, more than 'eval.episodes' (5): "
@@ -257,7 +279,9 @@ def test_evaluation_environments_differ_where_they_shall():
     evaluated = env.for_evaluation(1)
     assert (evaluated.n_envs, evaluated.frame_stack, evaluated.settings) == (1, 2, [{"a": 1}])
     assert evaluated.eval == {}
-    assert env.for_evaluation().n_envs == 8
+    other = EnvConfig(id="CartPole-v1", n_envs=1, eval={"settings": [{"a": 1}, {"a": 2}, {"a": 3}]})
+    assert other.for_evaluation(2).settings == [{"a": 1}, {"a": 2}]
+    assert other.for_evaluation(5).settings == [{"a": 1}, {"a": 2}, {"a": 3}]
 
 
 def test_games_of_atari_are_preprocessed_unless_somebody_says_otherwise():

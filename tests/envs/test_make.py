@@ -13,6 +13,7 @@ from guerdon.envs import (
     VectorEnv,
     make_vec,
 )
+from guerdon.envs.ids import registered_limit
 from guerdon.envs.native import EnvPoolVectorEnv
 from guerdon.envs.subprocess import SubprocessVectorEnv
 from guerdon.envs.vector import LocalVectorEnv
@@ -26,6 +27,11 @@ EVERYWHERE = ["base", *PROCESSES]
 def kind(env: VectorEnv) -> str:
     with env:
         return type(getattr(env, "env", env)).__name__
+
+
+def test_the_limit_of_an_id_is_known_with_its_module():
+    assert registered_limit("CartPole-v1") == registered_limit("gymnasium:CartPole-v1") == 500
+    assert registered_limit("gymnasium:Nothing-v0") is None
 
 
 def test_auto_takes_the_native_vector_where_there_is_one():

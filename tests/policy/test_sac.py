@@ -5,6 +5,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from guerdon.config import ConfigError
 from guerdon.data import Batch
 from guerdon.policy import create_policy
 from tests.policy.cases import CASES, spaces_of, warmed_up, weights
@@ -90,6 +91,21 @@ def test_target_entropies():
         0.9 * math.log(2)
     )
     assert make(BOX, target_entropy=-3.0).target_entropy == -3.0
+
+
+@pytest.mark.parametrize(
+    ("where", "options", "key"),
+    [
+        (DISCRETE, {"exploration_noise": 0.1}, "exploration_noise"),
+        (DISCRETE, {"exploration_noise": 0.1, "noise_correlation": 0.5}, "exploration_noise"),
+        (BOX, {"target_entropy_share": 0.3}, "target_entropy_share"),
+        (BOX, {"model": {"dueling": True}}, "model.dueling"),
+    ],
+)
+def test_options_of_other_action_spaces_are_refused(where, options, key):
+    make(BOX if where is DISCRETE else DISCRETE, **options)
+    with pytest.raises(ConfigError, match=rf"^'policy.{key}' has no effect, since actions are in "):
+        make(where, **options)
 
 
 @both

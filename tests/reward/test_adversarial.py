@@ -396,7 +396,8 @@ def test_training_without_demonstrations_asks_for_them_by_option(name):
 @pytest.mark.parametrize("name", ["gail", "red", "pdeil"])
 def test_a_restored_model_scores_without_demonstrations(name):
     setting = Setting(VECTOR, ARM, seed=1)
-    models = [create(name, setting, expert_data_path="gone.pkl") for _ in range(2)]
+    options = {"type": name, "expert_data_path": "gone.pkl"}
+    models = [create_reward_model(options, setting) for _ in range(2)]
     models[0].load_expert_data(experts(action_space=ARM))
     models[1].load_training_state(models[0].training_state())
     data = transitions((5,), action_space=ARM)

@@ -41,7 +41,7 @@ def test_the_prediction_depends_on_the_action(action_space):
 @pytest.mark.parametrize("beta", [0.2, 0.75])
 @pytest.mark.parametrize("eta", [1.0, 0.01])
 def test_the_loss_weighs_both_models(beta, eta):
-    model = make("icm", feature_size=2, beta=beta, eta=eta)
+    model = make("icm", feature_size=2, beta=beta, eta=eta, normalize_bonus=False)
     set_features(model, (1.0, 2.0), (2.0, 5.0))
     answer(model.network.inverse.head, "1.bias", 0.0, 0.0)
     loss, metrics = loss_of_first_row(model, feed(model, rollout()))

@@ -139,7 +139,7 @@ def test_familiar_transitions_have_a_smaller_bonus(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_bonus_is_divided_by_the_spread_of_its_return(name):
-    model, plain = make(name, gamma=0.5), make(name, gamma=0.5, normalize_bonus=False)
+    model, plain = make(name, gamma=0.5), make(name, normalize_bonus=False)
     scaler = ReturnScaler(0.5)
     for seed in range(3):
         batch, same = (feed(each, rollout(seed=seed)) for each in (model, plain))

@@ -6,6 +6,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from guerdon.config import ConfigError
 from guerdon.reward import Setting, make_reward
 from guerdon.reward.pdeil import PDEIL, Gaussian
 from tests.reward.experts import (
@@ -25,7 +26,8 @@ LINE = spaces.Box(-np.inf, np.inf, (1,), np.float32)
 
 def make(observation_space=VECTOR, action_space=TWO, experts=None, **options):
     setting = Setting(observation_space, action_space, n_envs=4, seed=1)
-    config = {"type": "pdeil", "update_per_collect": 200, "train_every": 1, **options}
+    quick = {"update_per_collect": 200} if isinstance(action_space, spaces.Discrete) else {}
+    config = {"type": "pdeil", "train_every": 1, **quick, **options}
     model = PDEIL(config, setting)
     model.load_expert_data(experts or noise(observation_space, action_space))
     return model
@@ -313,3 +315,10 @@ def test_other_actions_are_refused():
     several = spaces.MultiDiscrete([2, 3])
     with pytest.raises(ValueError, match="pdeil needs actions of a Discrete or Box space"):
         PDEIL({}, Setting(VECTOR, several))
+
+
+@pytest.mark.parametrize("option", ["hidden_size", "update_per_collect", "batch_size"])
+def test_options_of_the_network_are_refused_where_there_is_none(option):
+    make(action_space=TWO, **{option: 3})
+    with pytest.raises(ConfigError, match=rf"^'reward.{option}' has no effect, since for actions"):
+        make(action_space=ARM, **{option: 3})

@@ -151,7 +151,7 @@ REWARDS = {
     "gcl": {"terms": {"gcl": IMITATION}},
     "red": {"terms": {"red": {**FITTED_ONCE, "update_per_collect": 200, "learning_rate": 3e-3}}},
     "pwil": {"terms": {"pwil": {"expert_data_path": DEMONSTRATIONS, "subsample": 3}}},
-    "pdeil": {"terms": {"pdeil": IMITATION}},
+    "pdeil": {"terms": {"pdeil": {"expert_data_path": DEMONSTRATIONS, "train_every": 32}}},
     "trex": {"terms": {"trex": {**RANKING, "rank_by": "order"}}},
     "drex": {"terms": {"drex": {**RANKING, "min_accuracy": 0.0}}},
     "preference": {

@@ -38,13 +38,13 @@ def test_environments_are_made_as_the_section_says():
         [
             "env.id=guerdon/Counting-v0", "env.n_envs=3", "env.backend=base", "policy=ppo",
             "env.kwargs={lengths: [4]}", "env.settings=[{number: 5},{number: 6}]",
-            "env.eval={n_envs: 2, kwargs: {lengths: [9]}}",
+            "env.eval={kwargs: {lengths: [9]}}",
         ],
     ).env  # fmt: skip
     env = make_env(section)
     assert env.reset(0)[:, 0].tolist() == [5, 6, 5]
     assert Collector(Tracing(env), env).collect(n_episode=3).lengths == [4, 4, 4]
-    testing = make_env(section.for_evaluation(5))
+    testing = make_env(section.for_evaluation(2))
     assert testing.n_envs == 2
     assert Collector(Tracing(testing), testing).collect(n_episode=2).lengths == [9, 9]
 

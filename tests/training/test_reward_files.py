@@ -120,7 +120,7 @@ def test_what_members_of_an_ensemble_remember_is_left_out_too(gail, tmp_path):
         assert saved[f"{member}/trained"] == whole[f"{member}/trained"] > 0
     assert not any("memory/rows/" in path for path in saved)
     reward["checkpoint_path"] = str(tmp_path / "run")
-    run("sac_discrete", tmp_path / "next", reward=reward, run={"max_steps": 32})
+    run("sac_discrete", tmp_path / "next", reward=reward, run={"max_steps": 48})
 
 
 def test_the_environments_own_reward_is_not_written(tmp_path):
@@ -402,7 +402,7 @@ def test_a_model_of_the_guides_style_is_resumed_exactly(case, tmp_path):
     assert_same_run(tmp_path / "whole", tmp_path / "run")
     lines = metrics_of(tmp_path / "run")
     assert np.isfinite([line["reward/test_resumed/reward_loss"] for line in lines]).all()
-    config = config_of(case, tmp_path / "next", run={"max_steps": 32})
+    config = config_of(case, tmp_path / "next", run={"max_steps": 48})
     train(config, from_reward=Path(tmp_path / "run"), display="none")
     saved, kept = reward_of(tmp_path / "next"), reward_of(tmp_path / "run")
     networks = [path for path in kept if "reward_model" in path]

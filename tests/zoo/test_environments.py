@@ -21,8 +21,8 @@ from guerdon.training.parts import make_env
     ],
 )
 def test_a_named_environment_composes_and_a_policy_can_read_it(option, policy, env_id):
-    config = compose(None, [f"env={option}", f"policy={policy}", "run.max_steps=2000"])
-    assert (config.env.id, config.run.max_steps) == (env_id, 2000)
+    config = compose(None, [f"env={option}", f"policy={policy}", "run.max_steps=2500"])
+    assert (config.env.id, config.run.max_steps) == (env_id, 2500)
     assert config.run.name == f"{option}_{policy}"
     with make_env(config.env) as env:
         assert env.n_envs == config.env.n_envs

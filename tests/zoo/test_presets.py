@@ -70,7 +70,7 @@ def few_iterations(*choices, n_step=64):
         "eval.every=1_000_000",
         "eval.episodes=1",
         # An episode of Pong takes minutes; this is no matter of the policy.
-        f"env.eval={{max_episode_steps: 100, n_envs: 1, backend: {config.env.backend}}}",
+        f"env.eval={{max_episode_steps: 100, backend: {config.env.backend}}}",
     ]
     overrides += few_reward_steps(*config.reward.terms.values())
     if "learn.batch_size" not in unread(policy):

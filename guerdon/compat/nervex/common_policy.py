@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 import torch
 from gymnasium import spaces
-from pydantic import ConfigDict, Field, field_validator
+from pydantic import ConfigDict, Field
 from torch import Tensor, nn
 
 import guerdon.compat.nervex.discrete_nets  # noqa: F401 - registers its models
@@ -51,11 +51,6 @@ class CommonConfig(PolicyConfig):
     """Exponent of priorities; 0 samples uniformly."""
     beta: float = Field(default=0.4, ge=0, le=1)
     """Initial exponent of importance weights; it rises to 1 at the end of the run."""
-
-    @field_validator("model", mode="before")
-    @classmethod
-    def _over_its_defaults(cls, given: Any) -> Any:
-        return given  # arguments of any network, which has defaults of its own
 
 
 class CommonPolicy(Policy):

@@ -89,17 +89,17 @@ def translate(values: Values, dropped: list[str]) -> bool:
     """
     taken: list[str] = []
     for old, new in _KEYS.items():
-        if (value := _take(values, old, taken)) is not None:
+        if (value := take(values, old, taken)) is not None:
             if old.endswith("import_names"):
                 value = _without_packages(value, dropped)
-            _put(values, new, _SPELLINGS.get(str(value), value))
+            put(values, new, _SPELLINGS.get(str(value), value))
     for key in ("policy.use_cuda", "policy.cuda"):
-        if (cuda := _take(values, key, taken)) is not None:
-            _put(values, "run.device", "cuda" if cuda else "cpu")
-    _take(values, "policy.on_policy", dropped)  # the class knows
+        if (cuda := take(values, key, taken)) is not None:
+            put(values, "run.device", "cuda" if cuda else "cpu")
+    take(values, "policy.on_policy", dropped)  # the class knows
     if "reward_model" in taken and not _clears_data(values["reward"]):
-        _take(values, "reward.clear_buffer_per_iters", dropped)
-    name = _take(values, "env.env_type", taken) or _take(values, "env.type", taken)
+        take(values, "reward.clear_buffer_per_iters", dropped)
+    name = take(values, "env.env_type", taken) or take(values, "env.type", taken)
     if name is not None and "id" not in values["env"]:
         known = name in sources.options("env")
         zoo = sources.read(sources.ZOO / "env" / f"{name}.yaml")["env"] if known else {"id": name}
@@ -129,8 +129,8 @@ def _fit(values: Values, policy: Any, taken: list[str], dropped: list[str]) -> N
     idle = unread(policy)
     for old, new in _AMOUNTS.items():
         keep = own and old.startswith("policy.")
-        if (value := _take(values, old, taken, keep)) is not None and new not in idle:
-            _put(values, new, value)
+        if (value := take(values, old, taken, keep)) is not None and new not in idle:
+            put(values, new, value)
     for name in [name for name in _SECTIONS if values.get(name) == {}]:
         del values[name]
     left = [f"{name}.{key}" for name in _SECTIONS for key in _keys_in(values.get(name))]
@@ -138,15 +138,15 @@ def _fit(values: Values, policy: Any, taken: list[str], dropped: list[str]) -> N
     if isinstance(section, dict) and not own:
         fields = policy.Config.model_fields
         for path in _DROPPED:
-            _take(values, f"policy.{path}", dropped)
+            take(values, f"policy.{path}", dropped)
         for old, new in _OPTIONS.items():
             known = new.partition(".")[0] in fields and old not in fields
-            if known and (value := _take(values, f"policy.{old}", taken)) is not None:
+            if known and (value := take(values, f"policy.{old}", taken)) is not None:
                 if old == "command.eps" and isinstance(value, dict) and "decay" in value:
                     # It counts updates there, and steps of the environments here.
                     steps = max(1, round(value["decay"] / _updates_per_step(values)))
                     value = {**value, "decay": steps}
-                _put(section, new, value)
+                put(section, new, value)
         for name in _PARTS:
             if name not in fields and isinstance(section.get(name), dict):
                 left += [f"policy.{name}.{key}" for key in _keys_in(section.pop(name))]
@@ -157,8 +157,8 @@ def _fit(values: Values, policy: Any, taken: list[str], dropped: list[str]) -> N
 
 
 def _updates_per_step(values: Values) -> float:
-    steps = _take(values, "collect.n_step", [], keep=True)
-    updates = _take(values, "learn.updates_per_collect", [], keep=True)
+    steps = take(values, "collect.n_step", [], keep=True)
+    updates = take(values, "learn.updates_per_collect", [], keep=True)
     known = all(isinstance(number, int) and number > 0 for number in (steps, updates))
     return updates / steps if known else 1.0
 
@@ -182,7 +182,7 @@ def _without_packages(names: Any, dropped: list[str]) -> Any:
     return [name for name in names if name not in gone]
 
 
-def _take(sections: Values, path: str, taken: list[str], keep: bool = False) -> Any:
+def take(sections: Values, path: str, taken: list[str], keep: bool = False) -> Any:
     """Takes the value of a dotted key out of sections, and notes it; None where there is none."""
     *outer, key = path.split(".")
     for name in outer:
@@ -195,7 +195,7 @@ def _take(sections: Values, path: str, taken: list[str], keep: bool = False) -> 
     return sections.get(key) if keep else sections.pop(key, None)
 
 
-def _put(sections: Values, path: str, value: Any) -> None:
+def put(sections: Values, path: str, value: Any) -> None:
     """Sets a dotted key, unless it is there, or its section is none."""
     *outer, key = path.split(".")
     for name in outer:

@@ -7,15 +7,26 @@ options; where it is not used, they mean nothing.
 from collections.abc import Iterable
 from typing import Any
 
+from guerdon.compat.nervex.config import put, take
 from guerdon.config import ConfigError
 
 _USE = "reward.use_reward_model"
 _OPTIONS = "reward.reward_model."
+_KEYS = ("use_reward_model", "reward_model", "group_name")
 _CHOICES = (("reward", "classifier"), ("reward.type", "classifier"))
 # Where workers are placed, and how the fit began: its checkpoint holds all weights.
 _DROPPED = ("group_name", "pretrained_encoder_path", "use_pretrain", "freeze_encoder")
 _FIT = ("defaults", "cluster", "reward.group_name", "reward.data.num_workers")
 """Keys of a fit: Hydra's log, the placement of workers, the loader of files from the disk."""
+_FIXED = {
+    "reward.optim.optimizer": ("adam", "adamw"),  # Adam without weight decay is AdamW
+    "reward.training_backend": ("simple",),
+    "runner.task_type": ("embodied",),
+}
+"""Keys of a fit with the values that say what guerdon does anyway."""
+_GPU, _CAMERA = "reward.gpu_id", "reward.data.image_key"
+_CAMERAS = "reward.model.image_keys"
+_RENAMED = (*_FIXED, _GPU, _CAMERA, "reward.data.image_keys")
 _LIMITS = ("max_positive_trajectories", "max_negative_trajectories")
 
 Values = dict[str, Any]
@@ -34,12 +45,12 @@ def translate(
         dropped: Gets the keys that have no meaning in guerdon.
 
     Returns:
-        Whether the config has keys of RLinf, and the overrides with guerdon's keys.
+        Whether there are keys of RLinf, and the overrides with guerdon's keys.
     """
     pairs = [(text, *text.lstrip("+").partition("=")[::2]) for text in overrides]
     reward = values.get("reward")
     section = reward if isinstance(reward, dict) else {}
-    use = _said(section, pairs)
+    use = _said("use_reward_model", section, pairs)
     chosen = any(pair[1:] in _CHOICES for pair in pairs)
     chosen = chosen or "classifier" in (reward, section.get("type"))
     if any(key == _OPTIONS[:-1] for _, key, _ in pairs):
@@ -54,49 +65,79 @@ def translate(
             "true or false"
         )
     used = bool(use) or chosen
-    foreign = bool({"use_reward_model", "reward_model", "group_name"} & section.keys())
-    if foreign:
-        values["reward"] = _section(section, used, dropped)
+    in_file = bool(section.keys() & set(_KEYS))
+    if in_file:
+        values["reward"] = section = _section(section, used, dropped)
+        if not _said("collect_data", section, pairs) and "data_collection" in section:
+            del section["data_collection"]
+            dropped.append("reward.data_collection")
     data = section.get("data_collection")
     for key in _LIMITS:
         if isinstance(data, dict) and data.get(key) == "None":
             data[key] = None
+    paths = tuple(f"reward.{each}" for each in _KEYS)
+    foreign = in_file or any(key.startswith(paths) for _, key, _ in pairs)
     return foreign, _overrides(pairs, used, bool(use), dropped)
 
 
 def translate_fit(source: Any, overrides: Iterable[str], dropped: list[str]) -> list[str]:
-    """Drops keys of the config of a fit, in place, and overrides of them.
+    """Renames and drops keys of the config of a fit, in place, and overrides of them.
 
     Args:
         source: Sections; anything else has no keys.
         overrides: ``key=value``.
         dropped: Gets the keys that have no meaning in guerdon.
     """
+    values = source if isinstance(source, dict) else {}
     for key in _FIT:
-        *outer, name = key.split(".")
-        section = source
-        for part in outer:
-            section = section.get(part) if isinstance(section, dict) else None
-        if isinstance(section, dict) and name in section:
-            del section[name]
-            dropped.append(key)
+        take(values, key, dropped)
+    for key in _RENAMED:
+        for new, value in _renamed(key, take(values, key, []), dropped):
+            put(values, new, value)
+            if new == _CAMERAS and take(values, new, [], keep=True) != value:
+                raise ConfigError(f"{key!r} and {new!r} name different cameras: leave out one")
     kept: list[str] = []
     for text in overrides:
-        key = text.lstrip("+").partition("=")[0]
-        idle = any(key == each or key.startswith(f"{each}.") for each in _FIT)
-        (dropped if idle else kept).append(key if idle else text)
+        key, _, word = text.lstrip("+").partition("=")
+        if key in _RENAMED:
+            changed = _renamed(key, None if word == "null" else word, dropped)
+            kept += [f"{new}={value}" for new, value in changed]
+        elif any(key == each or key.startswith(f"{each}.") for each in _FIT):
+            dropped.append(key)
+        else:
+            kept.append(text)
     return kept
 
 
-def _said(section: dict[str, Any], pairs: Pairs) -> bool | None:
-    """Whether the reward model is used, where anything says it; overrides are stronger."""
-    said = [section["use_reward_model"]] if "use_reward_model" in section else []
-    said += [value.strip() for _, key, value in pairs if key == _USE]
+def _renamed(key: str, value: Any, dropped: list[str]) -> list[tuple[str, Any]]:
+    """Guerdon's key and value of a key of a fit, if it has one."""
+    if value is None:
+        return []
+    if key in _FIXED:
+        if value not in _FIXED[key]:
+            raise ConfigError(f"{key!r} is {value!r}: use {' or '.join(_FIXED[key])}")
+        return []
+    if key == _GPU:
+        import torch
+
+        if not str(value).isdecimal():
+            raise ConfigError(f"{key!r} is {value!r}: give the number of a GPU")
+        if int(value) < torch.cuda.device_count():
+            return [("device", f"cuda:{value}")]
+        dropped.append(f"{key} (torch finds no such GPU: fitting on the CPU)")
+        return []
+    return [(_CAMERAS, [value] if key == _CAMERA else value)]
+
+
+def _said(name: str, section: Values, pairs: Pairs) -> bool | None:
+    """Whether an option of the reward is true, where anything says it; overrides are stronger."""
+    said = [section[name]] if name in section else []
+    said += [value.strip() for _, key, value in pairs if key == f"reward.{name}"]
     if not said:
         return None
     word = str(said[-1]).lower()
     if word not in ("true", "false"):
-        raise ConfigError(f"{_USE!r} is {said[-1]!r}: set it to true or false")
+        raise ConfigError(f"'reward.{name}' is {said[-1]!r}: set it to true or false")
     return word == "true"
 
 

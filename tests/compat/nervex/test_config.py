@@ -93,7 +93,8 @@ def test_guerdons_own_keys_go_before():
 
 def test_an_on_policy_policy_needs_no_buffer_and_no_number_of_updates():
     learn = {"train_step": 5, "batch_size": 32, "learning_rate": 0.01}
-    values = layout(policy_type="ppo", learn=learn, command={}) | {"actor": {"n_sample": 64}}
+    values = layout(policy_type="ppo", learn=learn, command={}, model={"hidden_dim_list": [8]})
+    values["actor"] = {"n_sample": 64}
     config = compose(values)
     assert (config.collect.n_step, config.learn.batch_size) == (64, 32)
     assert (config.collect.buffer_size, config.learn.updates_per_collect) == (None, 1)

@@ -6,6 +6,7 @@ import yaml
 from guerdon.compat.layouts import translated_fit
 from guerdon.config import ConfigError
 from guerdon.entry import compose
+from guerdon.training.fit_files import compose_fit
 
 pytestmark = pytest.mark.filterwarnings("ignore:keys without a meaning in guerdon")
 STAGE_1 = """
@@ -42,6 +43,7 @@ reward:
 REST = "env: {id: guerdon/Reach-v0}\npolicy: {type: ppo}\n"
 USE = "reward.use_reward_model=true"
 AT = "reward.reward_model.checkpoint_path=X"
+BY_ENV = "eval.select_by=env"
 
 
 @pytest.fixture
@@ -64,7 +66,7 @@ def classifier_of(config):
 
 @pytest.mark.parametrize("use", [USE, "reward.use_reward_model=True", f"++{USE}"])
 def test_the_documents_overrides_choose_the_classifier(use):
-    ours = compose("reach_ppo", ["reward=classifier", "reward.checkpoint_path=X"])
+    ours = compose("reach_ppo", ["reward=classifier", "reward.checkpoint_path=X", BY_ENV])
     theirs = compose("reach_ppo", [use, AT])
     assert theirs == ours
     assert theirs.reward.checkpoint_path == "X"
@@ -81,7 +83,7 @@ def test_all_of_the_models_options_can_be_overridden():
 
 
 def test_where_the_model_is_not_used_its_options_mean_nothing():
-    plain = compose("reach_ppo", ["reward.collect_data=True"])
+    plain = compose("reach_ppo", ["reward.collect_data=True", BY_ENV])
     off = ["reward.collect_data=True", "reward.use_reward_model=False", AT]
     assert compose("reach_ppo", off) == plain
     assert list(plain.reward.terms) == ["env"]
@@ -94,7 +96,7 @@ def test_the_last_word_counts():
 
 
 def test_options_go_with_the_classifier_however_it_is_chosen():
-    ours = compose("reach_ppo", ["reward=classifier", "reward.checkpoint_path=X"])
+    ours = compose("reach_ppo", ["reward=classifier", "reward.checkpoint_path=X", BY_ENV])
     assert compose("reach_ppo", ["reward=classifier", AT]) == ours
 
 
@@ -145,10 +147,13 @@ def test_the_third_stage_of_the_document_learns_from_the_model(file):
     assert not {"freeze_encoder", "use_pretrain", "group_name"} & model.keys()
 
 
-def test_a_file_selects_by_the_environments_return_and_names_what_it_ignores(file):
+def test_its_keys_select_by_the_environments_return_and_names_what_it_ignores(file):
     with pytest.warns(UserWarning, match=r"are ignored: reward.group_name, .*freeze_encoder"):
         config = compose(file(STAGE_3))
     assert config.eval.select_by == "env"
+    for source in (yaml.safe_load(REST), "reach_ppo"):
+        assert compose(source, [USE, AT]).eval.select_by == "env"
+        assert compose(source, [USE, AT, "eval.select_by=reward"]).eval.select_by == "reward"
 
 
 def test_a_mapping_is_read_as_the_file_is(file):
@@ -167,6 +172,15 @@ def test_one_file_serves_both_stages(file):
     config = compose(file(STAGE_3), ["reward.use_reward_model=False", "reward.collect_data=True"])
     assert list(config.reward.terms) == ["env"]
     assert config.reward.checkpoint_path is None
+
+
+def test_frames_that_are_not_collected_have_no_options(file):
+    text = STAGE_1.replace("500", "7").replace("collect_data: True", "collect_data: False")
+    with pytest.warns(UserWarning, match=r"are ignored: .*reward.data_collection"):
+        config = compose(file(text))
+    assert config.reward.data_collection.max_positive_trajectories == 500
+    config = compose(file(text), ["reward.collect_data=True"])
+    assert config.reward.data_collection.max_positive_trajectories == 7
 
 
 def test_an_override_changes_the_model_that_a_file_uses(file):
@@ -217,7 +231,7 @@ def test_the_model_is_not_given_as_a_whole():
 def test_no_limit_can_be_written_in_two_ways():
     for word in ("None", "null"):
         limit = f"reward.data_collection.max_positive_trajectories={word}"
-        config = compose("reach_ppo", [limit])
+        config = compose("reach_ppo", [limit, "reward.collect_data=true"])
         assert config.reward.data_collection.max_positive_trajectories is None
 
 
@@ -239,3 +253,63 @@ def test_keys_of_a_fit_that_place_workers_are_named_and_ignored(tmp_path):
             "reach_classifier",
             [],
         )
+
+
+def test_keys_of_a_fit_with_another_name_are_renamed():
+    values, overrides = translated_fit(
+        {
+            "runner": {"task_type": "embodied", "output_dir": "x"},
+            "reward": {
+                "training_backend": "simple",
+                "gpu_id": None,
+                "optim": {"optimizer": "adamw", "lr": 1e-3},
+                "data": {"image_key": "wrist"},
+            },
+        },
+        ["reward.data.image_keys=[front,wrist]", "+reward.optim.optimizer=adam", "seed=3"],
+    )
+    assert values == {
+        "runner": {"output_dir": "x"},
+        "reward": {
+            "optim": {"lr": 1e-3},
+            "data": {},
+            "model": {"image_keys": ["wrist"]},
+        },
+    }
+    assert overrides == ["reward.model.image_keys=[front,wrist]", "seed=3"]
+    _, (cameras,) = translated_fit(None, ["reward.data.image_key=wrist"])
+    assert compose_fit(None, [cameras]).reward.model.image_keys == ["wrist"]
+
+
+@pytest.mark.parametrize("n_gpus", [0, 2])
+def test_the_gpu_of_a_fit_is_its_device(n_gpus, monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: n_gpus)
+    source = {"reward": {"gpu_id": 1}}
+    if n_gpus:
+        assert translated_fit(source) == ({"reward": {}, "device": "cuda:1"}, [])
+        assert translated_fit(None, ["reward.gpu_id=0"])[1] == ["device=cuda:0"]
+        assert translated_fit({**source, "device": "cpu"})[0]["device"] == "cpu"
+    else:
+        with pytest.warns(UserWarning, match=r"reward\.gpu_id \(torch finds no such GPU: fitting"):
+            assert translated_fit(source) == ({"reward": {}}, [])
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("reward.optim.optimizer=sgd", "'reward.optim.optimizer' is 'sgd': use adam or adamw"),
+        ("reward.training_backend=fsdp", "'reward.training_backend' is 'fsdp': use simple"),
+        ("reward.gpu_id=all", "'reward.gpu_id' is 'all': give the number of a GPU"),
+    ],
+)
+def test_what_a_fit_cannot_do_is_an_error(override, message):
+    with pytest.raises(ConfigError, match=message):
+        translated_fit(None, [override])
+
+
+def test_cameras_of_a_fit_are_not_named_in_two_ways():
+    reward = {"data": {"image_key": "wrist"}, "model": {"image_keys": ["front"]}}
+    with pytest.raises(ConfigError, match=r"'reward.data.image_key' and .* name different cameras"):
+        translated_fit({"reward": reward})
+    reward["model"]["image_keys"] = ["wrist"]
+    assert translated_fit({"reward": reward})[0]["reward"]["data"] == {}
