@@ -94,6 +94,7 @@ class EnsembleReward(EpisodeRewardModel):
         self.members: list[Any] = [create_reward_model(self.config.of, each) for each in settings]
         first = self.members[0]
         self.fields, self.history = first.fields, first.history
+        self.reads = getattr(first, "reads", ())
         self.can_pretrain = first.can_pretrain
         if first.collects:  # `train` scores fresh data
             self.collects = tuple(dict.fromkeys((*first.collects, *first.fields)))
