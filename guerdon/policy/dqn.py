@@ -96,6 +96,7 @@ class DQN(Policy):
         if not isinstance(self.action_space, spaces.Discrete):
             raise ValueError(f"dqn acts in Discrete spaces, not in {self.action_space}")
         config = self.config
+        self.start = int(self.action_space.start)
         self.segment_length = config.n_step
         self.model = self.create_model(QNetwork)
         self.target = make_target(self.model)
@@ -125,7 +126,8 @@ class DQN(Policy):
             act = ops.epsilon_greedy_sample(q_value, self.epsilon, self.generator)
         else:
             act = ops.categorical_mode(q_value)
-        return from_leaves({"act": act.numpy(force=True) + self.action_space.start})
+        numbers = act.numpy(force=True)
+        return from_leaves({"act": numbers + self.start if self.start else numbers})
 
     def advance(self, env_steps: int, progress: float) -> None:
         """Update epsilon and the exponent of importance weights."""
@@ -145,7 +147,8 @@ class DQN(Policy):
     def process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> Batch:  # noqa: ARG002
         """Add ``target``: the n-step return, bootstrapped with the target network."""
         rows = with_returns(self, batch)
-        rows.act = rows.act - int(self.action_space.start)
+        if self.start:
+            rows.act = rows.act - self.start
         q_next = self.target(rows.obs_next)["logit"]
         if self.config.double:
             value_next = ops.double_q_value(q_next, self.model(rows.obs_next)["logit"])

@@ -21,7 +21,7 @@ def with_returns(policy: Policy, batch: Batch) -> Batch:
     [B]: the first observation and action, the n-step return, and the last next observation.
     """
     obs, obs_next = policy.observation(batch.obs), policy.observation(batch.obs_next)
-    discount = policy.config.gamma * (~batch.terminated).float()
+    discount = policy.config.gamma * ~batch.terminated
     rows = {"obs": obs, "act": batch.act, "obs_next": obs_next}
     rew = batch.rew.float()  # users may have stored integers
     rows |= {"returns": rew, "discount": discount}

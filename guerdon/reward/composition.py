@@ -9,7 +9,7 @@ import torch
 
 from guerdon.config.schema import as_terms
 from guerdon.config.validation import validated
-from guerdon.data.batch import Batch
+from guerdon.data.batch import Batch, from_leaves
 from guerdon.ops.checks import weighted_mean
 from guerdon.reward.base import (
     REWARDS,
@@ -206,7 +206,8 @@ class Reward:
         rew = self._scale_and_clip(self._sum(terms))
         self._resolved = rew, batch.get("mask")
         rew_env = batch.get("rew_env", batch.rew)
-        return batch.replace(rew=rew, rew_env=rew_env, rew_terms=Batch(**terms))
+        found = {"rew": rew, "rew_env": rew_env, "rew_terms": from_leaves(terms)}
+        return from_leaves({**dict(batch.items()), **found})
 
     @torch.no_grad()
     def _scores(self, batch: Batch) -> dict[str, torch.Tensor]:

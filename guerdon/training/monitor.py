@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from guerdon.collect import Collected
     from guerdon.training.evaluation import Evaluator
@@ -106,22 +106,20 @@ class Monitor:
         """Why the run has to stop now, or None."""
         if self._interrupted():
             return "interrupted"
-        return next(iter(self._reached()), None)
+        return next(self._reached(), None)
 
-    def _reached(self) -> list[str]:
-        """Return the limits that are reached."""
+    def _reached(self) -> Iterator[str]:
+        """Yield the limits that are reached."""
         values = {
             "target_return": self._evaluator and self._evaluator.score,
             "max_steps": self.progress.env_steps,
             "max_updates": self.progress.updates,
             "max_seconds": self.progress.seconds,
         }
-        limits = {name: getattr(self.budget, name) for name in values}
-        return [
-            name
-            for name, value in values.items()
-            if limits[name] is not None and value is not None and value >= limits[name]
-        ]
+        for name, value in values.items():
+            limit = getattr(self.budget, name)
+            if limit is not None and value is not None and value >= limit:
+                yield name
 
     def iteration(self, collected: Collected, updates: int, metrics: Mapping[str, Any]) -> None:
         """Count an iteration, and do what is due.
