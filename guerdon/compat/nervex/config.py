@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from guerdon.compat.keys import put, take
 from guerdon.config import ConfigError, imports, registry_of, sources
 from guerdon.config.compose import DEFAULTS
 from guerdon.config.schema import unread
@@ -180,27 +181,3 @@ def _without_packages(names: Any, dropped: list[str]) -> Any:
     gone = [name for name in names if str(name).partition(".")[0] in missing]
     dropped += gone
     return [name for name in names if name not in gone]
-
-
-def take(sections: Values, path: str, taken: list[str], keep: bool = False) -> Any:
-    """Takes the value of a dotted key out of sections, and notes it; None where there is none."""
-    *outer, key = path.split(".")
-    for name in outer:
-        inner = sections.get(name)
-        if not isinstance(inner, dict):
-            return None
-        sections = inner
-    if key in sections:
-        taken.append(path)
-    return sections.get(key) if keep else sections.pop(key, None)
-
-
-def put(sections: Values, path: str, value: Any) -> None:
-    """Sets a dotted key, unless it is there, or its section is none."""
-    *outer, key = path.split(".")
-    for name in outer:
-        inner = sections.setdefault(name, {})
-        if not isinstance(inner, dict):
-            return
-        sections = inner
-    sections.setdefault(key, value)

@@ -7,7 +7,7 @@ options; where it is not used, they mean nothing.
 from collections.abc import Iterable
 from typing import Any
 
-from guerdon.compat.nervex.config import put, take
+from guerdon.compat.keys import put, take
 from guerdon.config import ConfigError
 
 _USE = "reward.use_reward_model"
