@@ -1,5 +1,6 @@
 """Updates on a GPU do not wait for it once per minibatch."""
 
+import warnings
 from contextlib import contextmanager
 from unittest.mock import Mock, patch
 
@@ -46,7 +47,9 @@ def no_waiting():
             yield
         return
     torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # "a prototype feature"
+        torch.cuda.set_sync_debug_mode("error")
     try:
         yield
     finally:
