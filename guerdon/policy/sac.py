@@ -29,7 +29,7 @@ _EDGE = 0.01  # width at the bounds in which densities are averaged: `squashed_g
 class SACConfig(NoiseConfig):
     """Options of `sac`."""
 
-    learning_rate: float = Field(default=3e-4, gt=0)
+    learning_rate: float = Field(default=1e-3, gt=0)
     """Learning rate of Adam, for actor, critics and temperature; 3e-4 to 1e-3."""
     model: ModelConfig = ModelConfig(hidden=[256, 256], activation="relu", orthogonal=False)
     """Actor and critics, which do not share layers."""
