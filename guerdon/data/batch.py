@@ -224,7 +224,11 @@ class Batch:
 
     def to_device(self, device: torch.device) -> Batch:
         """Every numeric leaf as a tensor on a device, in single precision."""
-        return _map(lambda _, leaf: leaves.to_device(leaf, device), self)
+        moved = {}
+        for key, value in self._data.items():
+            nested = type(value) is Batch
+            moved[key] = value.to_device(device) if nested else leaves.to_device(value, device)
+        return from_leaves(moved)
 
     def to_numpy(self) -> Batch:
         """Every tensor as an array; memory is shared where possible."""

@@ -73,9 +73,10 @@ def to_torch(leaf: Any, dtype: torch.dtype | None, device: str | torch.device | 
             return leaf
         if not leaf.dtype.isnative:
             leaf = leaf.astype(leaf.dtype.newbyteorder("="))
-        flags, size = leaf.flags, leaf.itemsize
-        regular = flags.c_contiguous or all(n >= 0 and n % size == 0 for n in leaf.strides)
-        leaf = torch.from_numpy(leaf if flags.writeable and regular else leaf.copy())
+        if not leaf.flags.carray:  # contiguous, aligned and writable, as nearly all are
+            strides = all(n >= 0 and n % leaf.itemsize == 0 for n in leaf.strides)
+            leaf = leaf if strides and leaf.flags.writeable else leaf.copy()
+        leaf = torch.from_numpy(leaf)
     elif isinstance(leaf, np.number | np.bool_ | int | float | complex):
         leaf = torch.as_tensor(leaf)
     elif not isinstance(leaf, torch.Tensor):
@@ -90,11 +91,11 @@ def to_device(leaf: Any, device: torch.device) -> Any:
     device.
     """
     if isinstance(leaf, np.ndarray):
-        leaf = to_torch(leaf, None, None)
+        leaf = to_torch(leaf.astype(np.float32) if leaf.dtype == np.float64 else leaf, None, None)
     if not isinstance(leaf, torch.Tensor):
         return leaf
-    dtype = torch.float32 if leaf.dtype == torch.float64 else leaf.dtype
-    if dtype == leaf.dtype and leaf.device == device:
+    dtype = torch.float32 if leaf.dtype is torch.float64 else leaf.dtype
+    if dtype is leaf.dtype and leaf.device == device:
         return leaf  # even an idle `to` takes its time
     return leaf.to(device, dtype, non_blocking=device.type == "cuda")
 

@@ -28,6 +28,7 @@ _FLAGS = {
     "done": TERMINATED | TRUNCATED,
     "first": FIRST,
 }
+_NODES = (dict, Batch, Mapping)
 _TRIES = 8
 _KIND = "buffer"
 _FIRST_CAPACITY = 256  # of a `ListReplayBuffer`
@@ -146,9 +147,9 @@ class ReplayBuffer:
             The indices of the rows.
         """
         if batch is not None:
-            if not isinstance(batch, Batch | Mapping):
+            if not isinstance(batch, _NODES):
                 raise TypeError(f"add() takes a Batch or a dictionary, not {describe(batch)}")
-            fields = {**dict(batch.items()), **fields}
+            fields = {**dict(batch.items()), **fields} if fields else batch
         envs = self._checked_envs(env_ids)
         if not len(envs):
             raise ValueError("env_ids names no environment: there is nothing to add")
@@ -488,6 +489,8 @@ class ReplayBuffer:
             rows = self.rows_in_time()
             return rows[self._eligible(rows)] if self.sample_avail else rows
         rows = self._draw(batch_size)
+        if not self.sample_avail and len(self) == np.minimum(self._written, self.capacity).sum():
+            return rows
         # Drawing the misses again keeps the eligible rows as likely as they were.
         for _ in range(_TRIES):
             misses = np.flatnonzero(~self._eligible(rows))

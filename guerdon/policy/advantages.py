@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 CHUNK = 2048  # rows per forward pass: images fit into memory, and vectors into the cache
 
 
-@torch.no_grad()
 def with_advantages(policy: Policy, model: Any, actions: Actions, batch: Batch) -> Batch:
     """The transitions of a rollout as rows, with ``log_prob, value, advantage, returns``.
 

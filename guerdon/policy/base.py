@@ -282,16 +282,17 @@ class Policy(nn.Module):
             fields = tuple(dict.fromkeys((*fields, *reward.fields)))
         self.updating = True
         try:
-            batch, indices = self.read(batch_size, source, fields)
-            view: Any = source
-            if reward is None:
-                batch = batch.to_device(self.device)
-                batch.rew_env = batch.rew
-            else:
-                batch = reward.transform(batch, indices, source).to_device(self.device)
-                batch = reward.resolve(batch)
-                view = reward.view(source, self.device)
-            batch = self.process_fn(batch, view, indices)
+            with torch.no_grad():
+                batch, indices = self.read(batch_size, source, fields)
+                view: Any = source
+                if reward is None:
+                    batch = batch.to_device(self.device)
+                    batch.rew_env = batch.rew
+                else:
+                    batch = reward.transform(batch, indices, source).to_device(self.device)
+                    batch = reward.resolve(batch)
+                    view = reward.view(source, self.device)
+                batch = self.process_fn(batch, view, indices)
             metrics = self.learn(batch, batch_size=batch_size, **options)
             self.post_process_fn(batch, source, indices)
         finally:
@@ -311,7 +312,7 @@ class Policy(nn.Module):
         return found
 
     def process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> Batch:  # noqa: ARG002
-        """Compute what depends on time, such as returns and advantages.
+        """Compute what depends on time, such as returns and advantages, without gradients.
 
         Args:
             batch: What was read, as tensors with the reward resolved.

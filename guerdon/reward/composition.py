@@ -99,6 +99,11 @@ class Reward:
         self.collects = tuple(sorted(collected | ({"rew", *fields} if normalize else set())))
         """Fields of fresh transitions that it collects; none: it needs no fresh data."""
         self._resolved: tuple[torch.Tensor, Any] | None = None  # the newest rewards, and their mask
+        (name, (model, weight)), *others = self.terms.items()
+        plain = type(model) is EnvReward and weight == 1 and not others
+        staged = scale != 1 or clip is not None or normalize
+        self._unchanged = name if plain and not staged else None
+        """Name of the only term, if that is the environment's reward as it is."""
 
     def _check_terms(self, sources: Mapping[str, Any]) -> None:
         """Raise an error if terms cannot be used together."""
@@ -198,6 +203,10 @@ class Reward:
 
     def resolve(self, batch: Batch) -> Batch:
         """Return transitions with the learner's reward: what `transform` returned, on a device."""
+        if self._unchanged:
+            rew = as_rewards(batch.rew, batch.rew)
+            found = {"rew": rew, "rew_env": rew, "rew_terms": from_leaves({self._unchanged: rew})}
+            return from_leaves(dict(batch.items()) | found)
         terms = self._scores(batch)
         if self._ending and "terminated" in batch:
             paid = terms[self._ending[0]] > 0
@@ -207,7 +216,7 @@ class Reward:
         self._resolved = rew, batch.get("mask")
         rew_env = batch.get("rew_env", batch.rew)
         found = {"rew": rew, "rew_env": rew_env, "rew_terms": from_leaves(terms)}
-        return from_leaves({**dict(batch.items()), **found})
+        return from_leaves(dict(batch.items()) | found)
 
     @torch.no_grad()
     def _scores(self, batch: Batch) -> dict[str, torch.Tensor]:
@@ -247,16 +256,13 @@ class Reward:
         return {"reward/mean": mean, "reward/std": variance.sqrt()}
 
     def _sum(self, terms: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        weights = {name: self.terms[name].weight for name in terms}
-        # A term of weight 0 is left out, since 0 times infinity would not be 0.
-        weighted = [
-            rew if weights[name] == 1 else weights[name] * rew
-            for name, rew in terms.items()
-            if weights[name]
-        ]
-        if not weighted:
-            return torch.zeros_like(next(iter(terms.values())))
-        return sum(weighted[1:], weighted[0])
+        total: Any = None
+        for name, rew in terms.items():
+            weight = self.terms[name].weight
+            if weight:  # 0 times infinity would not be 0
+                weighted = rew if weight == 1 else weight * rew
+                total = weighted if total is None else total + weighted
+        return torch.zeros_like(rew) if total is None else total
 
     def _scale_and_clip(self, rew: torch.Tensor) -> torch.Tensor:
         scale = self.scale * (self.scaler.scale if self.scaler else 1.0)

@@ -50,6 +50,7 @@ def answer(network: Any, bias: str, *values: float) -> None:
     last.copy_(torch.tensor(values).expand(last.numel()).reshape(last.shape))
 
 
+@torch.no_grad()
 def processed(policy: Any, buffer: Any, batch_size: int = 0) -> Any:
     """What `process_fn` gives for all rows in time order."""
     batch, indices = policy.read(batch_size, buffer, policy.fields)

@@ -71,6 +71,7 @@ def test_many_rows_are_computed_in_pieces(name, monkeypatch):
         torch.testing.assert_close(whole[key], pieces[key], rtol=1e-5, atol=1e-5)
 
 
+@torch.no_grad()
 @pytest.mark.parametrize("dtype", [np.int64, np.float16, np.float64])
 def test_rewards_of_any_type_become_single_precision(dtype):
     policy = create_policy({"type": "ppo"}, *BOTH["ppo"])
