@@ -11,6 +11,7 @@ import time
 
 import numpy as np
 import pytest
+import torch
 
 from guerdon.training import evaluation as evaluation_module
 from guerdon.training import run as run_module
@@ -139,6 +140,33 @@ def test_it_does_not_matter_which_save_is_the_one_that_fails(case, nth, tmp_path
     if saves == nth:
         resume(tmp_path / "run")
     assert_same_run(tmp_path / "one", tmp_path / "run")
+
+
+class Drawing(torch.nn.Module):
+    """Draws from PyTorch's global generator, also in evaluations."""
+
+    def __init__(self, *_):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 5)
+
+    def forward(self, obs):
+        output = torch.nn.functional.dropout(self.linear(obs.float()), 0.5)
+        return {"logit": output[..., :4], "value": output[..., 4]}
+
+
+def test_layers_that_draw_random_numbers_resume_exactly_and_evaluations_draw_others(tmp_path):
+    network = {"policy": {"type": "ppo", "model": {"type": f"{__name__}:Drawing"}}}
+    run("ppo", tmp_path / "whole", **network)
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    run("ppo", tmp_path / "run", **network, run={"max_steps": HALF})
+    resume(tmp_path / "run", "run.max_steps=256")
+    assert torch.equal(torch.get_rng_state(), before)
+    assert_same_run(tmp_path / "whole", tmp_path / "run")
+    run("ppo", tmp_path / "rare", **network, eval={"every": 10_000})
+    (*_, last) = checkpoint_steps(tmp_path / "rare" / "checkpoints")
+    found = differences(tmp_path / "whole", tmp_path / "rare", last)
+    assert all(path.startswith(("/monitor", "/evaluator")) for path in found)
 
 
 # --- damage
