@@ -90,7 +90,9 @@ class Parts:
         """Everything that is needed to resume from a clean point."""
         state = {name: part.training_state() for name, part in self._states.items()}
         # Layers such as dropout draw from PyTorch's global generators.
-        return state | {"torch": [torch.get_rng_state(), *map(torch.cuda.get_rng_state, self._gpus)]}
+        return state | {
+            "torch": [torch.get_rng_state(), *map(torch.cuda.get_rng_state, self._gpus)]
+        }
 
     def load_training_state(self, state: dict[str, Any]) -> None:
         """Restore `training_state`."""

@@ -127,6 +127,10 @@ def train(
             folder.write_config(to_yaml(config))
             if exact and step is not None:
                 drop_later(folder.checkpoints, step)
+            if state is None or step is None:
+                drop_later(folder.reward, -1)
+            else:
+                save_reward(folder, step, parts.reward)
         if config.reward.collect_data:
             parts.keep_images(config.reward.data_collection)
         recorder = stack.enter_context(_recorder(config, folder, display, step))
