@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from guerdon.collect import Collected, Collector
-from guerdon.collect.collector import told_success
 from guerdon.data.batch import Batch
 from guerdon.data.rollout import Rollout
+from guerdon.envs.rows import told_success
 from guerdon.nn import seeded
 from guerdon.training.audit import Audit
 from guerdon.training.checkpoints import checkpoint_steps, save_checkpoint
