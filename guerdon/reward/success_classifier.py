@@ -8,7 +8,7 @@ that resemble no collected one.
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -86,6 +86,10 @@ class ClassifierRewardConfig(RewardConfig):
     """Size of the head."""
     num_spatial_blocks: int | None = None
     """Spatial embeddings of each channel."""
+    read_if_cotrained: ClassVar[tuple[str, ...]] = (
+        *("train_every", "update_per_collect", "batch_size", "learning_rate", "forget"),
+        *("buffer_size", "keep_per_collect", "positive_dir", "negative_dir"),
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
