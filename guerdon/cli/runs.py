@@ -88,10 +88,12 @@ def evaluate(
         "predicted success": audit.get("reward/success_rate"),
         "true success": audit.get("eval/success_at_verdict"),
     }
+    learned = result["learned_return_mean"]
     numbers = [
         f"return {result['return_mean']:.2f} ± {result['return_std']:.2f}",
         f"min {result['return_min']:.2f}",
         f"max {result['return_max']:.2f}",
+        *([] if learned is None else [f"learned return {learned:.2f}"]),
         f"length {result['length_mean']:.1f}",
         *(f"{name} {share:.0%}" for name, share in shares.items() if share is not None),
     ]

@@ -11,6 +11,7 @@ import torch
 
 from guerdon.data.batch import Batch, from_leaves
 from guerdon.data.rollout import Rollout
+from guerdon.envs.rows import told_success
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     Watch = Callable[[dict[str, Any], Step, np.ndarray | None], None]
 
-_SUCCESS = ("success", "is_success")  # names in ``info``; the first where both are there
 _NONE = np.zeros(0, np.int64)
 
 
@@ -363,13 +363,3 @@ class Collector:
         """Restore `training_state`."""
         self._generator.bit_generator.state = state["generator"]
         self.break_off()
-
-
-def told_success(info: dict[str, Any], n_rows: int) -> np.ndarray:
-    """Return success of the rows of a step: 1 or 0, and NaN where ``info`` does not report it."""
-    told: np.ndarray = np.full(n_rows, np.nan, np.float32)
-    for name in _SUCCESS:
-        if name in info:
-            new = np.isnan(told) & np.broadcast_to(info.get(f"_{name}", True), n_rows)
-            told[new] = np.broadcast_to(info[name], n_rows)[new]
-    return told

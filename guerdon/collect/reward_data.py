@@ -25,6 +25,7 @@ from guerdon.data.frames import (
 )
 from guerdon.data.leaves import to_numpy
 from guerdon.data.pictures import resized
+from guerdon.envs.rows import SUCCESS, column, told_success
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 CHANNELS = (1, 3, 4)
 """Possible numbers of channels, if none is given."""
 _SECTION = "reward.data_collection"
-_LABELS = ("success_frame", "success", "is_success")
 _WAITING = 16  # finished episodes, or one an environment; then `add_env_output` blocks
 
 
@@ -127,15 +127,14 @@ class RewardDataCollector:
             return
         env_ids = env_output.get("env_ids")
         ids = range(self.n_envs) if env_ids is None else [int(env) for env in env_ids]
-        ends = np.asarray(to_numpy(is_last_step))
-        last = _column(ends if ends.ndim else np.full(len(ids), ends), "is_last_step", len(ids)) > 0
+        last = column(is_last_step, "is_last_step", len(ids)) > 0
         real = np.ones(len(ids), bool)
         if env_output.get("dummy") is not None:
-            real = _column(env_output["dummy"], "dummy", len(ids)) == 0
+            real = column(env_output["dummy"], "dummy", len(ids)) == 0
         if not real.any():
             return
         labels = _labels(env_info, last, real)
-        once = _told(env_info, "success_once", last)[0] > 0
+        once = _told(env_info, last, ["success_once"]) > 0
         images = {key: self._images(env_output["obs"], key) for key in self.config.image_keys}
         for key, array in images.items():
             if len(array) != len(ids):
@@ -280,17 +279,6 @@ class RewardDataCollector:
 # --- reading of steps
 
 
-def _column(values: Any, name: str, n_rows: int) -> np.ndarray:
-    """Return one value for each row."""
-    array = np.asarray(to_numpy(values))
-    if array.size != n_rows:
-        raise ValueError(
-            f"{name!r} has the shape {array.shape} for {n_rows} rows: give one value for each, "
-            f"whether its episode ended or not"
-        )
-    return array.reshape(n_rows)
-
-
 def _final_obs(
     env_output: Mapping[str, Any], env_info: Mapping[str, Any], ended: np.ndarray
 ) -> Any:
@@ -316,38 +304,29 @@ def _final_row(final: Any, row: int, key: str) -> dict[str, Any] | None:
 
 def _labels(env_info: Mapping[str, Any], last: np.ndarray, real: np.ndarray) -> np.ndarray:
     """Return whether the frame shows success [rows]; info has to have it for all real rows."""
-    final = env_info.get("final_info")
-    known = {*env_info, *(final if isinstance(final, Mapping) else ())}
-    name = next((name for name in _LABELS if name in known), "success")
-    labels, told = _told(env_info, name, last)
-    if not told[real].all():
+    labels = _told(env_info, last)
+    if np.isnan(labels[real]).any():
         raise ValueError(
-            f"the environment's info has no {name!r} for some steps, only "
+            "the environment's info has no 'success' for some steps, only "
             f"{', '.join(env_info) or 'nothing'}: every step has to say whether its frame shows "
-            f"success"
+            "success"
         )
     if not ((labels >= 0) & (labels <= 1))[real].all():
-        raise ValueError(f"{name!r} of the environment's info is not always in [0, 1]")
+        raise ValueError("'success' of the environment's info is not always in [0, 1]")
     return labels
 
 
 def _told(
-    env_info: Mapping[str, Any], name: str, last: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return values of info [rows], 0 where it has none, and where it has one.
+    env_info: Mapping[str, Any], last: np.ndarray, names: Sequence[str] = SUCCESS
+) -> np.ndarray:
+    """Return success [rows], NaN where info does not report it.
 
     Environments that reset in the same step report the old episode in ``final_info``, some of them
     for all rows.
     """
-    n_rows, final = len(last), env_info.get("final_info")
-    values, told = np.zeros(n_rows), np.zeros(n_rows, bool)
-    for info in (env_info, final if isinstance(final, Mapping) else {}):
-        if name in info:
-            given = _column(info.get(f"_{name}", np.ones(n_rows)), f"_{name}", n_rows) > 0
-            given &= last | ~told
-            values = np.where(given, _column(info[name], name, n_rows), values).astype(np.float64)
-            told |= given
-    return values, told
+    told, final = told_success(env_info, len(last), names), env_info.get("final_info")
+    ended = told_success(final if isinstance(final, Mapping) else {}, len(last), names)
+    return np.where((last | np.isnan(told)) & ~np.isnan(ended), ended, told)
 
 
 # --- cameras

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, field_validator,
 
 from guerdon.config.errors import ConfigError, suggestion
 from guerdon.config.registry import registry_of
-from guerdon.config.validation import ReadIf, completed, unknown_key, validated
+from guerdon.config.validation import ReadIf, completed, refuse, unknown_key, validated
 
 Backend = Literal["auto", "native", "base", "subprocess", "async_subprocess", "envpool"]
 SUPERSEDES = (
@@ -192,6 +192,15 @@ class RewardConfig(Section):
         return {
             name: _term(name, options, f"reward.terms.{name}") for name, options in terms.items()
         }
+
+    @model_validator(mode="after")
+    def _check_read(self) -> Self:
+        for name, options in () if self.cotrain else self.terms.items():
+            config = registry_of("reward").get(options["type"]).Config
+            unread = getattr(config, "read_if_cotrained", ())
+            reason = "'reward.cotrain' is False"
+            refuse(config.model_construct(**options), unread, reason, f"reward.terms.{name}")
+        return self
 
     @field_validator("clip", mode="after")
     @classmethod

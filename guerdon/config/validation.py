@@ -13,7 +13,8 @@ from guerdon.config.errors import ConfigError, either, suggestion
 M = TypeVar("M", bound=BaseModel)
 ReadIf = tuple[tuple[str, str, Any], ...]
 """Class variable ``read_if`` of a model: options that have an effect only if another option has a
-value, as triples (option, other, value); True is any value but None, False and 0."""
+value, as triples (option, other, value); True is any value but None, False and 0, and a tuple any
+of its values."""
 
 
 def validated(model: type[M], values: Any, path: str = "") -> M:
@@ -51,6 +52,8 @@ def _check_read(model: BaseModel, path: str) -> None:
 
 def is_read(value: Any, needed: Any) -> bool:
     """Whether an option has an effect by the value of the other one; see `ReadIf`."""
+    if isinstance(needed, tuple):
+        return value in needed
     return bool(value) if needed is True else bool(value == needed)
 
 

@@ -15,6 +15,7 @@ from gymnasium.envs.registration import load_env_creator
 
 from guerdon.data.pictures import resized
 from guerdon.envs.ids import UnusableEnvironmentError
+from guerdon.envs.rows import told_success
 from guerdon.envs.tabletop import CAMERA, ObsMode, check_obs, observation_space
 from guerdon.extras import require
 
@@ -44,7 +45,7 @@ class Pictures(gymnasium.Wrapper[Any, Any, Any, Any]):
         picture: Returns an image, uint8 [height, width, 3], of any size. By default the environment
             renders it, and has to be made with ``render_mode="rgb_array"``.
         succeeded: Returns whether a step ends in success, from its reward, whether it terminated,
-            and its info; by default the info's ``success`` or ``is_success``.
+            and its info; by default the info's ``success``, or another name of `SUCCESS`.
     """
 
     def __init__(
@@ -128,7 +129,8 @@ def _read_space(space: spaces.Space[Any]) -> spaces.Space[Any]:
 
 
 def _told(reward: float, terminated: bool, info: dict[str, Any]) -> Any:  # noqa: ARG001
-    return info.get("success", info.get("is_success"))
+    told = told_success(info, 1)[0]
+    return None if np.isnan(told) else told
 
 
 # --- Gymnasium-Robotics

@@ -8,11 +8,15 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
+from guerdon.data.leaves import to_numpy
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gymnasium import Space
 
+SUCCESS = ("success_frame", "success", "is_success")
+"""Names of success in infos; the first where several are there."""
 _ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
@@ -132,3 +136,26 @@ def _merged(new: dict[str, Any], final: dict[str, Any], done: np.ndarray) -> dic
         elif key[:1] == "_" and key[1:] in new:
             merged[key] = value & ~done
     return merged
+
+
+def told_success(
+    info: Mapping[str, Any], n_rows: int, names: Sequence[str] = SUCCESS
+) -> np.ndarray:
+    """Return success of the rows of a step: 1 or 0, and NaN where ``info`` does not report it."""
+    told: np.ndarray = np.full(n_rows, np.nan, np.float32)
+    for name in names:
+        if info.get(name) is not None:
+            new = np.isnan(told) & (column(info.get(f"_{name}", True), f"_{name}", n_rows) > 0)
+            told[new] = column(info[name], name, n_rows)[new]
+    return told
+
+
+def column(values: Any, name: str, n_rows: int) -> np.ndarray:
+    """Return one value for each row; a single number is that of all rows."""
+    array = np.asarray(to_numpy(values))
+    if array.ndim and array.size != n_rows:
+        raise ValueError(
+            f"{name!r} has the shape {array.shape} for {n_rows} rows: give one value for each, "
+            f"whether its episode ended or not"
+        )
+    return array.reshape(n_rows) if array.ndim else np.full(n_rows, array)

@@ -25,12 +25,14 @@ def augment(images: Tensor, generator: torch.Generator) -> Tensor:
 
     def places(size: int) -> Tensor:
         moved = torch.randint(-SHIFT, SHIFT + 1, (number, 1), generator=generator)
-        return (torch.arange(size) + moved).clamp_(0, size - 1).to(images.device)
+        return (torch.arange(size) + moved).clamp_(0, size - 1).to(images.device, non_blocking=True)
 
     rows, columns = places(height), places(width)
     # Along one axis after the other: measured three times as fast as indexing both at once.
     moved = images.gather(2, rows[:, None, :, None].expand_as(images))
     moved = moved.gather(3, columns[:, None, None, :].expand_as(images))
-    drawn = (torch.rand(2, number, 1, 1, 1, generator=generator) * 2 - 1).to(images.device)
+    drawn = (torch.rand(2, number, 1, 1, 1, generator=generator) * 2 - 1).to(
+        images.device, non_blocking=True
+    )
     contrast, brightness = 1 + CONTRAST * drawn[0], BRIGHTNESS * drawn[1]
     return (moved * (BYTE * contrast)).add_(brightness).clamp_(0, 1)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from guerdon.config.errors import ConfigError
 from guerdon.config.schema import Section, check_image_size
+from guerdon.nn.augment import augment
 from guerdon.nn.convolution import resnet10
 
 MEAN = (0.485, 0.456, 0.406)
@@ -104,18 +105,23 @@ class BinaryRewardClassifier(nn.Module):
             self.load_encoder(config.pretrained)
         self.encoders.requires_grad_(not config.freeze_encoder)
 
-    def forward(self, images: Mapping[str, Tensor]) -> Tensor:
+    def forward(
+        self, images: Mapping[str, Tensor], generator: torch.Generator | None = None
+    ) -> Tensor:
         """The logit of success [B].
 
         Args:
             images: By camera [B, C, H, W] or [B, H, W, C], bytes or floats in [0, 1].
+            generator: Augments images that are bytes, if given; see `augment`.
         """
-        return self.decide(self.encode(images))
+        return self.decide(self.encode(images, generator))
 
-    def encode(self, images: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def encode(
+        self, images: Mapping[str, Tensor], generator: torch.Generator | None = None
+    ) -> dict[str, Tensor]:
         """The map of features [B, channels, height, width] of each camera; see `forward`."""
         encoders = zip(self.config.image_keys, self.encoders, strict=True)
-        return {key: encoder(self.normalised(key, images)) for key, encoder in encoders}
+        return {key: encoder(self.normalised(key, images, generator)) for key, encoder in encoders}
 
     def decide(self, features: Mapping[str, Tensor]) -> Tensor:
         """The logit of success [B] of what `encode` gave."""
@@ -124,12 +130,15 @@ class BinaryRewardClassifier(nn.Module):
         logits: Tensor = self.head(pooled)
         return logits.squeeze(-1)
 
-    def normalised(self, key: str, images: Mapping[str, Tensor]) -> Tensor:
+    def normalised(
+        self, key: str, images: Mapping[str, Tensor], generator: torch.Generator | None = None
+    ) -> Tensor:
         """The pixels of a camera as the encoder takes them, channels last in memory.
 
         Args:
             key: The camera.
             images: See `forward`.
+            generator: See `forward`.
         """
         if key not in images:
             raise ValueError(
@@ -145,7 +154,9 @@ class BinaryRewardClassifier(nn.Module):
                 f"images of {key!r} have shape {list(pixels.shape[1:])}, but the classifier takes "
                 f"{self.config.image_size}, channels first or last"
             )
-        if pixels.dtype is torch.uint8:
+        if pixels.dtype is torch.uint8 and generator is not None:
+            values = augment(pixels, generator).to(self.scale.dtype)
+        elif pixels.dtype is torch.uint8:
             values = pixels.to(self.scale.dtype).div_(255)
         else:
             _check_range(key, pixels)

@@ -8,7 +8,7 @@ that resemble no collected one.
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -21,7 +21,6 @@ from guerdon.data.batch import Batch
 from guerdon.data.frames import Frames, load_frames, to_uint8
 from guerdon.data.leaves import to_numpy
 from guerdon.data.pictures import resized
-from guerdon.nn.augment import augment
 from guerdon.nn.classifier import BinaryRewardClassifier, build_members
 from guerdon.nn.init import seeded
 from guerdon.nn.optimizer import Optimizer
@@ -87,6 +86,10 @@ class ClassifierRewardConfig(RewardConfig):
     """Size of the head."""
     num_spatial_blocks: int | None = None
     """Spatial embeddings of each channel."""
+    read_if_cotrained: ClassVar[tuple[str, ...]] = (
+        *("train_every", "update_per_collect", "batch_size", "learning_rate", "forget"),
+        *("buffer_size", "keep_per_collect", "positive_dir", "negative_dir"),
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -138,9 +141,13 @@ class Refit(TrainedReward):
         return Optimizer(parameters, rate, max_grad_norm=1.0, weight_decay=0.01)
 
     @torch.no_grad()
-    def rejects(self, images: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Return which frames [B] resemble no collected success."""
-        return torch.sigmoid(self.network(images)).lt(self.config.min_likeness)
+    def rejects(self, images: Batch) -> torch.Tensor:
+        """Return which frames [...] resemble no collected success."""
+        lead = next(iter(images.values())).shape[:-3]
+        flat = images.apply(lambda leaf: leaf.reshape(-1, *leaf.shape[-3:]))
+        starts = range(0, max(lead.numel(), 1), _FRAMES)
+        logits = torch.cat([self.network(flat[at : at + _FRAMES].to_dict()) for at in starts])
+        return torch.sigmoid(logits).lt(self.config.min_likeness).reshape(lead)
 
     def collect_frames(self, images: Batch, n_new: int) -> None:
         """Take successes of the policy, by camera [N, ...], out of so many new transitions."""
@@ -198,10 +205,10 @@ class Refit(TrainedReward):
             shown = policy[key]
             if shown.shape[1:] != expert.shape[1:]:  # channels last
                 shown = shown.movedim(-1, 1)
-            images[key] = augment(torch.cat([expert, shown]), generator)
+            images[key] = torch.cat([expert, shown])
         labels = torch.zeros(self.config.batch_size, device=self.device)
         labels[:half] = 1.0
-        logits = self.network(images)
+        logits = self.network(images, generator)
         loss = functional.binary_cross_entropy_with_logits(logits, labels)
         rejected = torch.sigmoid(logits[half:].detach()) < self.config.min_likeness
         return loss, {"doubted": rejected.float().mean()}
@@ -339,12 +346,15 @@ class ClassifierReward(SuccessModel):
         keys = self.image_keys
         if not isinstance(obs, Batch | dict):
             obs = {keys[0]: obs}
-        return Batch({key: to_numpy(obs[key]) for key in keys})
+        return Batch({key: obs[key] for key in keys})
 
     def _prepared(self, images: Batch) -> Batch:
-        """Images in the format of the fit."""
-        size = self.meta["model"]["image_size"]
-        return Batch({key: _of_size(to_uint8(part, key), size) for key, part in images.items()})
+        """Images in the format of the fit; bytes of its size stay on their device."""
+        size, found = self.meta["model"]["image_size"], {}
+        for key, part in images.items():
+            known = part.dtype == torch.uint8
+            found[key] = _of_size(part if known else to_uint8(to_numpy(part), key), size)
+        return Batch(found)
 
     @torch.no_grad()
     def _predict(self, images: Batch) -> tuple[np.ndarray, np.ndarray]:
@@ -355,15 +365,15 @@ class ClassifierReward(SuccessModel):
         scale = 1.0 / float(self.meta["temperature"])
         for start in range(0, probability.size, _FRAMES):
             rows = slice(start, start + _FRAMES)
-            frames = self._prepared(flat[rows]).to_device(self.device).to_dict()
-            each = torch.stack([torch.sigmoid(member(frames) * scale) for member in self.members])
+            frames = self._prepared(flat[rows]).to_device(self.device)
+            shown = frames.to_dict()
+            each = torch.stack([torch.sigmoid(member(shown) * scale) for member in self.members])
             mean = each.mean(0)
             if self.config.pessimism and len(each) > 1:
                 mean = (mean - self.config.pessimism * each.std(0, correction=0)).clamp(min=0)
             passes = mean >= self._min_claim
             if self._refit is not None and self._refit.fitted and passes.any():
-                claims = {key: part[passes] for key, part in frames.items()}
-                mean[passes] *= ~self._refit.rejects(claims)
+                mean[passes] *= ~self._refit.rejects(frames[passes])
             probability.reshape(-1)[rows] = mean.float().numpy(force=True)
             claimed.reshape(-1)[rows] = passes.numpy(force=True)
         return probability, claimed
@@ -439,9 +449,10 @@ class ClassifierReward(SuccessModel):
         terminal = self.config.reward_mode == "terminal"
         if self.fields and self._refit is not None and self._refit.fitted:
             rows = paid if terminal else probability >= self._min_claim
-            accepted = torch.ones_like(paid)
-            found = self.probability(batch.obs_next[rows]) > 0
-            accepted[rows] = torch.from_numpy(found).to(accepted.device)
+            chosen, rejected = _chosen(rows), torch.zeros_like(paid)
+            images = self._prepared(self._images(batch.obs_next[chosen])).to_device(self.device)
+            rejected[chosen] = self._refit.rejects(images)
+            accepted = ~(rejected & rows)
             probability, paid = probability * accepted, paid & accepted
         if self.config.reward_type == "binary":
             return paid.float()
@@ -541,11 +552,17 @@ class ClassifierReward(SuccessModel):
                 )
 
 
-def _of_size(images: np.ndarray, size: Sequence[int]) -> np.ndarray:
+def _chosen(rows: torch.Tensor) -> Any:
+    """An index of rows, or of more on a GPU: it would have to wait for their number."""
+    return rows if rows.device.type == "cpu" else slice(None)
+
+
+def _of_size(images: Any, size: Sequence[int]) -> Any:
     """Images [..., H, W, C] or [..., C, H, W] in a size, resized as when they are collected."""
     channels, height, width = size
     if images.shape[-3:] in ((height, width, channels), (channels, height, width)):
         return images
+    images = to_numpy(images)
     if images.shape[-1] == channels:
         images = np.moveaxis(images, -1, -3)
     return resized(images, (height, width))

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from guerdon.collect import Collected, Collector
-from guerdon.collect.collector import told_success
 from guerdon.data.batch import Batch
 from guerdon.data.rollout import Rollout
+from guerdon.envs.rows import told_success
+from guerdon.nn import seeded
 from guerdon.training.audit import Audit
 from guerdon.training.checkpoints import checkpoint_steps, save_checkpoint
 
@@ -53,19 +54,20 @@ def evaluate(
         watch = LearnedReturns(reward, env.n_envs)
     with in_testing_state(policy, seed, deterministic):
         collected = Collector(policy, env, seed=seed, watch=watch).collect(n_episode=episodes)
+        if watch is not None:
+            watch.flush()
     if watch is not None:
-        watch.flush()
         collected.learned, collected.audit = watch.returns, watch.audit
     return collected
 
 
 @contextmanager
 def in_testing_state(policy: Policy, seed: int, deterministic: bool = True) -> Iterator[None]:
-    """Put a policy into the testing state with a seeded generator, and restore both afterwards."""
+    """Put a policy into the testing state with seeded generators, and restore all afterwards."""
     drawn = policy.generator.get_state()
     policy.generator.manual_seed(seed)
     try:
-        with policy.testing(deterministic):
+        with policy.testing(deterministic), seeded(seed, str(policy.device)):
             yield
     finally:
         policy.generator.set_state(drawn)

@@ -13,7 +13,6 @@ import torch
 from torch.nn import functional
 
 from guerdon.data.frames import load_frames
-from guerdon.nn.augment import augment
 from guerdon.nn.classifier import BinaryRewardClassifier
 from guerdon.nn.init import seeded
 from guerdon.nn.optimizer import Optimizer
@@ -291,9 +290,7 @@ class Inputs:
         chosen = self.take(rows)
         if self._encoded is not None:
             return member.decide(chosen)
-        if self._augment and generator is not None:
-            chosen = {key: augment(images, generator) for key, images in chosen.items()}
-        logits: Tensor = member(chosen)
+        logits: Tensor = member(chosen, generator if self._augment else None)
         return logits
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -18,7 +18,7 @@ from pydantic import ConfigDict, Field
 from guerdon.config import sources
 from guerdon.config.errors import ConfigError, line, suggestion
 from guerdon.config.schema import Section
-from guerdon.config.validation import validated
+from guerdon.config.validation import ReadIf, validated
 from guerdon.data.files import atomic_file
 from guerdon.nn.classifier import BinaryRewardClassifier, ClassifierConfig, build_members
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint
@@ -58,6 +58,7 @@ class ScheduleConfig(Section):
     """Steps of linear warmup from 0; 0 to a tenth of all steps."""
     min_lr: float = Field(default=0.0, ge=0)
     """Final learning rate of ``linear`` and ``cosine``."""
+    read_if: ClassVar[ReadIf] = (("min_lr", "type", ("linear", "cosine")),)
 
 
 class FitDataConfig(Section):
@@ -106,6 +107,7 @@ class FitSection(Section):
     """Number of classifiers in the ensemble, with different initial weights and batches; 1 to 5."""
     target_fpr: float = Field(default=0.01, ge=0, lt=1)
     """Maximum false-positive rate on validation frames, which sets the threshold; 0 to 0.05."""
+    read_if: ClassVar[ReadIf] = (("data.augment", "model.freeze_encoder", False),)
 
 
 class RunnerConfig(Section):

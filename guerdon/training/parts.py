@@ -47,11 +47,13 @@ class Seeds(NamedTuple):
     buffer: int
     evaluate: int
     reward: int
+    layers: int
+    """Of PyTorch's global generators, which layers such as dropout draw from."""
 
     @classmethod
     def of(cls, seed: int) -> Seeds:
         """Derive them from the seed of the run."""
-        return cls(*np.random.SeedSequence(seed).generate_state(5).tolist())
+        return cls(*np.random.SeedSequence(seed).generate_state(6).tolist())
 
 
 @dataclass
@@ -86,12 +88,24 @@ class Parts:
 
     def training_state(self) -> dict[str, Any]:
         """Everything that is needed to resume from a clean point."""
-        return {name: part.training_state() for name, part in self._states.items()}
+        state = {name: part.training_state() for name, part in self._states.items()}
+        # Layers such as dropout draw from PyTorch's global generators.
+        return state | {
+            "torch": [torch.get_rng_state(), *map(torch.cuda.get_rng_state, self._gpus)]
+        }
 
     def load_training_state(self, state: dict[str, Any]) -> None:
         """Restore `training_state`."""
         for name, part in self._states.items():
             part.load_training_state(state[name])
+        cpu, *others = state["torch"]
+        torch.set_rng_state(cpu)
+        for gpu, generator in zip(self._gpus, others, strict=True):
+            torch.cuda.set_rng_state(generator, gpu)
+
+    @property
+    def _gpus(self) -> list[torch.device]:
+        return [self.policy.device] if self.policy.device.type == "cuda" else []
 
     def clean_point(self) -> None:
         """Truncate open episodes, so that a run that is resumed here continues like this one."""

@@ -14,7 +14,6 @@ from guerdon.collect.reward_data import RewardDataCollector, check_cameras
 from guerdon.data import Batch, Rollout
 from guerdon.data.demonstrations import KEYS, Demonstrations
 from guerdon.policy import create_policy
-from guerdon.reward import REWARDS, SuccessModel
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint
 from guerdon.training.evaluation import evaluate, evaluation_metrics, in_testing_state
 from guerdon.training.parts import EnvSetting, build_reward, compose_run, find_device, make_env
@@ -171,7 +170,8 @@ def evaluate_run(
         policy_fn: As given to `train`, if it was.
 
     Returns:
-        Numbers, ``returns`` and ``lengths`` of all episodes, and paths of ``videos``.
+        Numbers (``learned_return_mean``: in the run's newest reward, None if that is the
+        environment's), ``returns`` and ``lengths`` of all episodes, and paths of ``videos``.
     """
     if video and env_setting is not None:
         raise ValueError("environments of 'env_setting' cannot be filmed: leave out 'video'")
@@ -186,7 +186,7 @@ def evaluate_run(
     else:
         env = make_env(section)
     with env, threads(config.run.threads):
-        reward = _success_reward(run_dir, config, policy, env)
+        reward = _saved_reward(run_dir, config, policy, env)
         played = evaluate(
             policy, env, episodes, seed=seed, deterministic=config.eval.deterministic, reward=reward
         )
@@ -206,6 +206,7 @@ def evaluate_run(
         "return_std": float(np.std(returns)),
         "return_min": min(returns),
         "return_max": max(returns),
+        "learned_return_mean": float(np.mean(played.learned)) if played.learned else None,
         "length_mean": float(np.mean(played.lengths)),
         "success_rate": played.success_rate,
         "audit": evaluation_metrics(played) if played.audit is not None else None,
@@ -215,13 +216,12 @@ def evaluate_run(
     }
 
 
-def _success_reward(
+def _saved_reward(
     run_dir: str | Path, config: GuerdonConfig, policy: Policy, env: VectorEnv
 ) -> Reward | None:
-    """Return the reward of a run if it predicts success, to compare with the environment's."""
-    kinds = [REWARDS.get(options["type"]) for options in config.reward.terms.values()]
+    """Return the reward of a run as it was last saved; None if it is the environment's."""
     folder = RunFolder(run_dir).reward
-    if not any(issubclass(kind, SuccessModel) for kind in kinds) or not checkpoint_steps(folder):
+    if not checkpoint_steps(folder):
         return None
     reward = build_reward(config, policy, env, seed=0)  # its state needs no demonstrations
     reward.load_training_state(load_checkpoint(folder, parts=("state",))[0]["state"])

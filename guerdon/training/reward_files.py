@@ -105,6 +105,10 @@ def with_reward_of(
     own = values.get("imports") or []
     imports = [*own, *options.get("imports", [])] if isinstance(own, list) else own
     frozen = {"checkpoint_path": str(Path(path).resolve()), "cotrain": False, "pretrain": False}
+    for term in options["reward"]["terms"].values():
+        if term["type"] == "classifier":
+            for name in ClassifierReward.Config.read_if_cotrained:
+                term.pop(name, None)
     return {
         **values,
         "reward": {**options["reward"], **frozen},

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from guerdon.config import GuerdonConfig, compose, to_yaml
 from guerdon.data.serializer import DamagedError
 from guerdon.envs.ids import registered_limit
+from guerdon.nn import seeded
 from guerdon.reward.success_classifier import ClassifierReward
 from guerdon.training.checkpoints import (
     checkpoint_steps,
@@ -21,7 +22,15 @@ from guerdon.training.display import Mode, make_display
 from guerdon.training.evaluation import Evaluator, evaluation_metrics
 from guerdon.training.experts import make_experts
 from guerdon.training.monitor import Budget, Monitor
-from guerdon.training.parts import EnvSetting, Parts, check_config, compose_run, make_parts
+from guerdon.training.parts import (
+    EnvSetting,
+    Parts,
+    Seeds,
+    check_config,
+    compose_run,
+    find_device,
+    make_parts,
+)
 from guerdon.training.process import interrupts, threads
 from guerdon.training.reward_files import check_path, load_reward, save_reward, with_reward_of
 from guerdon.training.run_folder import Recorder, RunFolder, default_path
@@ -103,6 +112,8 @@ def train(
         _check_config(config, state)
         # Before the folder: a config that cannot be built leaves nothing behind.
         made = make_experts(config, display)
+        seed, device = Seeds.of(config.seed).layers, find_device(config.run.device)
+        stack.enter_context(seeded(seed, device))
         parts = make_parts(made, env_setting=env_setting, model=model, policy_fn=policy_fn)
         stack.callback(parts.close)
         _check_reward(config, parts)
@@ -116,6 +127,10 @@ def train(
             folder.write_config(to_yaml(config))
             if exact and step is not None:
                 drop_later(folder.checkpoints, step)
+            if state is None or step is None:
+                drop_later(folder.reward, -1)
+            else:
+                save_reward(folder, step, parts.reward)
         if config.reward.collect_data:
             parts.keep_images(config.reward.data_collection)
         recorder = stack.enter_context(_recorder(config, folder, display, step))

@@ -106,6 +106,17 @@ def test_an_option_that_needs_another_one_is_refused_without_it(choices, option,
     assert str(error.value) == f"{key!r} has no effect, since {reason}: leave it out"
 
 
+@pytest.mark.parametrize("option", ["learning_rate=0.1", "forget=0.5", "positive_dir=mine"])
+def test_an_option_of_refitting_is_refused_without_it(option):
+    refit = ["reward=classifier", "reward.checkpoint_path=fit", f"reward.{option}"]
+    key = f"'reward.terms.classifier.{option.partition('=')[0]}'"
+    said = f"^{key} has no effect, since 'reward.cotrain' is False: leave it out$"
+    with pytest.raises(ConfigError, match=said):
+        compose("cartpole_ppo", refit)
+    assert compose("cartpole_ppo", [*refit, "reward.cotrain=true"])
+    assert compose("cartpole_ppo", [*refit[:2], "reward.min_likeness=0.1"])  # a fitted one reads it
+
+
 def test_a_term_without_effect_is_named_by_its_path():
     terms = {"env": {}, "new": {"type": "rnd", "update_per_collect": 3, "max_updates": 5}}
     with pytest.raises(ConfigError, match=r"^'reward.terms.new.max_updates' has no effect, since"):

@@ -13,9 +13,10 @@ from guerdon.collect import Collector
 from guerdon.data import Batch, Demonstrations
 from guerdon.envs import make_vec
 from guerdon.policy import create_policy
-from guerdon.reward import Setting, make_reward
+from guerdon.reward import Setting, make_reward, success_classifier
 from guerdon.training.replay import play_episodes
 from guerdon.training.trainers import train_reward
+from tests.reward.seeing import Lamp, episode, loaded, pictures, weights, write_data
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 CASES = {"ppo": ("CartPole-v1", 4), "sac": ("Pendulum-v1", 2)}
@@ -92,6 +93,32 @@ def test_resolving_and_learning_never_wait_for_the_device(case, name):
         if case == "ppo":
             buffer.reset()
     assert all(np.isfinite(float(value)) for value in metrics.values())
+
+
+@pytest.mark.parametrize("mode", ["terminal", "per_step"])
+def test_refitting_a_classifier_and_reading_its_rewards_never_wait(mode, tmp_path, monkeypatch):
+    lamp, options = Lamp(), {"train_every": 1, "batch_size": 8, "update_per_collect": 3}
+    setting = Setting(lamp.observation_space, lamp.action_space, device=DEVICE, on_policy=False)
+    saved = weights(data=write_data(tmp_path), threshold=1e-6)
+    model = loaded(saved, setting, reward_type="continuous", reward_mode=mode, **options)
+    refit = model._start_refit()
+    refit.collect_frames(Batch(base_camera=pictures(np.arange(40))), 40)
+    refit.step = guarded(refit.step)
+    assert np.isfinite(float(model.train()["loss"]))
+    batch = episode(*range(0, 240, 20)).replace(probability=np.linspace(0, 1, 12, dtype="f"))
+    batch.paid = np.arange(12) % 3 > 0
+    batch = Batch.stack([batch, batch]).to_device(model.device)  # a segment
+    with torch.no_grad():
+        likeness = torch.sigmoid(refit.network(batch.obs_next[0].to_dict()))
+    refit.config = refit.config.model_copy(update={"min_likeness": float(likeness.median())})
+    paid = batch.paid if mode == "terminal" else torch.ones_like(batch.paid)
+    rejected = (likeness < likeness.median()) & (
+        paid if mode == "terminal" else batch.probability >= 0.1
+    )
+    expected = model.score(batch)
+    torch.testing.assert_close(expected, batch.probability * paid * ~rejected)
+    monkeypatch.setattr(success_classifier, "_chosen", lambda _: slice(None))
+    torch.testing.assert_close(guarded(model.score)(batch), expected)
 
 
 @pytest.mark.parametrize(

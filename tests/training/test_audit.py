@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from guerdon.collect.collector import told_success
 from guerdon.envs import make_vec
+from guerdon.envs.rows import told_success
 from guerdon.policy import create_policy
 from guerdon.reward import Reward, Term
 from guerdon.training import evaluation as evaluation_module
@@ -129,6 +129,8 @@ def test_missed_success_is_warned_about():
         ({"success": True}, [1, 1, 1]),
         ({"is_lost": np.ones(3)}, [np.nan] * 3),
         ({"is_success": np.array([1, 0, 1])}, [1, 0, 1]),
+        ({"success": np.ones(3), "success_frame": np.array([1, 0, 0])}, [1, 0, 0]),
+        ({"success": None, "is_success": [True, False, True]}, [1, 0, 1]),
         (
             {
                 "is_success": np.ones(3),

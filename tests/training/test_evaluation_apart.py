@@ -3,13 +3,19 @@
 import copy
 import json
 
+import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import guerdon
+from guerdon.cli import app
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint
+from guerdon.training.parts import Seeds
+from guerdon.training.replay import evaluate_run
 from tests.training.running import leaves, same
 from tests.training.test_noise_law import (
     CURIOSITY,
+    FAST,
     IMITATION,
     REWARDS,
     files,  # noqa: F401 - a fixture
@@ -64,6 +70,23 @@ def test_runs_that_differ_in_their_evaluations_learn_the_same(name, files, tmp_p
     for state in states[1:]:
         assert state.keys() == states[0].keys()
         assert [key for key in state if not same(state[key], states[0][key])] == []
+
+
+@pytest.mark.parametrize("name", ["gail", "rnd", "pwil", "ngu", "classifier"])
+def test_a_later_evaluation_finds_the_learned_return_of_the_training(name, files, tmp_path):  # noqa: F811
+    policy, run = FAST[name], tmp_path / "run"
+    section = fill_paths(copy.deepcopy(REWARDS[name]), files(policy, name))
+    config = make_config(policy, section, run, camera=uses_camera(name))
+    config["eval"] = {"every": 64, "episodes": 3}
+    steps = guerdon.train(config, seed=0, display="none")["env_steps"]
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    seed = np.random.SeedSequence([Seeds.of(0).evaluate, steps, False]).generate_state(1)[0]
+    found = evaluate_run(run, checkpoint="latest", episodes=3, seed=int(seed))
+    assert found["learned_return_mean"] == lines_of(run)[steps]["reward/eval_return"]
+    assert found["return_mean"] == lines_of(run)[steps]["eval/mean_reward"]
+    assert before == {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    shown = CliRunner().invoke(app, ["eval", str(run), "--episodes", "1"]).output
+    assert "learned return" in shown
 
 
 def lines_of(run):

@@ -138,3 +138,20 @@ def test_errors_name_the_key(overrides, message):
 def test_an_unknown_preset_is_met_with_the_nearest():
     with pytest.raises(ConfigError, match="did you mean 'reach_classifier'"):
         compose_fit("reach_clasifier")
+
+
+@pytest.mark.parametrize(
+    ("option", "needed", "reason"),
+    [
+        ("lr_sched.min_lr=1e-5", "lr_sched.type=constant", "'reward.lr_sched.type' is constant"),
+        ("data.augment=false", "model.freeze_encoder=true", "'reward.model.freeze_encoder' is Tr"),
+    ],
+)
+def test_an_option_that_nothing_reads_is_refused(option, needed, reason):
+    encoder = "reward.model.pretrained_encoder_path=e.safetensors"
+    given = [encoder, f"reward.{option}"]
+    key = option.partition("=")[0]
+    with pytest.raises(ConfigError, match=f"^'reward.{key}' has no effect, since {reason}"):
+        compose_fit(None, [*given, f"reward.{needed}"])
+    assert compose_fit(None, [encoder, f"reward.{needed}"])
+    assert compose_fit(None, [*given, "reward.lr_sched.type=cosine"])

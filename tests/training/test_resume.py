@@ -11,10 +11,11 @@ import time
 
 import numpy as np
 import pytest
+import torch
 
 from guerdon.training import evaluation as evaluation_module
 from guerdon.training import run as run_module
-from guerdon.training.checkpoints import checkpoint_steps, save_checkpoint
+from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint, save_checkpoint
 from guerdon.training.run import train
 from guerdon.training.run_folder import RunFolder
 from tests.training.running import (
@@ -27,6 +28,7 @@ from tests.training.running import (
     metrics_of,
     resume,
     run,
+    same,
     state_of,
 )
 from tests.training.test_noise_law import (
@@ -139,6 +141,33 @@ def test_it_does_not_matter_which_save_is_the_one_that_fails(case, nth, tmp_path
     if saves == nth:
         resume(tmp_path / "run")
     assert_same_run(tmp_path / "one", tmp_path / "run")
+
+
+class Drawing(torch.nn.Module):
+    """Draws from PyTorch's global generator, also in evaluations."""
+
+    def __init__(self, *_):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 5)
+
+    def forward(self, obs):
+        output = torch.nn.functional.dropout(self.linear(obs.float()), 0.5)
+        return {"logit": output[..., :4], "value": output[..., 4]}
+
+
+def test_layers_that_draw_random_numbers_resume_exactly_and_evaluations_draw_others(tmp_path):
+    network = {"policy": {"type": "ppo", "model": {"type": f"{__name__}:Drawing"}}}
+    run("ppo", tmp_path / "whole", **network)
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    run("ppo", tmp_path / "run", **network, run={"max_steps": HALF})
+    resume(tmp_path / "run", "run.max_steps=256")
+    assert torch.equal(torch.get_rng_state(), before)
+    assert_same_run(tmp_path / "whole", tmp_path / "run")
+    run("ppo", tmp_path / "rare", **network, eval={"every": 10_000})
+    (*_, last) = checkpoint_steps(tmp_path / "rare" / "checkpoints")
+    found = differences(tmp_path / "whole", tmp_path / "rare", last)
+    assert all(path.startswith(("/monitor", "/evaluator")) for path in found)
 
 
 # --- damage
@@ -399,6 +428,28 @@ def test_exact_drops_later_checkpoints_before_it_continues(tmp_path, monkeypatch
     resume(tmp_path / "run")
     run("ppo", tmp_path / "whole", run=pace)
     assert_same_run(tmp_path / "whole", tmp_path / "run")
+
+
+@pytest.mark.parametrize("every", [64, 10_000])  # the latter: the run starts again
+def test_the_saved_reward_is_that_of_the_checkpoint_a_run_resumes_from(
+    every,
+    files,  # noqa: F811
+    tmp_path,
+    monkeypatch,
+):
+    section = fill_paths(REWARDS["gail"], files("ppo", "gail"))
+    config = make_config("ppo", section, tmp_path / "run")
+    config["run"] |= {"checkpoint_every": every, "max_steps": 96}
+    train(config, seed=3, display="none")
+    assert checkpoint_steps(tmp_path / "run" / "reward") == [96]
+    monkeypatch.setattr(run_module, "run_trainer", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        resume(tmp_path / "run", exact=True)
+    assert checkpoint_steps(tmp_path / "run" / "reward") == ([64] if every == 64 else [])
+    if every == 64:
+        saved = load_checkpoint(tmp_path / "run" / "reward")[0]["state"]
+        used = load_checkpoint(tmp_path / "run" / "checkpoints")[0]["reward"]
+        assert same(saved["terms"]["gail"]["trained"], used["terms"]["gail"]["trained"])
 
 
 @pytest.mark.parametrize(
