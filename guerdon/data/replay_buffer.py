@@ -146,15 +146,16 @@ class ReplayBuffer:
         Returns:
             The indices of the rows.
         """
+        given: Any = fields
         if batch is not None:
             if not isinstance(batch, _NODES):
                 raise TypeError(f"add() takes a Batch or a dictionary, not {describe(batch)}")
-            fields = {**dict(batch.items()), **fields} if fields else batch
+            given = {**dict(batch.items()), **fields} if fields else batch
         envs = self._checked_envs(env_ids)
         if not len(envs):
             raise ValueError("env_ids names no environment: there is nothing to add")
         single = env_ids is None and self.n_envs == 1
-        leaves, terminated, truncated, layout = self.schema.check(fields, envs, single)
+        leaves, terminated, truncated, layout = self.schema.check(given, envs, single)
         if layout is not self.schema.layout:
             self._make_columns(layout)
             self.schema.layout = layout
