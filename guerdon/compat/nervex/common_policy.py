@@ -17,11 +17,20 @@ from guerdon.compat.nervex.adder import Adder
 from guerdon.compat.nervex.armor import Armor
 from guerdon.compat.nervex.armor_plugins import Plugin, Sampler
 from guerdon.compat.nervex.attr_dict import AttrDict
+from guerdon.compat.nervex.lstm import RecurrentActor, RecurrentQNetwork
 from guerdon.compat.nervex.samples import Timestep, Watched, collate, row, stack, trajectories
 from guerdon.data import MixedReplay, PrioritizedReplayBuffer
 from guerdon.data.batch import Batch, from_leaves
 from guerdon.data.leaves import to_numpy
-from guerdon.nn import MODELS, DeterministicActor, ModelConfig, QNetwork, create_model, seeded
+from guerdon.nn import (
+    MODELS,
+    DeterministicActor,
+    Model,
+    ModelConfig,
+    QNetwork,
+    create_model,
+    seeded,
+)
 from guerdon.policy.base import Metrics, Policy, PolicyConfig, Resolver
 from guerdon.policy.bounds import Bounds
 
@@ -275,7 +284,9 @@ class CommonPolicy(Policy):
             return model_type(**cfg.model)
         discrete = isinstance(self.action_space, spaces.Discrete)
         config = ModelConfig(**{"activation": "relu", "orthogonal": False, **cfg.model})
-        default = QNetwork if discrete else DeterministicActor
+        default: type[Model] = QNetwork if discrete else DeterministicActor
+        if config.lstm is not None:
+            default = RecurrentQNetwork if discrete else RecurrentActor
         return create_model(default, self.observation_space, self.action_space, config)
 
     # --- the interface of Policy
