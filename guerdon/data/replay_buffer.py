@@ -30,7 +30,6 @@ _FLAGS = {
 }
 _TRIES = 8
 _KIND = "buffer"
-_FIRST_CAPACITY = 256  # of a `ListReplayBuffer`
 
 
 class ReplayBuffer:
@@ -157,7 +156,7 @@ class ReplayBuffer:
         if layout is not self.schema.layout:
             self._make_columns(layout)
             self.schema.layout = layout
-        self._make_room(envs)
+        self._make_room_for_finals(len(envs))
         book = self._written, self._flags, self._final, self._count
         plan, regular = kernels.reserve(envs, terminated, truncated, *book, self._free)
         rows: np.ndarray = plan[0]
@@ -201,10 +200,6 @@ class ReplayBuffer:
         name = buffer_files.column_name(path)
         self._storage.drop(name)  # a file may be left over from an `add` that failed
         return self._storage.array(name, (rows, *leaf.shape), leaf.dtype)
-
-    def _make_room(self, envs: np.ndarray) -> None:
-        """Make room for a row of each environment."""
-        self._make_room_for_finals(len(envs))
 
     def _make_room_for_finals(self, number: int) -> None:
         if self._finals and self._free[0] < number:
@@ -698,47 +693,6 @@ class ReplayBuffer:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return buffer_files.restore, (type(self), self.training_state())
-
-
-class ListReplayBuffer(ReplayBuffer):
-    """A buffer in memory that grows like a list instead of overwriting its oldest rows.
-
-    Growing changes the indices of all environments but the first.
-
-    Args:
-        n_envs: Number of environments.
-        storage: See `ReplayBuffer`; not files.
-        **options: See `ReplayBuffer`; there is no size.
-    """
-
-    def __init__(
-        self, n_envs: int = 1, storage: str | torch.device | Storage = "memory", **options: Any
-    ) -> None:
-        if isinstance(storage, DiskStorage) or str(storage).startswith("disk:"):
-            raise ValueError("a ListReplayBuffer lives in memory: use ReplayBuffer(size) for files")
-        super().__init__(_FIRST_CAPACITY * n_envs, n_envs, storage=storage, **options)
-
-    def options(self) -> dict[str, Any]:
-        """See `ReplayBuffer`; without a size."""
-        return {name: value for name, value in super().options().items() if name != "size"}
-
-    def _make_room(self, envs: np.ndarray) -> None:
-        if self._written[envs].max() == self.capacity:
-            self._grow(2 * self.capacity)
-        super()._make_room(envs)
-
-    def _grow(self, capacity: int) -> None:
-        """Make room for so many rows of each environment."""
-        size, storage = self.n_envs * capacity, self._storage
-        rows = (self._envs[:, None] * capacity + np.arange(self.capacity)).reshape(-1)
-        flags = storage.bookkeeping("flags", (size,), self._flags.dtype)
-        final = storage.bookkeeping("final", (size,), self._final.dtype)
-        flags[rows], final[rows] = self._flags, self._final
-        columns = {}
-        for path, column in self._columns.items():
-            columns[path] = storage.array(".".join(path), (size, *column.shape[1:]), column.dtype)
-            columns[path][rows] = column
-        self.capacity, self._columns, self._flags, self._final = capacity, columns, flags, final
 
 
 def _take(rows: np.ndarray, column: Any) -> Any:
