@@ -20,11 +20,11 @@ from guerdon.data.frames import (
     Trajectory,
     count_trajectories,
     remove_stale,
+    resized,
     to_uint8,
     write_trajectory,
 )
 from guerdon.data.leaves import to_numpy
-from guerdon.data.pictures import resized
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

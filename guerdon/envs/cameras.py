@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.registration import load_env_creator
 
-from guerdon.data.pictures import resized
+from guerdon.data.frames import resized
 from guerdon.envs.ids import UnusableEnvironmentError
 from guerdon.envs.tabletop import CAMERA, ObsMode, check_obs, observation_space
 from guerdon.extras import require

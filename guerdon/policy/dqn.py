@@ -15,8 +15,8 @@ from guerdon.data.batch import Batch, from_leaves
 from guerdon.nn import ModelConfig, QNetwork
 from guerdon.nn.optimizer import Optimizer
 from guerdon.nn.target import make_target, update_target
+from guerdon.policy.advantages import with_returns
 from guerdon.policy.base import Metrics, Policy, PolicyConfig, register_policy
-from guerdon.policy.targets import with_returns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

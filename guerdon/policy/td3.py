@@ -12,10 +12,10 @@ from guerdon.data.batch import Batch
 from guerdon.nn import DeterministicActor, ModelConfig, QCritic
 from guerdon.nn.optimizer import Optimizer
 from guerdon.nn.target import frozen, make_target, update_target
+from guerdon.policy.advantages import with_returns
 from guerdon.policy.base import Metrics, Policy, PolicyConfig, register_policy
 from guerdon.policy.bounds import Bounds
 from guerdon.policy.noise import NoiseConfig, add_noise
-from guerdon.policy.targets import with_returns
 
 if TYPE_CHECKING:
     import numpy as np

@@ -223,6 +223,9 @@ class RewardModel(Stateful):
                 ``first`` (which rows begin an episode).
         """
 
+    def prepare(self) -> None:
+        """Read data that `train` needs, before a run starts: an error comes early then."""
+
     def pretrain(self) -> Metrics | None:
         """Train before the policy acts, on the data that is there by then."""
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from guerdon.config import GuerdonConfig, compose, to_yaml
 from guerdon.data.serializer import DamagedError
 from guerdon.envs.ids import registered_limit
-from guerdon.reward.success_classifier import ClassifierReward
 from guerdon.training.checkpoints import (
     checkpoint_steps,
     drop_later,
@@ -224,9 +223,8 @@ def _load(
             ) from error
     elif config.reward.checkpoint_path is not None:
         load_reward(parts.reward, config.reward)
-    for model in parts.reward.models:
-        if config.reward.cotrain and isinstance(model, ClassifierReward):
-            model.load_successes()  # now, since they may be missing
+    for model in parts.reward.models if config.reward.cotrain else ():
+        model.prepare()
 
 
 def _with_checkpoint_interval(config: GuerdonConfig) -> GuerdonConfig:

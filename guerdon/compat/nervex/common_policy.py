@@ -87,19 +87,9 @@ class CommonPolicy(Policy):
     }
     target_name = "_get_train_sample"
 
-    def __init__(
-        self,
-        config: PolicyConfig | Mapping[str, Any],
-        observation_space: Any,
-        action_space: Any,
-        *,
-        seed: int = 0,
-        device: str | torch.device = "cpu",
-        model: Any = None,
-    ) -> None:
-        super().__init__(
-            config, observation_space, action_space, seed=seed, device=device, model=model
-        )
+    def build(self) -> None:
+        """Make the network, and what the four parts need."""
+        action_space = self.action_space
         self._cfg = AttrDict(self.config.model_dump())
         for part in (*_PARTS, "command"):
             self._cfg.setdefault(part, AttrDict())
