@@ -1,21 +1,21 @@
 """`RewardDataCollector`: camera frames with success labels, one file for each episode."""
 
-from __future__ import annotations
-
 import atexit
 import errno
 import math
 import pathlib
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
+import torch
 from gymnasium import spaces
 
 from guerdon.config.errors import ConfigError, suggestion
+from guerdon.config.schema import DataCollectionConfig
 from guerdon.data.frames import (
     Trajectory,
     count_trajectories,
@@ -25,14 +25,7 @@ from guerdon.data.frames import (
     write_trajectory,
 )
 from guerdon.data.leaves import to_numpy
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    import torch
-
-    from guerdon.config.schema import DataCollectionConfig
-    from guerdon.envs import Step
+from guerdon.envs import Step
 
 CHANNELS = (1, 3, 4)
 """Possible numbers of channels, if none is given."""

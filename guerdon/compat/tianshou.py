@@ -1,19 +1,13 @@
 """Tianshou's `ListReplayBuffer`."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import torch
 
 from guerdon.data import DiskStorage, ReplayBuffer
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import torch
-
-    from guerdon.data.storage import Storage
+from guerdon.data.storage import Storage
 
 _FIRST_CAPACITY = 256
 

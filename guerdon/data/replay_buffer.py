@@ -1,13 +1,12 @@
 """`ReplayBuffer`: transitions of many environments, in time order, sampled in any order."""
 
-from __future__ import annotations
-
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
+import torch
 
 from guerdon.data import buffer_files, kernels
 from guerdon.data.batch import Batch, Path, flatten, from_leaves, layout, unflatten
@@ -16,11 +15,6 @@ from guerdon.data.leaves import describe, to_numpy
 from guerdon.data.serializer import check_replaceable, read_tree, write_tree
 from guerdon.data.storage import DiskStorage, Storage, make_storage
 from guerdon.data.transition_schema import ENDS, FIELDS, Layout, Leaf, Schema, fill_value
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import torch
 
 _FLAGS = {
     "terminated": TERMINATED,
@@ -265,7 +259,7 @@ class ReplayBuffer:
             self.add(rows[i : i + 1], env_ids=[env_id])
         self.cut([env_id])
 
-    def update(self, other: ReplayBuffer) -> Any:
+    def update(self, other: "ReplayBuffer") -> Any:
         """Append another buffer's transitions in their time order.
 
         Environments are matched by number (modulo `n_envs`). Episodes that are open on either side

@@ -1,13 +1,12 @@
 """The report of the three stages: a table, curves and images, on one page."""
 
-from __future__ import annotations
-
 import base64
 import html
 import io
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,11 +16,7 @@ from guerdon.extras import MissingExtraError, require
 from guerdon.lab.curves import read_curve
 from guerdon.reward.success_classifier import ClassifierReward
 from guerdon.training.fit_files import load_classifier
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from guerdon.training.workflow import WorkflowResult
+from guerdon.training.workflow import WorkflowResult
 
 REPORT, PICTURE = "report.html", "report.png"
 HOW = (

@@ -1,7 +1,5 @@
 """Action distributions of actor-critic policies, for Discrete and Box spaces."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

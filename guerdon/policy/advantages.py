@@ -1,9 +1,8 @@
 """Advantages of rollouts, n-step returns of sampled transitions, and minibatches."""
 
-from __future__ import annotations
-
 import itertools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,12 +10,8 @@ from torch import Tensor
 
 from guerdon import ops
 from guerdon.data.batch import Batch, from_leaves
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from guerdon.policy.actions import Actions
-    from guerdon.policy.base import Policy
+from guerdon.policy.actions import Actions
+from guerdon.policy.base import Policy
 
 CHUNK = 2048  # rows per forward pass: images fit into memory, and vectors into the cache
 

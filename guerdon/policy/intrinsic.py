@@ -3,22 +3,18 @@
 Two returns with a discount each, as in https://arxiv.org/abs/1810.12894.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from gymnasium import spaces
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
+from guerdon.data.batch import Batch
 from guerdon.nn.models import QNetwork
 from guerdon.ops import backward_scan
 from guerdon.policy.advantages import CHUNK, flat_rows, index_rows, scatter_rows, valid_rows
-
-if TYPE_CHECKING:
-    from guerdon.data.batch import Batch
-    from guerdon.policy.base import Policy
+from guerdon.policy.base import Policy
 
 
 class IntrinsicConfig(BaseModel):

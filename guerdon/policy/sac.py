@@ -1,7 +1,5 @@
 """Soft actor-critic: https://arxiv.org/abs/1812.05905, and for Discrete actions 1910.07207."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, Any, ClassVar, Literal
 

@@ -1,10 +1,10 @@
 """`CommonPolicy`: policies written as in the nerveX tutorial."""
 
-from __future__ import annotations
-
 import copy
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -18,8 +18,16 @@ from guerdon.compat.nervex.armor import Armor
 from guerdon.compat.nervex.armor_plugins import Plugin, Sampler
 from guerdon.compat.nervex.attr_dict import AttrDict
 from guerdon.compat.nervex.lstm import RecurrentActor, RecurrentQNetwork
-from guerdon.compat.nervex.samples import Timestep, Watched, collate, row, stack, trajectories
-from guerdon.data import MixedReplay, PrioritizedReplayBuffer
+from guerdon.compat.nervex.samples import (
+    Timestep,
+    Transition,
+    Watched,
+    collate,
+    row,
+    stack,
+    trajectories,
+)
+from guerdon.data import MixedReplay, PrioritizedReplayBuffer, ReplayBuffer, Rollout
 from guerdon.data.batch import Batch, from_leaves
 from guerdon.data.leaves import to_numpy
 from guerdon.nn import (
@@ -33,13 +41,6 @@ from guerdon.nn import (
 )
 from guerdon.policy.base import Metrics, Policy, PolicyConfig, Resolver
 from guerdon.policy.bounds import Bounds
-
-if TYPE_CHECKING:
-    from collections import deque
-    from collections.abc import Collection, Iterator, Mapping
-
-    from guerdon.compat.nervex.samples import Transition
-    from guerdon.data import ReplayBuffer, Rollout
 
 _TRIES = 10  # further draws for a batch, since a segment may give no sample
 _PARTS = ("learn", "collect", "eval")
