@@ -157,8 +157,8 @@ class RewardDataCollector:
         """
         if step.broken is not None:
             self.break_off(step.broken)
-        seen = step.obs_next  # at episode ends the last observation
-        output = {"obs": seen, "final_obs": seen, "env_ids": step.env_ids, "dummy": dummy}
+        # At episode ends, the next observation is the last one.
+        output = {"obs": step.obs_next, "env_ids": step.env_ids, "dummy": dummy}
         self.add_env_output(output, step.info, step.terminated | step.truncated)
 
     def save_trajectory(self, env_idx: int) -> None:

@@ -2,16 +2,16 @@
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import Field, PositiveInt
+
+from guerdon.config.schema import Section
 
 EncoderName = Literal["auto", "mlp", "nature", "impala", "resnet10"]
 ActivationName = Literal["tanh", "relu", "silu"]
 
 
-class ModelConfig(BaseModel):
+class ModelConfig(Section):
     """What network a policy, or a reward model, is built from."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     type: str | None = None
     """None for the policy's own network, a registered name, or ``"package.module:Class"``."""

@@ -6,13 +6,13 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from guerdon.config.registry import Registry
+from guerdon.config.schema import Section
 from guerdon.config.validation import completed, validated
-from guerdon.data import ReplayBuffer, Rollout
-from guerdon.data.batch import Batch
+from guerdon.data import Batch, ReplayBuffer, Rollout
 from guerdon.data.leaves import to_device
 from guerdon.nn import create_model, seeded
 from guerdon.nn.adapter import evaluating
@@ -41,10 +41,8 @@ class Resolver(Protocol):
         """A view of a buffer whose rewards are resolved on read."""
 
 
-class PolicyConfig(BaseModel):
+class PolicyConfig(Section):
     """Options of every policy."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     type: str = ""
     """Registered name."""

@@ -6,9 +6,10 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from gymnasium import spaces
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from guerdon import ops
+from guerdon.config.schema import Section
 from guerdon.config.validation import ReadIf
 from guerdon.data import MixedReplay, PrioritizedReplayBuffer, ReplayBuffer, Rollout
 from guerdon.data.batch import Batch, from_leaves
@@ -19,10 +20,8 @@ from guerdon.policy.advantages import with_returns
 from guerdon.policy.base import Metrics, Policy, PolicyConfig, register_policy
 
 
-class EpsilonConfig(BaseModel):
+class EpsilonConfig(Section):
     """Probability of a random action while collecting."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     start: float = Field(default=1.0, ge=0, le=1)
     """Initial value."""

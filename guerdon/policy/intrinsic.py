@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 from gymnasium import spaces
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 
+from guerdon.config.schema import Section
 from guerdon.data.batch import Batch
 from guerdon.nn.models import QNetwork
 from guerdon.ops import backward_scan
@@ -17,10 +18,8 @@ from guerdon.policy.advantages import CHUNK, flat_rows, index_rows, scatter_rows
 from guerdon.policy.base import Policy
 
 
-class IntrinsicConfig(BaseModel):
+class IntrinsicConfig(Section):
     """Options of the second value function."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     terms: list[str] = Field(min_length=1)
     """Reward terms that it predicts. Give them the weight 0 in the reward, whose other terms the
