@@ -3,10 +3,9 @@
 Configs may have the layouts of nerveX, DI-engine and RLinf, see `guerdon.compat.layouts`.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterable
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from guerdon import config as configuration
 from guerdon.compat.di_engine.entry import (
@@ -14,18 +13,13 @@ from guerdon.compat.di_engine.entry import (
     serial_pipeline_reward_model_offpolicy,
     serial_pipeline_reward_model_onpolicy,
 )
-from guerdon.compat.layouts import translated
+from guerdon.compat.layouts import Source, translated
 from guerdon.policy import create_policy, register_policy
 from guerdon.reward import create_reward_model, register_reward_model
 from guerdon.training import run
 from guerdon.training.replay import evaluate_run
+from guerdon.training.run import Summary
 from guerdon.training.trainers import offpolicy_trainer, onpolicy_trainer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from guerdon.compat.layouts import Source
-    from guerdon.training.run import Summary
 
 __all__ = [
     "compose",

@@ -1,27 +1,22 @@
 """`Collector`: a policy acts in environments, and a buffer stores the transitions."""
 
-from __future__ import annotations
-
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
+from guerdon.data import ReplayBuffer
 from guerdon.data.batch import Batch, from_leaves
 from guerdon.data.rollout import Rollout
+from guerdon.envs import Step, VectorEnv
 from guerdon.envs.rows import told_success
+from guerdon.policy import Policy
+from guerdon.reward import Reward
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from guerdon.data import ReplayBuffer
-    from guerdon.envs import Step, VectorEnv
-    from guerdon.policy import Policy
-    from guerdon.reward import Reward
-
-    Watch = Callable[[dict[str, Any], Step, np.ndarray | None], None]
+Watch = Callable[[dict[str, Any], Step, np.ndarray | None], None]
 
 _NONE = np.zeros(0, np.int64)
 

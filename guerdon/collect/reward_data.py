@@ -1,39 +1,32 @@
 """`RewardDataCollector`: camera frames with success labels, one file for each episode."""
 
-from __future__ import annotations
-
 import atexit
 import errno
 import math
 import pathlib
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
+import torch
 from gymnasium import spaces
 
 from guerdon.config.errors import ConfigError, suggestion
+from guerdon.config.schema import DataCollectionConfig
 from guerdon.data.frames import (
     Trajectory,
     count_trajectories,
     remove_stale,
+    resized,
     to_uint8,
     write_trajectory,
 )
 from guerdon.data.leaves import to_numpy
-from guerdon.data.pictures import resized
+from guerdon.envs import Step
 from guerdon.envs.rows import SUCCESS, column, told_success
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    import torch
-
-    from guerdon.config.schema import DataCollectionConfig
-    from guerdon.envs import Step
 
 CHANNELS = (1, 3, 4)
 """Possible numbers of channels, if none is given."""
@@ -163,8 +156,8 @@ class RewardDataCollector:
         """
         if step.broken is not None:
             self.break_off(step.broken)
-        seen = step.obs_next  # at episode ends the last observation
-        output = {"obs": seen, "final_obs": seen, "env_ids": step.env_ids, "dummy": dummy}
+        # At episode ends, the next observation is the last one.
+        output = {"obs": step.obs_next, "env_ids": step.env_ids, "dummy": dummy}
         self.add_env_output(output, step.info, step.terminated | step.truncated)
 
     def save_trajectory(self, env_idx: int) -> None:

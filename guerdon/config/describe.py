@@ -22,13 +22,8 @@ def explain(config: GuerdonConfig) -> str:
     stages += ["norm"] * reward.normalize
     stages += [f"{_TIMES}{reward.scale:g}"] * (reward.scale != 1)
     stages += ["clip"] * (reward.clip is not None)
-    return " → ".join([*stages, target_name(config)])
-
-
-def target_name(config: GuerdonConfig) -> str:
-    """What the policy computes from rewards: ``GAE``, ``3-step TD``."""
-    policy = registry_of("policy").get(config.policy["type"])
-    return str(policy.target_name).format(**config.policy_options)
+    target = registry_of("policy").get(config.policy["type"]).target_name
+    return " → ".join([*stages, target.format(**config.policy)])
 
 
 def to_yaml(config: GuerdonConfig) -> str:

@@ -388,11 +388,6 @@ class GuerdonConfig(Section):
             )
         return self
 
-    @property
-    def policy_options(self) -> dict[str, Any]:
-        """The policy section without ``type``: the arguments of the policy's ``Config``."""
-        return {key: value for key, value in self.policy.items() if key != "type"}
-
 
 _PROCESSES = {"subprocess", "async_subprocess"}
 _READ_BY = {"timeout": _PROCESSES, "max_restarts": _PROCESSES, "wait_num": {"async_subprocess"}}

@@ -7,7 +7,7 @@ from guerdon.data.minari import from_minari, to_minari
 from guerdon.data.mixed import MixedReplay
 from guerdon.data.preferences import Preference, load_preferences, save_label, save_preferences
 from guerdon.data.prioritized import PrioritizedReplayBuffer
-from guerdon.data.replay_buffer import ListReplayBuffer, ReplayBuffer
+from guerdon.data.replay_buffer import ReplayBuffer
 from guerdon.data.rollout import Rollout
 from guerdon.data.storage import DiskStorage, MemoryStorage, TorchStorage
 from guerdon.data.unpickle import UnsafePickleError, safe_unpickle
@@ -16,7 +16,6 @@ __all__ = [
     "Batch",
     "Demonstrations",
     "DiskStorage",
-    "ListReplayBuffer",
     "MemoryStorage",
     "MixedReplay",
     "Preference",

@@ -19,7 +19,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -99,6 +99,32 @@ def to_uint8(images: np.ndarray, name: str) -> np.ndarray:
         )
     rounded: np.ndarray = np.rint(images * 255).astype(np.uint8)
     return rounded
+
+
+def resized(images: np.ndarray, size: Sequence[int]) -> np.ndarray:
+    """Pictures with another height and width: each pixel is the mean of the area it covers.
+
+    Args:
+        images: uint8 [..., H, W]; those that have the size already are returned as they are.
+        size: The height and width that they shall have.
+    """
+    height, width = size
+    if images.shape[-2:] == (height, width):
+        return images
+    old_height, old_width = images.shape[-2:]
+    rows = _shares(old_height, height) @ images.astype(np.float32, order="C")
+    means: np.ndarray = rows @ _shares(old_width, width).T
+    return means.round().astype(np.uint8)
+
+
+@cache
+def _shares(n: int, size: int) -> np.ndarray:
+    """How much of each of `size` new pixels each of `n` old ones makes up."""
+    ends = np.linspace(0, n, size + 1)[:, None]
+    old = np.arange(n)
+    overlap = np.minimum(ends[1:], old + 1) - np.maximum(ends[:-1], old)
+    shares: np.ndarray = (overlap.clip(0) * size / n).astype(np.float32)
+    return shares
 
 
 # --- writing

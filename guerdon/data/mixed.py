@@ -1,19 +1,14 @@
 """`MixedReplay`: samples from several buffers by ratio."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from guerdon.data.batch import Batch
 from guerdon.data.leaves import to_numpy
 from guerdon.data.prioritized import PrioritizedReplayBuffer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from guerdon.data.replay_buffer import ReplayBuffer
+from guerdon.data.replay_buffer import ReplayBuffer
 
 _ROW_BITS = 40  # an index is (number of the buffer << 40) + row
 _REQUIRED = ("obs", "act", "rew")  # read in any case; others only if all buffers have them alike

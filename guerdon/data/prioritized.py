@@ -1,20 +1,15 @@
 """`PrioritizedReplayBuffer`: rows are drawn in proportion to their last error."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from guerdon.data import sum_tree
+from guerdon.data.batch import Batch
 from guerdon.data.kernels import VALID
 from guerdon.data.leaves import to_numpy
 from guerdon.data.replay_buffer import ReplayBuffer
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from guerdon.data.batch import Batch
 
 EPSILON = 1e-8  # so that no error is so small that its row is never sampled again
 

@@ -1,13 +1,12 @@
 """`ReplayBuffer`: transitions of many environments, in time order, sampled in any order."""
 
-from __future__ import annotations
-
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
+import torch
 
 from guerdon.data import buffer_files, kernels
 from guerdon.data.batch import Batch, Path, flatten, from_leaves, layout, unflatten
@@ -16,11 +15,6 @@ from guerdon.data.leaves import describe, to_numpy
 from guerdon.data.serializer import check_replaceable, read_tree, write_tree
 from guerdon.data.storage import DiskStorage, Storage, make_storage
 from guerdon.data.transition_schema import ENDS, FIELDS, Layout, Leaf, Schema, fill_value
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import torch
 
 _FLAGS = {
     "terminated": TERMINATED,
@@ -31,7 +25,6 @@ _FLAGS = {
 _NODES = (dict, Batch, Mapping)
 _TRIES = 8
 _KIND = "buffer"
-_FIRST_CAPACITY = 256  # of a `ListReplayBuffer`
 
 
 class ReplayBuffer:
@@ -159,7 +152,7 @@ class ReplayBuffer:
         if layout is not self.schema.layout:
             self._make_columns(layout)
             self.schema.layout = layout
-        self._make_room(envs)
+        self._make_room_for_finals(len(envs))
         book = self._written, self._flags, self._final, self._count
         plan, regular = kernels.reserve(envs, terminated, truncated, *book, self._free)
         rows: np.ndarray = plan[0]
@@ -203,10 +196,6 @@ class ReplayBuffer:
         name = buffer_files.column_name(path)
         self._storage.drop(name)  # a file may be left over from an `add` that failed
         return self._storage.array(name, (rows, *leaf.shape), leaf.dtype)
-
-    def _make_room(self, envs: np.ndarray) -> None:
-        """Make room for a row of each environment."""
-        self._make_room_for_finals(len(envs))
 
     def _make_room_for_finals(self, number: int) -> None:
         if self._finals and self._free[0] < number:
@@ -272,7 +261,7 @@ class ReplayBuffer:
             self.add(rows[i : i + 1], env_ids=[env_id])
         self.cut([env_id])
 
-    def update(self, other: ReplayBuffer) -> Any:
+    def update(self, other: "ReplayBuffer") -> Any:
         """Append another buffer's transitions in their time order.
 
         Environments are matched by number (modulo `n_envs`). Episodes that are open on either side
@@ -702,47 +691,6 @@ class ReplayBuffer:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return buffer_files.restore, (type(self), self.training_state())
-
-
-class ListReplayBuffer(ReplayBuffer):
-    """A buffer in memory that grows like a list instead of overwriting its oldest rows.
-
-    Growing changes the indices of all environments but the first.
-
-    Args:
-        n_envs: Number of environments.
-        storage: See `ReplayBuffer`; not files.
-        **options: See `ReplayBuffer`; there is no size.
-    """
-
-    def __init__(
-        self, n_envs: int = 1, storage: str | torch.device | Storage = "memory", **options: Any
-    ) -> None:
-        if isinstance(storage, DiskStorage) or str(storage).startswith("disk:"):
-            raise ValueError("a ListReplayBuffer lives in memory: use ReplayBuffer(size) for files")
-        super().__init__(_FIRST_CAPACITY * n_envs, n_envs, storage=storage, **options)
-
-    def options(self) -> dict[str, Any]:
-        """See `ReplayBuffer`; without a size."""
-        return {name: value for name, value in super().options().items() if name != "size"}
-
-    def _make_room(self, envs: np.ndarray) -> None:
-        if self._written[envs].max() == self.capacity:
-            self._grow(2 * self.capacity)
-        super()._make_room(envs)
-
-    def _grow(self, capacity: int) -> None:
-        """Make room for so many rows of each environment."""
-        size, storage = self.n_envs * capacity, self._storage
-        rows = (self._envs[:, None] * capacity + np.arange(self.capacity)).reshape(-1)
-        flags = storage.bookkeeping("flags", (size,), self._flags.dtype)
-        final = storage.bookkeeping("final", (size,), self._final.dtype)
-        flags[rows], final[rows] = self._flags, self._final
-        columns = {}
-        for path, column in self._columns.items():
-            columns[path] = storage.array(".".join(path), (size, *column.shape[1:]), column.dtype)
-            columns[path][rows] = column
-        self.capacity, self._columns, self._flags, self._final = capacity, columns, flags, final
 
 
 def _take(rows: np.ndarray, column: Any) -> Any:

@@ -1,20 +1,15 @@
 """`Rollout`: what a policy collected in one iteration, as dense arrays in time order."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import torch
 
 from guerdon.data.batch import Batch, Path, flatten, unflatten
 from guerdon.data.leaves import to_numpy
 from guerdon.data.storage import Storage, make_storage
 from guerdon.data.transition_schema import ENDS, FIELDS, Layout, Schema, fill_value
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import torch
 
 
 class Rollout:

@@ -114,7 +114,7 @@ def check_rows(space: Space[Any], rows: Any, name: str, casting: Any = "safe") -
             numbers have to stay the same.
     """
     if isinstance(space, spaces.Dict | spaces.Tuple):
-        parts = _parts(space)
+        parts = part_spaces(space)
         keys = rows.keys() if isinstance(rows, Batch) else None
         if keys != parts.keys():
             found = describe(rows) if keys is None else f"the keys {', '.join(keys)}"
@@ -131,14 +131,15 @@ def check_rows(space: Space[Any], rows: Any, name: str, casting: Any = "safe") -
 def as_rows(space: Space[Any], rows: Any) -> Any:
     """Rows that `check_rows` let pass as arrays in the dtypes of a space."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
-        return Batch({key: as_rows(part, rows[key]) for key, part in _parts(space).items()})
+        return Batch({key: as_rows(part, rows[key]) for key, part in part_spaces(space).items()})
     if isinstance(space, _Numbers):
         return to_numpy(rows).astype(space.dtype, copy=False)
     return rows
 
 
-def _parts(space: Any) -> dict[str, Space[Any]]:
-    pairs = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+def part_spaces(space: spaces.Dict | spaces.Tuple[Any]) -> dict[str, Space[Any]]:
+    """The parts of a Dict or Tuple space by key; those of a Tuple are called "0", "1", ..."""
+    pairs: Any = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
     return {str(key): part for key, part in pairs}
 
 

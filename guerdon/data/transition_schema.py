@@ -1,7 +1,5 @@
 """Checks what is added to a buffer: names, shapes and dtypes, as the first `add` decided them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any, NamedTuple
 

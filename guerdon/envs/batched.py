@@ -1,19 +1,14 @@
 """Environments written for many rows: a vector, and a single environment with one row."""
 
-from __future__ import annotations
-
 import inspect
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
+from gymnasium import Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from gymnasium import Space
 
 
 class BatchedEnv(VectorEnv[Any, np.ndarray, np.ndarray]):

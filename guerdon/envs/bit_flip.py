@@ -1,7 +1,5 @@
 """`BitFlip`: bits to be made equal to a goal, with a sparse reward."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,30 +1,23 @@
 """Images beside states, from environments that render."""
 
-from __future__ import annotations
-
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.envs.registration import load_env_creator
+from gymnasium.envs.registration import EnvSpec, load_env_creator
 
-from guerdon.data.pictures import resized
+from guerdon.data.frames import resized
+from guerdon.envs.factory import AnyEnv
 from guerdon.envs.ids import UnusableEnvironmentError
 from guerdon.envs.rows import told_success
 from guerdon.envs.tabletop import CAMERA, ObsMode, check_obs, observation_space
 from guerdon.extras import require
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from gymnasium.envs.registration import EnvSpec
-
-    from guerdon.envs.factory import AnyEnv
 
 SIZE = 64
 """Default height and width of images."""

@@ -1,17 +1,13 @@
 """`CartPoleFixed`: CartPole in which a fall ends the reward, not the episode."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv, CartPoleVectorEnv
 from gymnasium.vector.utils import batch_space
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 LENGTH = 500
 """Length of episodes, with which the id is registered."""

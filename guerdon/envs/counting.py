@@ -1,18 +1,14 @@
 """`Counting`: an environment with numbered steps, to test collectors."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _FOREVER = 3600.0
 

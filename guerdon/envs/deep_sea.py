@@ -1,7 +1,5 @@
 """`DeepSea`: hard exploration; one action sequence in 2**size is rewarded."""
 
-from __future__ import annotations
-
 import numpy as np
 from gymnasium import spaces
 

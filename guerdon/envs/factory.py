@@ -1,13 +1,12 @@
 """`EnvFactory`: makes the environments of a vector, in this process or another."""
 
-from __future__ import annotations
-
 import inspect
 import re
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium
 from gymnasium import Space, spaces, wrappers
@@ -15,9 +14,6 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from guerdon.envs.ids import UnusableEnvironmentError, unknown_argument
 from guerdon.extras import require
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
 
 ATARI_FRAME_SKIP = 4
 ATARI_FRAME_STACK = 4

@@ -1,7 +1,5 @@
 """Environments that any agent learns in seconds."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import gymnasium

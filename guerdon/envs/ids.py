@@ -1,20 +1,14 @@
 """Environment ids: their registrations, the packages that register them, and near misses."""
 
-from __future__ import annotations
-
 import difflib
 import importlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import gymnasium
-from gymnasium.envs.registration import load_env_creator
+from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from guerdon.extras import MissingExtraError, require
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from gymnasium.envs.registration import EnvSpec
 
 # Prefixes of ids that are registered when a package is imported: (module, extra).
 _REGISTERED_BY = {

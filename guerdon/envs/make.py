@@ -1,22 +1,16 @@
 """`make_vec`: make environments by id, class or function, in one process or many."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 from gymnasium.envs.registration import EnvSpec
 
-from guerdon.envs.factory import ATARI_FRAME_STACK, EnvFactory
+from guerdon.envs.factory import ATARI_FRAME_STACK, AnyEnv, EnvFactory
 from guerdon.envs.ids import find_wrapper, resolve
 from guerdon.envs.native import EnvPoolVectorEnv, NotNativeError, make_native
 from guerdon.envs.subprocess import SubprocessVectorEnv
 from guerdon.envs.vector import LocalVectorEnv, VectorEnv
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from guerdon.envs.factory import AnyEnv
 
 Backend = Literal["auto", "native", "base", "subprocess", "async_subprocess", "envpool"]
 BACKENDS: tuple[str, ...] = get_args(Backend)

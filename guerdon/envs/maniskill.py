@@ -1,26 +1,22 @@
 """ManiSkill's tasks: robots that are simulated and rendered by SAPIEN."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import sys
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 
 from guerdon.envs.batched import BatchedEnv, SingleEnv
 from guerdon.envs.cameras import SIZE
 from guerdon.envs.ids import UnusableEnvironmentError
 from guerdon.envs.tabletop import ObsMode, check_obs
 from guerdon.extras import require
-
-if TYPE_CHECKING:
-    from gymnasium.envs.registration import EnvSpec
 
 _MODES = {"state": "state", "image": "rgb", "both": "state+rgb"}
 _SWIFTSHADER = "vk_swiftshader_icd.json"

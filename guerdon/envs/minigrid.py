@@ -1,17 +1,13 @@
 """Observations of MiniGrid as vectors and images."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces, wrappers
 
+from guerdon.envs.factory import AnyEnv
 from guerdon.envs.ids import UnusableEnvironmentError
 from guerdon.extras import require
-
-if TYPE_CHECKING:
-    from guerdon.envs.factory import AnyEnv
 
 
 def minigrid_view(env: AnyEnv) -> AnyEnv:

@@ -1,23 +1,18 @@
 """Vector environments of other packages: Gymnasium's, ale-py's and EnvPool's."""
 
-from __future__ import annotations
-
 import difflib
 import inspect
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import AutoresetMode
 
-from guerdon.envs.factory import ATARI_FRAME_SKIP
+from guerdon.envs.factory import ATARI_FRAME_SKIP, EnvFactory
 from guerdon.envs.ids import UnknownEnvironmentError, unknown_argument
 from guerdon.envs.vector import VectorEnv
 from guerdon.extras import require
-
-if TYPE_CHECKING:
-    from guerdon.envs.factory import EnvFactory
 
 _ATARI_VECTOR = "ale_py.vector_env:AtariVectorEnv"
 _ATARI = "ALE/"

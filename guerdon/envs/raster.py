@@ -1,7 +1,5 @@
 """Images of a table from above, painted for many environments at once."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal

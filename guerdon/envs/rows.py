@@ -1,19 +1,13 @@
 """Batches of observations and infos, one row per environment."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
-from gymnasium import spaces
+from gymnasium import Space, spaces
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from guerdon.data.leaves import to_numpy
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from gymnasium import Space
 
 SUCCESS = ("success_frame", "success", "is_success")
 """Names of success in infos; the first where several are there."""

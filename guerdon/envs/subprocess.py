@@ -1,22 +1,17 @@
 """`SubprocessVectorEnv`: environments in processes of their own, restarted when they fail."""
 
-from __future__ import annotations
-
 import logging
 import selectors
 import time
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from guerdon.envs.factory import EnvFactory
 from guerdon.envs.rows import stack, unstack
-from guerdon.envs.vector import Step, VectorEnv, batched, check_spaces, to_seed
+from guerdon.envs.vector import Step, Transition, VectorEnv, batched, check_spaces, to_seed
 from guerdon.envs.worker import Worker, WorkerDiedError, close_workers, cloudpickled
-
-if TYPE_CHECKING:
-    from guerdon.envs.factory import EnvFactory
-    from guerdon.envs.vector import Transition
 
 _log = logging.getLogger(__name__)
 

@@ -1,7 +1,5 @@
 """`Reach` and `Push`: a table seen from above, with states, images, and success in the info."""
 
-from __future__ import annotations
-
 from typing import Any, Literal, get_args
 
 import numpy as np

@@ -1,22 +1,15 @@
 """`VectorEnv`: many environments behind one `step`, in any autoreset mode and any process."""
 
-from __future__ import annotations
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, Self, SupportsFloat
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, SupportsFloat
-
+import gymnasium
+import gymnasium.vector
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
+from guerdon.envs.factory import AnyEnv, EnvFactory
 from guerdon.envs.rows import batch_info, copied, final_info, replaced, stack, unstack
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    import gymnasium
-    import gymnasium.vector
-
-    from guerdon.envs.factory import AnyEnv, EnvFactory
-
 
 _NEW_ARRAYS = ("gymnasium", "guerdon", "ale_py")
 """Packages whose vector environments return new arrays in every step."""

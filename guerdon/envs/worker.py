@@ -1,7 +1,5 @@
 """Processes with one environment each: what runs in them, and the handle of the main process."""
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import os
@@ -9,20 +7,16 @@ import signal
 import threading
 import time
 import traceback
+from collections.abc import Iterable, Iterator
 from multiprocessing import connection, parent_process
-from typing import TYPE_CHECKING, Any
+from multiprocessing.connection import Connection
+from typing import Any
 
 from gymnasium.vector.utils import CloudpickleWrapper
 
 from guerdon.envs.ids import UnusableEnvironmentError
 from guerdon.envs.vector import transition
 from guerdon.extras import MissingExtraError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from multiprocessing.connection import Connection
-
-    from guerdon.envs.factory import AnyEnv
 
 _ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
@@ -172,7 +166,7 @@ def _end_with_parent() -> None:
 
 def _serve(pipe: Connection) -> None:
     _, (factory, index) = pipe.recv()
-    env: AnyEnv = factory.fn.build(index)
+    env = factory.fn.build(index)
     spaces = env.observation_space, env.action_space
     pipe.send(("spaces", cloudpickled(spaces)))
     try:

@@ -1,28 +1,23 @@
 """`probe`: scores of good and bad behaviour, before a policy learns from a reward."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from guerdon.config import GuerdonConfig
 from guerdon.data import Batch, Demonstrations, Rollout, load_demonstrations
 from guerdon.data.demonstrations import KEYS
+from guerdon.envs import VectorEnv
+from guerdon.reward import Reward
+from guerdon.training.display import Mode
 from guerdon.training.experts import make_experts
 from guerdon.training.parts import Parts, make_parts
 from guerdon.training.replay import play_episodes
 from guerdon.training.reward_files import load_reward
 from guerdon.training.trainers import train_reward
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from guerdon.config import GuerdonConfig
-    from guerdon.envs import VectorEnv
-    from guerdon.reward import Reward
-    from guerdon.training.display import Mode
 
 DEMONSTRATIONS = "demonstrations"
 MARGIN = 2.0

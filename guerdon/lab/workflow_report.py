@@ -1,13 +1,12 @@
 """The report of the three stages: a table, curves and images, on one page."""
 
-from __future__ import annotations
-
 import base64
 import html
 import io
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,12 +15,8 @@ from guerdon.data.frames import load_frames
 from guerdon.extras import MissingExtraError, require
 from guerdon.lab.curves import read_curve
 from guerdon.reward.success_classifier import ClassifierReward
-from guerdon.training.fit_files import load_classifier
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from guerdon.training.workflow import WorkflowResult
+from guerdon.training.fit_files import read_classifier
+from guerdon.training.workflow import WorkflowResult
 
 REPORT, PICTURE = "report.html", "report.png"
 HOW = (
@@ -149,9 +144,8 @@ def _image(folder: Path) -> bytes:
 
 def _frames(folder: Path) -> list[tuple[str, Sequence[np.ndarray], np.ndarray]]:
     """Frames with and without success, and their predicted probabilities."""
-    members, meta = load_classifier(folder / "classifier")
-    model = ClassifierReward({"min_precision": 0.0, "min_recall": 0.0})
-    model.load_training_state({"members": [each.state_dict() for each in members], "meta": meta})
+    model = ClassifierReward({})
+    model.load_training_state(read_classifier(folder / "classifier"))
     frames = load_frames(folder / "data/positive", folder / "data/negative", model.image_keys)
     generator = np.random.default_rng(0)
     kinds = []

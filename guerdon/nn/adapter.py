@@ -10,9 +10,10 @@ from gymnasium import Space, spaces
 from torch import Tensor, nn
 
 from guerdon.data.leaves import to_device
+from guerdon.data.spaces import part_spaces
 from guerdon.nn.config import ModelConfig
 from guerdon.nn.heads import Output
-from guerdon.nn.spaces import part_spaces, shape_of, unwrap
+from guerdon.nn.spaces import shape_of, unwrap
 
 _N_ROWS = 2
 # Parts of a network that have the names of methods which compute one half of an actor-critic.

@@ -2,16 +2,16 @@
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import Field, PositiveInt
+
+from guerdon.config.schema import Section
 
 EncoderName = Literal["auto", "mlp", "nature", "impala", "resnet10"]
 ActivationName = Literal["tanh", "relu", "silu"]
 
 
-class ModelConfig(BaseModel):
+class ModelConfig(Section):
     """What network a policy, or a reward model, is built from."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     type: str | None = None
     """None for the policy's own network, a registered name, or ``"package.module:Class"``."""
@@ -35,7 +35,7 @@ class ModelConfig(BaseModel):
     dueling: bool = False
     """For Q networks: action values are a state's value plus advantages of mean 0."""
     lstm: PositiveInt | None = None
-    """The size of an LSTM after the encoder (64 to 512), or None for none."""
+    """The size of an LSTM after the encoder (64 to 512), of networks in `guerdon.compat.nervex`
+    alone; None for none."""
     share_encoder: bool = False
-    """Whether actor and critic share an encoder: usual for images, seldom good for vectors. An
-    LSTM is always shared."""
+    """Whether actor and critic share an encoder: usual for images, seldom good for vectors."""

@@ -9,10 +9,11 @@ from gymnasium import Space, spaces
 from torch import Tensor, nn
 from torch.nn import functional
 
+from guerdon.data.spaces import part_spaces
 from guerdon.nn.config import ModelConfig
 from guerdon.nn.convolution import ImageEncoder, make_image_encoder
 from guerdon.nn.init import HIDDEN_GAIN, apply_linear, linear
-from guerdon.nn.spaces import CompositeSpace, Flatten, get_part, is_image, part_spaces
+from guerdon.nn.spaces import CompositeSpace, Flatten, get_part, is_image
 
 # In place where the backward pass does not need the input.
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {

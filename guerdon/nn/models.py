@@ -9,7 +9,6 @@ from guerdon.nn.config import ModelConfig
 from guerdon.nn.encoders import make_encoder
 from guerdon.nn.heads import ContinuousHead, DeterministicHead, DiscreteHead, DuelingHead, Output
 from guerdon.nn.init import POLICY_GAIN, VALUE_GAIN, apply_linear, linear
-from guerdon.nn.lstm import LSTMCore
 from guerdon.nn.normalizer import make_normalizer
 from guerdon.nn.registry import register_model
 from guerdon.nn.spaces import unwrap
@@ -19,7 +18,7 @@ Inputs = Any
 
 
 class Model(nn.Module):
-    """Normaliser, encoder, LSTM and head; normaliser and LSTM are optional.
+    """Normaliser (optional), encoder and head.
 
     Args:
         observation_space: Of one environment.
@@ -39,10 +38,6 @@ class Model(nn.Module):
         self.normalizer = make_normalizer(observation_space) if config.normalize_obs else None
         self.encoder = make_encoder(observation_space, config)
         self.size = self.encoder.size
-        self.core: LSTMCore | None = None
-        if config.lstm is not None:
-            self.core = LSTMCore(self.size, config.lstm, config.orthogonal)
-            self.size = config.lstm
         self.head = self.make_head(action_space)
 
     def make_head(self, action_space: Space[Any]) -> nn.Module:
@@ -53,37 +48,20 @@ class Model(nn.Module):
         """Gain of an output layer: None with PyTorch's default initialisation."""
         return gain if self.config.orthogonal else None
 
-    def forward(
-        self, inputs: Inputs, state: Tensor | None = None, start: Tensor | None = None
-    ) -> Output:
-        """The outputs of the head, and ``next_state`` with an LSTM.
-
-        Args:
-            inputs: Observations [B, ...] or [T, B, ...]; a mapping may hold "prev_state" and
-                "start" beside "obs".
-            state: The LSTM's state [B, 2 * size] before the first row; None for the initial one.
-            start: True for rows ([B] or [T, B]) that begin an episode.
-        """
-        features, extra = self.features(inputs, state, start)
-        return {**self.head(features), **extra}
+    def forward(self, inputs: Inputs) -> Output:
+        """The outputs of the head for observations [B, ...] or [T, B, ...]."""
+        output: Output = self.head(self.features(inputs))
+        return output
 
     def normalize(self, inputs: Inputs) -> Any:
         """The observations in a model's input, normalised where the config asks for it."""
         observation = unwrap(inputs, self.observation_space)
         return observation if self.normalizer is None else self.normalizer(observation)
 
-    def features(
-        self, inputs: Inputs, state: Tensor | None = None, start: Tensor | None = None
-    ) -> tuple[Tensor, Output]:
-        """The inputs of the head, and ``next_state`` with an LSTM; arguments as in `forward`."""
-        encoded = self.encoder(self.normalize(inputs))
-        if self.core is None:
-            return encoded, {}
-        if unwrap(inputs, self.observation_space) is not inputs:
-            state = inputs.get("prev_state") if state is None else state
-            start = inputs.get("start") if start is None else start
-        encoded, state = self.core(encoded, state, start)
-        return encoded, {"next_state": state}
+    def features(self, inputs: Inputs) -> Tensor:
+        """The encoded observations."""
+        encoded: Tensor = self.encoder(self.normalize(inputs))
+        return encoded
 
 
 @register_model("q_network")
@@ -102,7 +80,7 @@ class ActorCritic(Model):
 
     Gives ``logit`` for a Discrete action space, ``mu`` and ``log_std`` (one vector for all states)
     for a Box, and ``value`` [...]. `actor` and `critic` compute one of them. Each has its own
-    encoder, unless the config shares it or asks for an LSTM. Arguments as in `Model`.
+    encoder, unless the config shares it. Arguments as in `Model`.
     """
 
     def __init__(
@@ -113,8 +91,7 @@ class ActorCritic(Model):
     ) -> None:
         super().__init__(observation_space, action_space, config)
         self.value_head = linear(self.size, 1, self.gain(VALUE_GAIN))
-        self.shared = self.config.share_encoder or self.core is not None
-        if not self.shared:
+        if not self.config.share_encoder:
             self.critic_encoder = make_encoder(observation_space, self.config)
 
     def make_head(self, action_space: Space[Any]) -> nn.Module:
@@ -123,24 +100,20 @@ class ActorCritic(Model):
             return ContinuousHead(self.size, action_space.shape, gain=self.gain(POLICY_GAIN))
         return DiscreteHead(self.size, count_actions(action_space, self), self.gain(POLICY_GAIN))
 
-    def forward(
-        self, inputs: Inputs, state: Tensor | None = None, start: Tensor | None = None
-    ) -> Output:
-        """Actor and critic; arguments as in `Model.forward`."""
-        features, extra = self.features(inputs, state, start)
-        return {**self.head(features), "value": self._value(inputs, features), **extra}
+    def forward(self, inputs: Inputs) -> Output:
+        """Actor and critic; see `Model.forward`."""
+        features = self.features(inputs)
+        return {**self.head(features), "value": self._value(inputs, features)}
 
     actor = Model.forward
 
-    def critic(
-        self, inputs: Inputs, state: Tensor | None = None, start: Tensor | None = None
-    ) -> Output:
-        """``value`` [...]; and ``next_state`` with an LSTM. Arguments as in `Model.forward`."""
-        features, extra = self.features(inputs, state, start) if self.shared else (None, {})
-        return {"value": self._value(inputs, features), **extra}
+    def critic(self, inputs: Inputs) -> Output:
+        """``value`` [...] of observations."""
+        features = self.features(inputs) if self.config.share_encoder else None
+        return {"value": self._value(inputs, features)}
 
     def _value(self, inputs: Inputs, features: Any) -> Tensor:
-        if not self.shared:
+        if not self.config.share_encoder:
             features = self.critic_encoder(self.normalize(inputs))
         return apply_linear(self.value_head, features).squeeze(-1)
 

@@ -7,7 +7,8 @@ import torch
 from gymnasium import Space, spaces
 from torch import Tensor, nn
 
-from guerdon.nn.spaces import CompositeSpace, get_part, is_image, part_spaces, shape_of
+from guerdon.data.spaces import part_spaces
+from guerdon.nn.spaces import CompositeSpace, get_part, is_image, shape_of
 
 EPSILON = 1e-8
 _CONSTANT = 1e-6  # relative standard deviation below which a feature counts as constant

@@ -8,6 +8,8 @@ import torch
 from gymnasium import Space, spaces
 from torch import Tensor, nn
 
+from guerdon.data.spaces import part_spaces
+
 CompositeSpace = spaces.Dict | spaces.Tuple[Any]
 
 SMALLEST_IMAGE = 7
@@ -82,13 +84,6 @@ def seen_parts(observation: Any, keys: Sequence[str] | None) -> Any:
     if len(keys) == 1:
         return observation[keys[0]]
     return {key: observation[key] for key in keys}
-
-
-def part_spaces(space: CompositeSpace) -> dict[str, Space[Any]]:
-    """The parts of a Dict or Tuple space by key; those of a Tuple are called "0", "1", ..."""
-    if isinstance(space, spaces.Dict):
-        return dict(space.spaces)
-    return {str(index): part for index, part in enumerate(space.spaces)}
 
 
 def get_part(observation: Any, key: str) -> Any:

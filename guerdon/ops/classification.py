@@ -65,10 +65,7 @@ def false_positive_rate(scores: np.ndarray, labels: np.ndarray, threshold: float
 def recall(scores: np.ndarray, labels: np.ndarray, threshold: float) -> float:
     """The fraction of positives that pass; NaN without a positive.
 
-    Args:
-        scores: [N].
-        labels: [N].
-        threshold: Minimum score that passes.
+    Arguments as in `false_positive_rate`.
     """
     same_shape(1, scores=scores, labels=labels)
     return _mean((scores >= threshold)[labels.astype(bool)])
@@ -77,10 +74,7 @@ def recall(scores: np.ndarray, labels: np.ndarray, threshold: float) -> float:
 def precision(scores: np.ndarray, labels: np.ndarray, threshold: float) -> float:
     """The fraction of positives among frames that pass; NaN if none does.
 
-    Args:
-        scores: [N].
-        labels: [N].
-        threshold: Minimum score that passes.
+    Arguments as in `false_positive_rate`.
     """
     same_shape(1, scores=scores, labels=labels)
     return _mean(labels.astype(bool)[scores >= threshold])

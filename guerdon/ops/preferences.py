@@ -1,7 +1,5 @@
 """The Bradley-Terry model of preferences between two segments."""
 
-from __future__ import annotations
-
 import torch
 from torch.nn import functional
 

@@ -1,7 +1,5 @@
 """Rewards from the logits of a discriminator, which are large for expert transitions."""
 
-from __future__ import annotations
-
 import torch
 from torch.nn import functional
 

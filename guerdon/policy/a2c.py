@@ -1,24 +1,19 @@
 """Synchronous advantage actor-critic: https://arxiv.org/abs/1602.01783."""
 
-from __future__ import annotations
+from typing import Any, ClassVar
 
-from typing import TYPE_CHECKING, Any, ClassVar
-
+import numpy as np
 from pydantic import Field
+from torch import Tensor
 
 from guerdon import ops
 from guerdon.config.validation import ReadIf
+from guerdon.data import Batch
 from guerdon.nn import ActorCritic
 from guerdon.nn.optimizer import Optimizer
 from guerdon.policy.actions import make_actions
 from guerdon.policy.advantages import branch, with_advantages
 from guerdon.policy.base import Metrics, Policy, PolicyConfig, register_policy
-
-if TYPE_CHECKING:
-    import numpy as np
-    from torch import Tensor
-
-    from guerdon.data import Batch
 
 
 class A2CConfig(PolicyConfig):

@@ -1,8 +1,6 @@
 """Action distributions of actor-critic policies, for Discrete and Box spaces."""
 
-from __future__ import annotations
-
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,35 +13,17 @@ from guerdon.data.batch import Batch
 Output = dict[str, Tensor]
 
 
-class Actions(Protocol):
-    """Action distributions over one action space."""
-
-    fields: tuple[str, ...]
-    """Fields that `taken` reads."""
-
-    def act(self, output: Output, generator: torch.Generator | None) -> Batch:
-        """Sample actions; without a generator, choose the most likely ones."""
-
-    def taken(self, batch: Batch) -> Any:
-        """The actions of stored transitions, as inputs of `log_prob_entropy`."""
-
-    def log_prob(self, output: Output, act: Tensor) -> Tensor:
-        """Log-probabilities of actions of the environment."""
-
-    def log_prob_entropy(self, output: Output, act: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probabilities of actions, and entropies."""
-
-
 class CategoricalActions:
     """For Discrete spaces; the actor computes ``logit``."""
 
     fields: tuple[str, ...] = ("act",)
+    """Fields that `taken` reads."""
 
     def __init__(self, space: spaces.Discrete) -> None:
         self.start = int(space.start)
 
     def act(self, output: Output, generator: torch.Generator | None) -> Batch:
-        """Sample actions."""
+        """Sample actions; without a generator, choose the most likely ones."""
         logit = output["logit"]
         if generator is None:
             act = ops.categorical_mode(logit)
@@ -53,7 +33,7 @@ class CategoricalActions:
         return Batch(act=numbers + self.start if self.start else numbers)
 
     def taken(self, batch: Batch) -> Any:
-        """The actions counted from zero."""
+        """The actions of stored transitions counted from zero, for `log_prob_entropy`."""
         return self._from_zero(batch.act)
 
     def _from_zero(self, act: Any) -> Any:
@@ -82,7 +62,7 @@ class GaussianActions:
         self.n_dims = len(space.shape)
 
     def act(self, output: Output, generator: torch.Generator | None) -> Batch:
-        """Sample actions."""
+        """Sample actions; without a generator, choose the most likely ones."""
         if generator is None:
             raw = output["mu"]
         else:
@@ -92,7 +72,7 @@ class GaussianActions:
         return Batch(act=act, policy=Batch(raw=numbers))
 
     def taken(self, batch: Batch) -> Any:
-        """The actions before clipping."""
+        """The actions of stored transitions before clipping, for `log_prob_entropy`."""
         return batch.policy.raw
 
     def log_prob(self, output: Output, act: Tensor) -> Tensor:
@@ -108,6 +88,10 @@ class GaussianActions:
 
     def _flat(self, *parts: Tensor) -> list[Tensor]:
         return [part.flatten(-self.n_dims) for part in parts]
+
+
+Actions = CategoricalActions | GaussianActions
+"""Action distributions over one action space."""
 
 
 def make_actions(space: Space[Any], policy: str) -> Actions:

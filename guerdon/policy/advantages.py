@@ -1,9 +1,8 @@
-"""Advantages of rollouts, and minibatches."""
-
-from __future__ import annotations
+"""Advantages of rollouts, n-step returns of sampled transitions, and minibatches."""
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,12 +10,8 @@ from torch import Tensor
 
 from guerdon import ops
 from guerdon.data.batch import Batch, from_leaves
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from guerdon.policy.actions import Actions
-    from guerdon.policy.base import Policy
+from guerdon.policy.actions import Actions
+from guerdon.policy.base import Policy
 
 CHUNK = 2048  # rows per forward pass: images fit into memory, and vectors into the cache
 
@@ -67,6 +62,32 @@ def with_advantages(policy: Policy, model: Any, actions: Actions, batch: Batch) 
         advantage = advantage[rows]
     found = {"log_prob": log_prob, "value": value, "advantage": advantage}
     return from_leaves({**found, "returns": advantage + value, "obs": obs, "act": act})
+
+
+def with_returns(policy: Policy, batch: Batch) -> Batch:
+    """Sampled transitions as rows, with ``returns`` and ``discount``.
+
+    The target of a row is ``returns + discount * value(obs_next)``. Segments [n, B] become rows
+    [B]: the first observation and action, the n-step return, and the last next observation.
+    """
+    obs, obs_next = policy.observation(batch.obs), policy.observation(batch.obs_next)
+    discount = policy.config.gamma * ~batch.terminated
+    rows = {"obs": obs, "act": batch.act, "obs_next": obs_next}
+    rew = batch.rew.float()  # users may have stored integers
+    rows |= {"returns": rew, "discount": discount}
+    if rew.ndim == 2:
+        returns, discounts, last = ops.multistep_return(rew, discount, batch.mask)
+        columns = torch.arange(len(last), device=last.device)
+        rows = {
+            "obs": index_rows(obs, 0),
+            "act": batch.act[0],
+            "obs_next": index_rows(obs_next, (last, columns)),
+            "returns": returns,
+            "discount": discounts,
+        }
+    if "weight" in batch:
+        rows["weight"] = batch.weight
+    return from_leaves(rows)
 
 
 def valid_rows(mask: Tensor) -> Tensor | None:

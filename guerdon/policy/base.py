@@ -1,29 +1,24 @@
 """Base class of policies."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from guerdon.config.registry import Registry
+from guerdon.config.schema import Section
 from guerdon.config.validation import completed, validated
-from guerdon.data import ReplayBuffer, Rollout
-from guerdon.data.batch import Batch
+from guerdon.data import Batch, ReplayBuffer, Rollout
 from guerdon.data.leaves import to_device
 from guerdon.nn import create_model, seeded
 from guerdon.nn.adapter import evaluating
 from guerdon.nn.config import ModelConfig
+from guerdon.nn.optimizer import Optimizer
 from guerdon.nn.spaces import lead_dims, seen_parts, seen_space
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from guerdon.nn.optimizer import Optimizer
 
 Metrics = dict[str, Any]
 """Numbers, or tensors of one number, which are copied from the device only when logged."""
@@ -46,10 +41,8 @@ class Resolver(Protocol):
         """A view of a buffer whose rewards are resolved on read."""
 
 
-class PolicyConfig(BaseModel):
+class PolicyConfig(Section):
     """Options of every policy."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     type: str = ""
     """Registered name."""
@@ -99,6 +92,8 @@ class Policy(nn.Module):
     """The target it computes from rewards, for `guerdon explain`; may name options in braces."""
     fields: tuple[str, ...] = ("obs", "act", "rew", "terminated", "obs_next")
     """The fields of a transition that it learns from."""
+    optimizers: dict[str, Optimizer]
+    """Saved with the policy, by name."""
     segment_length: int = 1
     """Consecutive transitions in each sample; more than one for n-step targets."""
 
@@ -128,7 +123,7 @@ class Policy(nn.Module):
         self.updates = 0
         """Number of calls of `update`."""
         self.generator = torch.Generator(self.device).manual_seed(seed)
-        self.optimizers: dict[str, Optimizer] = {}
+        self.optimizers = {}
         self.build()
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -1,7 +1,5 @@
 """Scaling of Box actions to [-1, 1]."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -3,8 +3,6 @@
 TD3 with one critic, an actor update at every step and no target noise.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

@@ -1,35 +1,27 @@
 """Deep Q-learning (https://doi.org/10.1038/nature14236) with its usual extensions."""
 
-from __future__ import annotations
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
-from typing import TYPE_CHECKING, Any, ClassVar
-
+import numpy as np
 import torch
 from gymnasium import spaces
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from guerdon import ops
+from guerdon.config.schema import Section
 from guerdon.config.validation import ReadIf
-from guerdon.data import MixedReplay, PrioritizedReplayBuffer
+from guerdon.data import MixedReplay, PrioritizedReplayBuffer, ReplayBuffer, Rollout
 from guerdon.data.batch import Batch, from_leaves
 from guerdon.nn import ModelConfig, QNetwork
 from guerdon.nn.optimizer import Optimizer
 from guerdon.nn.target import make_target, update_target
+from guerdon.policy.advantages import with_returns
 from guerdon.policy.base import Metrics, Policy, PolicyConfig, register_policy
-from guerdon.policy.targets import with_returns
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import numpy as np
-
-    from guerdon.data import ReplayBuffer, Rollout
 
 
-class EpsilonConfig(BaseModel):
+class EpsilonConfig(Section):
     """Probability of a random action while collecting."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     start: float = Field(default=1.0, ge=0, le=1)
     """Initial value."""

@@ -3,28 +3,23 @@
 Two returns with a discount each, as in https://arxiv.org/abs/1810.12894.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from gymnasium import spaces
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 
+from guerdon.config.schema import Section
+from guerdon.data.batch import Batch
 from guerdon.nn.models import QNetwork
 from guerdon.ops import backward_scan
 from guerdon.policy.advantages import CHUNK, flat_rows, index_rows, scatter_rows, valid_rows
-
-if TYPE_CHECKING:
-    from guerdon.data.batch import Batch
-    from guerdon.policy.base import Policy
+from guerdon.policy.base import Policy
 
 
-class IntrinsicConfig(BaseModel):
+class IntrinsicConfig(Section):
     """Options of the second value function."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     terms: list[str] = Field(min_length=1)
     """Reward terms that it predicts. Give them the weight 0 in the reward, whose other terms the

@@ -1,17 +1,13 @@
 """Action noise for exploration, independent or correlated over time."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from guerdon.config.validation import ReadIf
 from guerdon.policy.base import PolicyConfig
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class NoiseConfig(PolicyConfig):

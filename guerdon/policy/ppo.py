@@ -1,28 +1,22 @@
 """Proximal policy optimisation: https://arxiv.org/abs/1707.06347."""
 
-from __future__ import annotations
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
-from typing import TYPE_CHECKING, Any, ClassVar
-
+import numpy as np
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from guerdon import ops
 from guerdon.config.validation import ReadIf
+from guerdon.data import Batch
 from guerdon.nn import ActorCritic, ModelConfig
 from guerdon.nn.optimizer import Optimizer
 from guerdon.policy.actions import make_actions
 from guerdon.policy.advantages import branch, minibatches, with_advantages
 from guerdon.policy.base import Metrics, Policy, PolicyConfig, register_policy
 from guerdon.policy.intrinsic import IntrinsicConfig, IntrinsicCritic, with_intrinsic
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import numpy as np
-    from torch import Tensor
-
-    from guerdon.data import Batch
 
 
 class PPOConfig(PolicyConfig):

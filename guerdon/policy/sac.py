@@ -1,7 +1,5 @@
 """Soft actor-critic: https://arxiv.org/abs/1812.05905, and for Discrete actions 1910.07207."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -18,10 +16,10 @@ from guerdon.data.batch import Batch
 from guerdon.nn import GaussianActor, ModelConfig, QCritic, QNetwork
 from guerdon.nn.optimizer import Optimizer
 from guerdon.nn.target import frozen, make_target, update_target
+from guerdon.policy.advantages import with_returns
 from guerdon.policy.base import Metrics, Policy, register_policy
 from guerdon.policy.bounds import Bounds
 from guerdon.policy.noise import NoiseConfig, add_noise
-from guerdon.policy.targets import with_returns
 
 _EDGE = 0.01  # width at the bounds in which densities are averaged: `squashed_gaussian_log_prob`
 

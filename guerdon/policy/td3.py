@@ -1,24 +1,20 @@
 """Twin delayed deep deterministic policy gradient: https://arxiv.org/abs/1802.09477."""
 
-from __future__ import annotations
+from typing import Any, ClassVar
 
-from typing import TYPE_CHECKING, Any, ClassVar
-
+import numpy as np
 import torch
 from pydantic import Field
 
-from guerdon.config.validation import ReadIf  # noqa: TC001 - pydantic reads it
+from guerdon.config.validation import ReadIf
 from guerdon.data.batch import Batch
 from guerdon.nn import DeterministicActor, ModelConfig, QCritic
 from guerdon.nn.optimizer import Optimizer
 from guerdon.nn.target import frozen, make_target, update_target
+from guerdon.policy.advantages import with_returns
 from guerdon.policy.base import Metrics, Policy, PolicyConfig, register_policy
 from guerdon.policy.bounds import Bounds
 from guerdon.policy.noise import NoiseConfig, add_noise
-from guerdon.policy.targets import with_returns
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 class TD3Config(NoiseConfig):

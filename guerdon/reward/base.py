@@ -8,25 +8,24 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 from gymnasium import spaces
-from pydantic import BaseModel, ConfigDict
 from torch import nn
 
 from guerdon.config.registry import Registry
+from guerdon.config.schema import Section
 from guerdon.config.validation import validated
 from guerdon.data.batch import Batch
 from guerdon.data.demonstrations import Demonstrations
+from guerdon.data.spaces import part_spaces
 from guerdon.nn.optimizer import Optimizer
-from guerdon.nn.spaces import is_image, part_spaces
+from guerdon.nn.spaces import is_image
 from guerdon.reward.transitions import as_rollout, from_items, rows_before, with_rewards
 
 Metrics = dict[str, Any]
 """Numbers, or tensors of one number."""
 
 
-class RewardConfig(BaseModel):
+class RewardConfig(Section):
     """Options of every reward model."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     type: str = ""
     """The registered name."""
@@ -222,6 +221,9 @@ class RewardModel(Stateful):
                 ``rew``, ``terminated``, ``truncated``, ``mask`` (which rows are transitions) and
                 ``first`` (which rows begin an episode).
         """
+
+    def prepare(self) -> None:
+        """Read data that `train` needs, before a run starts: an error comes early then."""
 
     def pretrain(self) -> Metrics | None:
         """Train before the policy acts, on the data that is there by then."""

@@ -136,6 +136,11 @@ class EnsembleReward(EpisodeRewardModel):
         fresh = self.complete(batch)[np.asarray(batch.mask)] if self.collects else None
         self._fresh = fresh if fresh and len(fresh.rew) else None
 
+    def prepare(self) -> None:
+        """See `RewardModel`."""
+        for member in self.members:
+            member.prepare()
+
     def pretrain(self) -> Metrics | None:
         """Pretrain every member."""
         return _mean([member.pretrain() for member in self.members])

@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from guerdon import ops
+from guerdon.config.schema import Section
 from guerdon.config.validation import ReadIf
 from guerdon.data.batch import Batch, flatten
 from guerdon.data.leaves import to_numpy
@@ -36,13 +37,11 @@ TYPES: dict[str, dict[str, float]] = {
 """Options in which the teacher of each type differs from the perfect one."""
 
 
-class TeacherConfig(BaseModel):
+class TeacherConfig(Section):
     """Options of a synthetic teacher; the defaults depend on its type.
 
     They are those of B-Pref (https://arxiv.org/abs/2111.03026), independent of the reward's scale.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     type: Literal["perfect", "noisy", "myopic", "skipping", "equal"] = "perfect"
     """Kind of errors: none, wrong labels, discounted early steps, no label if both segments are

@@ -18,9 +18,8 @@ from torch.nn import functional
 
 from guerdon.config.errors import ConfigError
 from guerdon.data.batch import Batch
-from guerdon.data.frames import Frames, load_frames, to_uint8
+from guerdon.data.frames import Frames, load_frames, resized, to_uint8
 from guerdon.data.leaves import to_numpy
-from guerdon.data.pictures import resized
 from guerdon.nn.classifier import BinaryRewardClassifier, build_members
 from guerdon.nn.init import seeded
 from guerdon.nn.optimizer import Optimizer
@@ -476,8 +475,8 @@ class ClassifierReward(SuccessModel):
         """Refit, if there is enough new data."""
         return self._refit.train() if self._refit is not None else None
 
-    def load_successes(self) -> None:
-        """Read the successes that the classifier was fitted with, for `train`."""
+    def prepare(self) -> None:
+        """Read the successes that the classifier was fitted with."""
         self._start_refit().load_successes()
 
     # --- state

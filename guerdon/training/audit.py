@@ -1,7 +1,5 @@
 """Compares predicted success with true success, which the learner never sees."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import numpy as np

@@ -1,17 +1,13 @@
 """Display of a run: a live panel on a terminal, lines in a pipe, or nothing."""
 
-from __future__ import annotations
-
 import atexit
 import math
 import os
 import sys
 import time
+from collections.abc import Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, TextIO
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Any, Literal, TextIO
 
 Mode = Literal["auto", "live", "lines", "none"]
 
@@ -33,7 +29,7 @@ def make_display(
     *,
     title: str = "",
     shown: Mapping[str, str] = RUN,
-) -> Display:
+) -> "Display":
     """Make a display.
 
     Args:

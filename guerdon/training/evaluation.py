@@ -1,31 +1,26 @@
 """Evaluation of a policy: true and learned returns, and the selection of the best policy."""
 
-from __future__ import annotations
-
 import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from guerdon.collect import Collected, Collector
+from guerdon.config.schema import EvalConfig
 from guerdon.data.batch import Batch
 from guerdon.data.rollout import Rollout
+from guerdon.envs import Step, VectorEnv
 from guerdon.envs.rows import told_success
 from guerdon.nn import seeded
+from guerdon.policy import Policy
+from guerdon.reward import Reward
 from guerdon.training.audit import Audit
 from guerdon.training.checkpoints import checkpoint_steps, save_checkpoint
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from guerdon.config.schema import EvalConfig
-    from guerdon.envs import Step, VectorEnv
-    from guerdon.policy import Policy
-    from guerdon.reward import Reward
-    from guerdon.training.parts import Parts
+from guerdon.training.parts import Parts
 
 _CHUNK = 1_024  # transitions that are scored at once: few calls, little memory
 

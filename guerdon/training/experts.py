@@ -1,31 +1,26 @@
 """Experts by name: ``expert:<preset>`` trains a policy once, and keeps its demonstrations."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 from urllib.parse import parse_qsl
 
 import numpy as np
 from filelock import FileLock
 from pydantic import ConfigDict, Field, field_validator
 
-from guerdon.config import compose, to_yaml
+from guerdon.config import GuerdonConfig, compose, to_yaml
 from guerdon.config.errors import ConfigError
 from guerdon.config.schema import Section
 from guerdon.config.validation import validated
 from guerdon.data.demonstrations import Demonstrations, save_demonstrations
+from guerdon.training.display import Mode
 from guerdon.training.parts import uses_demonstrations
 from guerdon.training.replay import collect_run
-
-if TYPE_CHECKING:
-    from guerdon.config import GuerdonConfig
-    from guerdon.training.display import Mode
 
 PREFIX = "expert:"
 
@@ -60,7 +55,7 @@ class Expert(Section):
         return value.split(",") if isinstance(value, str) else value
 
     @classmethod
-    def of(cls, name: str) -> Expert:
+    def of(cls, name: str) -> "Expert":
         """Parse a name."""
         preset, _, query = name.removeprefix(PREFIX).partition("?")
         try:

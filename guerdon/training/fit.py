@@ -1,37 +1,28 @@
 """Fit a success classifier to labelled frames, and choose its temperature and threshold."""
 
-from __future__ import annotations
-
 import math
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn import functional
 
-from guerdon.data.frames import load_frames
+from guerdon.data.frames import Frames, load_frames
 from guerdon.nn.classifier import BinaryRewardClassifier
 from guerdon.nn.init import seeded
 from guerdon.nn.optimizer import Optimizer
 from guerdon.ops import classification as measure
 from guerdon.training.checkpoints import save_checkpoint
-from guerdon.training.display import make_display
-from guerdon.training.fit_files import PART, begin_folder
+from guerdon.training.display import Mode, make_display
+from guerdon.training.fit_files import PART, FitConfig, FitSection, ScheduleConfig, begin_folder
 from guerdon.training.parts import find_device
 from guerdon.training.process import interrupts, threads
 from guerdon.training.run_folder import Recorder, finite, write_json
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from torch import Tensor
-
-    from guerdon.data.frames import Frames
-    from guerdon.training.display import Mode
-    from guerdon.training.fit_files import FitConfig, FitSection, ScheduleConfig
 
 GOOD_PR_AUC, GOOD_PRECISION, GOOD_RECALL = 0.9, 0.8, 0.5
 FEW_FRAMES, FEW_EPISODES = 50, 5
@@ -168,7 +159,7 @@ class _Fit:
             "seed": self.config.seed,
         }
 
-    def _validate(self, inputs: Inputs) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _validate(self, inputs: "Inputs") -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the metrics on held-out episodes, and the state for a checkpoint."""
         section, members = self.config.reward, [learner.member for learner in self.learners]
         labels, episodes = self.frames.labels[self.held_out], self.frames.episodes[self.held_out]
@@ -219,7 +210,7 @@ class _Learner:
         self.batches = balanced_batches(rows, labels, section.global_batch_size, self.generator)
         self.device, self.log_odds = device, log_odds
 
-    def step(self, inputs: Inputs, learning_rate: float) -> tuple[Tensor, Tensor]:
+    def step(self, inputs: "Inputs", learning_rate: float) -> tuple[Tensor, Tensor]:
         """Take one gradient step; return the loss and the norm of its gradient."""
         rows, labels = next(self.batches)
         logits = inputs.logits(self.member, rows, self.generator) - self.log_odds

@@ -4,12 +4,11 @@ Keys are those of RLinf's reward workflow. `guerdon.compat.layouts.translated_fi
 others of its files.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -23,9 +22,6 @@ from guerdon.data.files import atomic_file
 from guerdon.nn.classifier import BinaryRewardClassifier, ClassifierConfig, build_members
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint
 from guerdon.training.run_folder import RunFolder
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 CONFIG, PART = "fit.yaml", "classifier"
 COMPARED = ("image_keys", "image_size", "hidden_dim", "num_spatial_blocks", "width")

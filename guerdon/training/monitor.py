@@ -1,20 +1,16 @@
 """What happens beside the loop: counting, stopping, logging, evaluating, saving."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from guerdon.collect import Collected
-    from guerdon.training.evaluation import Evaluator
+from guerdon.collect import Collected
+from guerdon.training.evaluation import Evaluator
 
 _RECENT = 100  # episodes that means are over
 _MEANS = {

@@ -1,37 +1,27 @@
 """Make the parts of a run from its config."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from guerdon.collect import Collector
 from guerdon.collect.reward_data import RewardDataCollector, check_cameras
-from guerdon.config import compose, sources
+from guerdon.config import GuerdonConfig, compose, sources
+from guerdon.config.schema import DataCollectionConfig, EnvConfig
 from guerdon.config.validation import validated
-from guerdon.data import ReplayBuffer
+from guerdon.data import ReplayBuffer, Rollout
 from guerdon.data.demonstrations import Demonstrations
-from guerdon.envs import make_vec
+from guerdon.envs import VectorEnv, make_vec
 from guerdon.envs.ids import registered_limit
-from guerdon.policy import POLICIES, create_policy, register_policy
-from guerdon.reward import REWARDS, ReplaySource, Setting, make_reward
+from guerdon.policy import POLICIES, Policy, create_policy, register_policy
+from guerdon.reward import REWARDS, ReplaySource, Reward, Setting, make_reward
 from guerdon.reward.composition import STAGES
 from guerdon.training.run_folder import RunFolder
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from guerdon.config import GuerdonConfig
-    from guerdon.config.schema import DataCollectionConfig, EnvConfig
-    from guerdon.data import Rollout
-    from guerdon.envs import VectorEnv
-    from guerdon.policy import Policy
-    from guerdon.reward import Reward
 
 LIMIT = 30_000
 """Time limit of environments without one: an episode that never ends would block evaluation."""
@@ -51,7 +41,7 @@ class Seeds(NamedTuple):
     """Of PyTorch's global generators, which layers such as dropout draw from."""
 
     @classmethod
-    def of(cls, seed: int) -> Seeds:
+    def of(cls, seed: int) -> "Seeds":
         """Derive them from the seed of the run."""
         return cls(*np.random.SeedSequence(seed).generate_state(6).tolist())
 

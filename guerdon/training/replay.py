@@ -1,19 +1,23 @@
 """Load the policy of a run, and play with it: evaluations, demonstrations, camera frames."""
 
-from __future__ import annotations
-
 import math
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 
 from guerdon.collect import Collector
 from guerdon.collect.reward_data import RewardDataCollector, check_cameras
+from guerdon.config import GuerdonConfig
+from guerdon.config.schema import DataCollectionConfig
 from guerdon.data import Batch, Rollout
 from guerdon.data.demonstrations import KEYS, Demonstrations
-from guerdon.policy import create_policy
+from guerdon.envs import Step, VectorEnv
+from guerdon.policy import Policy, create_policy
+from guerdon.reward import Reward
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint
 from guerdon.training.evaluation import evaluate, evaluation_metrics, in_testing_state
 from guerdon.training.parts import EnvSetting, build_reward, compose_run, find_device, make_env
@@ -21,17 +25,7 @@ from guerdon.training.process import interrupts, threads
 from guerdon.training.run_folder import RunFolder
 from guerdon.training.video import Film, make_filmed_env
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
-    from guerdon.config import GuerdonConfig
-    from guerdon.config.schema import DataCollectionConfig
-    from guerdon.envs import Step, VectorEnv
-    from guerdon.policy import Policy
-    from guerdon.reward import Reward
-
-    Progress = Callable[[int, int], None]
+Progress = Callable[[int, int], None]
 
 Checkpoint = Literal["best", "latest"] | int
 

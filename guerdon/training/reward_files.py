@@ -1,21 +1,16 @@
 """The reward of a run on its own: saved beside the checkpoints, loaded into another run."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from guerdon.config import compose, registry_of, sources
+from guerdon.config.schema import RewardConfig
+from guerdon.reward import Reward
 from guerdon.reward.success_classifier import ClassifierReward
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint, save_checkpoint
 from guerdon.training.fit_files import COMPARED, check_fits, is_fit, read_classifier
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from guerdon.config.schema import RewardConfig
-    from guerdon.reward import Reward
-    from guerdon.training.run_folder import RunFolder
+from guerdon.training.run_folder import RunFolder
 
 
 def save_reward(folder: RunFolder, step: int, reward: Reward) -> None:

@@ -1,17 +1,17 @@
 """`train`: train a policy from a config, or resume a run."""
 
-from __future__ import annotations
-
 import sys
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from guerdon.config import GuerdonConfig, compose, to_yaml
 from guerdon.data.serializer import DamagedError
 from guerdon.envs.ids import registered_limit
 from guerdon.nn import seeded
-from guerdon.reward.success_classifier import ClassifierReward
+from guerdon.policy import Policy
 from guerdon.training.checkpoints import (
     checkpoint_steps,
     drop_later,
@@ -35,12 +35,6 @@ from guerdon.training.process import interrupts, threads
 from guerdon.training.reward_files import check_path, load_reward, save_reward, with_reward_of
 from guerdon.training.run_folder import Recorder, RunFolder, default_path
 from guerdon.training.trainers import run_trainer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from guerdon.policy import Policy
 
 Summary = dict[str, Any]
 
@@ -239,9 +233,8 @@ def _load(
             ) from error
     elif config.reward.checkpoint_path is not None:
         load_reward(parts.reward, config.reward)
-    for model in parts.reward.models:
-        if config.reward.cotrain and isinstance(model, ClassifierReward):
-            model.load_successes()  # now, since they may be missing
+    for model in parts.reward.models if config.reward.cotrain else ():
+        model.prepare()
 
 
 def _with_checkpoint_interval(config: GuerdonConfig) -> GuerdonConfig:

@@ -1,18 +1,14 @@
 """The training loops, one function each."""
 
-from __future__ import annotations
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
-
+from guerdon.collect import Collector
+from guerdon.config import GuerdonConfig
 from guerdon.data import PrioritizedReplayBuffer
+from guerdon.policy import Policy
+from guerdon.reward import Reward
 from guerdon.training.monitor import Budget, Monitor
-
-if TYPE_CHECKING:
-    from guerdon.collect import Collector
-    from guerdon.config import GuerdonConfig
-    from guerdon.policy import Policy
-    from guerdon.reward import Reward
-    from guerdon.training.parts import Parts
+from guerdon.training.parts import Parts
 
 
 def onpolicy_trainer(

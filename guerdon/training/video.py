@@ -1,34 +1,26 @@
 """Videos of episodes: MP4 files, written while a policy plays."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium.error import DependencyNotInstalled
 
-from guerdon.envs import UnusableEnvironmentError
-from guerdon.envs.factory import ATARI_FRAME_SKIP
+from guerdon.config.schema import EnvConfig
+from guerdon.envs import UnusableEnvironmentError, VectorEnv
+from guerdon.envs.factory import ATARI_FRAME_SKIP, AnyEnv
 from guerdon.extras import MissingExtraError, require
 from guerdon.training.parts import make_env
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from guerdon.config.schema import EnvConfig
-    from guerdon.envs import VectorEnv
-    from guerdon.envs.factory import AnyEnv
 
 EXTRA = "video"
 
 
 def make_filmed_env(
     config: EnvConfig, folder: str | Path, n_films: int = 3
-) -> tuple[VectorEnv, list[Film]]:
+) -> "tuple[VectorEnv, list[Film]]":
     """Make environments of which the first ones record their first episode.
 
     Args:
@@ -79,7 +71,7 @@ class Film(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.finished = False  # whether the episode has ended
         self._rate = float(env.metadata.get("render_fps") or 30) / frame_skip
         self._unfinished = path.with_name(f".{path.name}")
-        self._writer: Generator[None, Any, None] | None = None
+        self._writer: Any = None  # a generator that is sent frames
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

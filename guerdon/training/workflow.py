@@ -4,23 +4,18 @@ Each stage is also a command: ``guerdon train ... reward.collect_data=true``,
 ``guerdon reward fit``, and ``guerdon train ... reward=classifier``.
 """
 
-from __future__ import annotations
-
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from guerdon.data.frames import count_trajectories
+from guerdon.training.display import Mode
 from guerdon.training.fit import fit
 from guerdon.training.fit_files import compose_fit
 from guerdon.training.run import train
 from guerdon.training.run_folder import write_json
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from guerdon.training.display import Mode
 
 RESULT = "workflow.json"
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from guerdon.data import Batch, ListReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer
+from guerdon.compat.tianshou import ListReplayBuffer
+from guerdon.data import Batch, PrioritizedReplayBuffer, ReplayBuffer
 
 NAN = float("nan")
 

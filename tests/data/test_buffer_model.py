@@ -12,8 +12,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from guerdon.data import Batch, ListReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer
-from guerdon.data import replay_buffer as module
+from guerdon.compat import tianshou as module
+from guerdon.compat.tianshou import ListReplayBuffer
+from guerdon.data import Batch, PrioritizedReplayBuffer, ReplayBuffer
 from guerdon.data.storage import DiskStorage
 from tests.data.buffer_model import Model, Row
 

@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from guerdon.compat.nervex import BufferManager, Limits
-from guerdon.data import ListReplayBuffer, MixedReplay, PrioritizedReplayBuffer, ReplayBuffer
+from guerdon.compat.tianshou import ListReplayBuffer
+from guerdon.data import MixedReplay, PrioritizedReplayBuffer, ReplayBuffer
 from guerdon.data.serializer import read_tree, write_tree
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from guerdon.data.pictures import resized
+from guerdon.data.frames import resized
 
 
 @pytest.mark.parametrize(

@@ -28,20 +28,16 @@ SMALL = ModelConfig(hidden=[5])
     st.sampled_from([(3,), (2, 3)]),
     st.booleans(),
     st.booleans(),
-    st.sampled_from([None, 4]),
 )
 def test_logits_and_values_have_the_leading_dimensions(
-    kind, n_features, n_actions, lead, normalize_obs, share_encoder, lstm
+    kind, n_features, n_actions, lead, normalize_obs, share_encoder
 ):
-    config = ModelConfig(
-        hidden=[5], normalize_obs=normalize_obs, share_encoder=share_encoder, lstm=lstm
-    )
+    config = ModelConfig(hidden=[5], normalize_obs=normalize_obs, share_encoder=share_encoder)
     space = spaces.Box(-1, 1, (n_features,), np.float32)
     output = kind(space, spaces.Discrete(n_actions), config)(torch.randn(*lead, n_features))
     assert output["logit"].shape == (*lead, n_actions)
     if kind is ActorCritic:
         assert output["value"].shape == lead
-    assert ("next_state" in output) == (lstm is not None)
 
 
 @pytest.mark.parametrize("wrap", [dict, Batch])
@@ -59,7 +55,7 @@ def test_a_dict_observation_with_a_key_obs_is_told_from_an_input():
 
 
 @pytest.mark.parametrize("action_space", [TWO, ARM])
-@pytest.mark.parametrize("options", [{}, {"share_encoder": True}, {"lstm": 4}])
+@pytest.mark.parametrize("options", [{}, {"share_encoder": True}])
 def test_the_halves_of_an_actor_critic_are_what_it_gives(action_space, options):
     model = ActorCritic(VECTOR, action_space, ModelConfig(hidden=[5], **options))
     obs = torch.randn(4, 3)
@@ -120,21 +116,6 @@ def test_dueling_values_have_the_mean_of_the_state():
     obs = torch.randn(4, 3)
     value = model.head.value(model.encoder(obs))
     torch.testing.assert_close(model(obs)["logit"].mean(-1, keepdim=True), value)
-
-
-def test_a_recurrent_network_steps_as_it_learns():
-    model = QNetwork(VECTOR, TWO, ModelConfig(hidden=[5], lstm=4))
-    obs = torch.randn(6, 2, 3)
-    start = torch.zeros(6, 2, dtype=torch.bool)
-    start[2, 0] = True
-    whole = model(obs, start=start)
-    state = None
-    for step in range(6):
-        inputs = {"obs": obs[step], "prev_state": state, "start": start[step]}
-        output = model(inputs)
-        state = output["next_state"]
-        torch.testing.assert_close(output["logit"], whole["logit"][step])
-    torch.testing.assert_close(state, whole["next_state"])
 
 
 def test_a_deterministic_actor_stays_between_minus_one_and_one():

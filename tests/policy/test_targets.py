@@ -4,7 +4,7 @@ import torch
 
 from guerdon.data import Batch
 from guerdon.policy import create_policy
-from guerdon.policy.targets import with_returns
+from guerdon.policy.advantages import with_returns
 from tests.policy.cases import CASES, spaces_of
 
 CPU = torch.device("cpu")

@@ -10,7 +10,7 @@ import torch
 from guerdon.collect import Collector
 from guerdon.config.errors import ConfigError
 from guerdon.data import Batch, ReplayBuffer
-from guerdon.data.pictures import resized
+from guerdon.data.frames import resized
 from guerdon.data.rollout import Rollout
 from guerdon.envs import make_vec
 from guerdon.reward import Reward, Term

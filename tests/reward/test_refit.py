@@ -270,7 +270,7 @@ def test_successes_like_those_that_end_episodes_are_found(tmp_path):
     folders = {f"{kind}_dir": str(tmp_path / kind) for kind in ("positive", "negative")}
     for options, number in (({"terminate": "read", "hold": 2}, 6), ({}, 120)):
         model = made(folders, **options)
-        model.load_successes()
+        model.prepare()
         assert len(model._refit._ends) == number
 
 
@@ -433,15 +433,15 @@ def test_the_learning_rate_can_change_on_resume(data):
 def test_folders_that_have_moved_can_be_named(data):
     gone = {**dict.fromkeys(data, "nowhere"), "digests": digests_of(data)}
     model = made(gone, **data)
-    model.load_successes()
+    model.prepare()
     with pytest.raises((FileNotFoundError, ValueError), match="nowhere"):
-        made(gone).load_successes()
+        made(gone).prepare()
 
 
 def test_other_trajectories_than_those_of_the_fit_are_refused(data, tmp_path):
     others = write_data(tmp_path, seed=1)
     with pytest.raises(ValueError, match="12 of the 12 trajectories that the classifier was fit"):
-        made(data, **others).load_successes()
+        made(data, **others).prepare()
 
 
 def test_trajectories_that_came_later_are_left_out(data, tmp_path):
@@ -452,7 +452,7 @@ def test_trajectories_that_came_later_are_left_out(data, tmp_path):
         folders["positive_dir"], Trajectory({"base_camera": shown}, np.ones(8, np.float32), True)
     )
     for each in (model, later):
-        each.load_successes()
+        each.prepare()
     np.testing.assert_array_equal(
         model._refit._successes["base_camera"], later._refit._successes["base_camera"]
     )
@@ -460,7 +460,7 @@ def test_trajectories_that_came_later_are_left_out(data, tmp_path):
     next(folders["negative_dir"].iterdir()).unlink()
     gone = made(data, **{name: str(path) for name, path in folders.items()})
     with pytest.raises(ValueError, match="1 of the 12 trajectories that the classifier was fit"):
-        gone.load_successes()
+        gone.prepare()
 
 
 # --- in a run

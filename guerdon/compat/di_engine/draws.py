@@ -1,17 +1,13 @@
 """Seeds code that draws from the global generators of torch, NumPy and Python."""
 
-from __future__ import annotations
-
 import copy
 import random
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 
 class Draws:

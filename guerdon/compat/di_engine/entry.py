@@ -1,20 +1,14 @@
 """Entry functions of nerveX and DI-engine."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from guerdon import config as configuration
-from guerdon.compat.layouts import is_preset, sections, translated
+from guerdon.compat.layouts import Source, is_preset, sections, translated
 from guerdon.policy import POLICIES, Policy, register_policy
 from guerdon.training import run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from guerdon.compat.layouts import Source
-    from guerdon.training.parts import EnvSetting
-    from guerdon.training.run import Summary
+from guerdon.training.parts import EnvSetting
+from guerdon.training.run import Summary
 
 _IDS = {"id", "env_id", "env_type"}
 

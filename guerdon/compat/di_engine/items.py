@@ -1,7 +1,5 @@
 """Transitions as the lists of dictionaries that reward models of DI-engine's guide take."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,12 +1,11 @@
 """Reward models written by DI-engine's guide: lists of dictionaries in and out."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from abc import ABC, abstractmethod
 from collections import deque
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,9 +16,6 @@ from guerdon.compat.di_engine.draws import Draws
 from guerdon.compat.nervex.attr_dict import AttrDict
 from guerdon.data.batch import Batch, flatten, unflatten
 from guerdon.reward.base import REWARDS, Metrics, RewardConfig, RewardModel, Setting
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 
 class GuideConfig(RewardConfig):

@@ -4,22 +4,16 @@ A transition is a dictionary, a trajectory a list of them. `CommonPolicy` calls 
 the resolved reward.
 """
 
-from __future__ import annotations
-
 import copy
+from collections import deque
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from guerdon import ops
-
-if TYPE_CHECKING:
-    from collections import deque
-
-    from torch import Tensor
-
-    from guerdon.compat.nervex.samples import Transition
+from guerdon.compat.nervex.samples import Transition
 
 
 class Adder:

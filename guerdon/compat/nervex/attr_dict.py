@@ -1,7 +1,5 @@
 """`AttrDict`: a config that is read as ``cfg.learn.batch_size``."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

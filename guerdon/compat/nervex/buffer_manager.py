@@ -1,9 +1,8 @@
 """`BufferManager`: `MixedReplay` with limits on the use of rows, and statistics."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -11,9 +10,6 @@ from guerdon.compat.nervex.item_buffer import ItemBuffer
 from guerdon.compat.nervex.limits import INFINITY, Ledger, Limits
 from guerdon.data.mixed import MixedReplay
 from guerdon.data.replay_buffer import ReplayBuffer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 # nerveX's names of settings for a buffer of items.
 _SETTINGS = {

@@ -1,10 +1,10 @@
 """`CommonPolicy`: policies written as in the nerveX tutorial."""
 
-from __future__ import annotations
-
 import copy
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -17,20 +17,30 @@ from guerdon.compat.nervex.adder import Adder
 from guerdon.compat.nervex.armor import Armor
 from guerdon.compat.nervex.armor_plugins import Plugin, Sampler
 from guerdon.compat.nervex.attr_dict import AttrDict
-from guerdon.compat.nervex.samples import Timestep, Watched, collate, row, stack, trajectories
-from guerdon.data import MixedReplay, PrioritizedReplayBuffer
+from guerdon.compat.nervex.lstm import RecurrentActor, RecurrentQNetwork
+from guerdon.compat.nervex.samples import (
+    Timestep,
+    Transition,
+    Watched,
+    collate,
+    row,
+    stack,
+    trajectories,
+)
+from guerdon.data import MixedReplay, PrioritizedReplayBuffer, ReplayBuffer, Rollout
 from guerdon.data.batch import Batch, from_leaves
 from guerdon.data.leaves import to_numpy
-from guerdon.nn import MODELS, DeterministicActor, ModelConfig, QNetwork, create_model, seeded
+from guerdon.nn import (
+    MODELS,
+    DeterministicActor,
+    Model,
+    ModelConfig,
+    QNetwork,
+    create_model,
+    seeded,
+)
 from guerdon.policy.base import Metrics, Policy, PolicyConfig, Resolver
 from guerdon.policy.bounds import Bounds
-
-if TYPE_CHECKING:
-    from collections import deque
-    from collections.abc import Collection, Iterator, Mapping
-
-    from guerdon.compat.nervex.samples import Transition
-    from guerdon.data import ReplayBuffer, Rollout
 
 _TRIES = 10  # further draws for a batch, since a segment may give no sample
 _PARTS = ("learn", "collect", "eval")
@@ -78,19 +88,9 @@ class CommonPolicy(Policy):
     }
     target_name = "_get_train_sample"
 
-    def __init__(
-        self,
-        config: PolicyConfig | Mapping[str, Any],
-        observation_space: Any,
-        action_space: Any,
-        *,
-        seed: int = 0,
-        device: str | torch.device = "cpu",
-        model: Any = None,
-    ) -> None:
-        super().__init__(
-            config, observation_space, action_space, seed=seed, device=device, model=model
-        )
+    def build(self) -> None:
+        """Make the network, and what the four parts need."""
+        action_space = self.action_space
         self._cfg = AttrDict(self.config.model_dump())
         for part in (*_PARTS, "command"):
             self._cfg.setdefault(part, AttrDict())
@@ -275,7 +275,9 @@ class CommonPolicy(Policy):
             return model_type(**cfg.model)
         discrete = isinstance(self.action_space, spaces.Discrete)
         config = ModelConfig(**{"activation": "relu", "orthogonal": False, **cfg.model})
-        default = QNetwork if discrete else DeterministicActor
+        default: type[Model] = QNetwork if discrete else DeterministicActor
+        if config.lstm is not None:
+            default = RecurrentQNetwork if discrete else RecurrentActor
         return create_model(default, self.observation_space, self.action_space, config)
 
     # --- the interface of Policy

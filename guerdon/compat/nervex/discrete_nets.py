@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from gymnasium import spaces
 
+from guerdon.compat.nervex.lstm import RecurrentQNetwork
 from guerdon.nn.config import ModelConfig
 from guerdon.nn.models import QNetwork
 from guerdon.nn.registry import register_model
@@ -50,7 +51,7 @@ class ConvDiscreteNet(QNetwork):
 
 
 @register_model("fcr_discrete")
-class FCRDiscreteNet(QNetwork):
+class FCRDiscreteNet(RecurrentQNetwork):
     """Q-values of vector observations with an LSTM: takes "prev_state", returns ``next_state``.
 
     Args:

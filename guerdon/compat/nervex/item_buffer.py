@@ -1,7 +1,5 @@
 """`ItemBuffer`: whole items (dictionaries of anything), for `BufferManager`."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Mapping
 from typing import Any

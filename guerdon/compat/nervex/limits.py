@@ -1,7 +1,5 @@
 """Limits on how often, how late and how fast the rows of a buffer are used."""
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import asdict, dataclass
 from functools import partial

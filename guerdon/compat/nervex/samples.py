@@ -1,16 +1,12 @@
 """From arrays [T, B, ...] to transitions as dictionaries, and from samples back to arrays."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
-
-if TYPE_CHECKING:
-    import numpy as np
 
 Transition = dict[str, Any]
 Process = Callable[[Any, Any, "Timestep"], Transition]

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from guerdon.compat.nervex import BufferManager, Limits
-from guerdon.data import Batch, ListReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer
+from guerdon.compat.tianshou import ListReplayBuffer
+from guerdon.data import Batch, PrioritizedReplayBuffer, ReplayBuffer
 from guerdon.data.serializer import read_tree, write_tree
 
 

@@ -1,6 +1,14 @@
+import numpy as np
+import pytest
 import torch
+from gymnasium import spaces
 
-from guerdon.nn import LSTMCore
+from guerdon.compat.nervex import CommonPolicy
+from guerdon.compat.nervex.lstm import LSTMCore, RecurrentActor, RecurrentQNetwork
+from guerdon.nn import ModelConfig
+
+VECTOR = spaces.Box(-1, 1, (3,), np.float32)
+TWO = spaces.Discrete(2)
 
 
 def test_steps_one_by_one_give_what_a_segment_gives():
@@ -59,3 +67,35 @@ def test_no_gradient_passes_the_start_of_an_episode():
     core(features, None, start)[0][3].sum().backward()
     assert not features.grad[:2].any()
     assert features.grad[2:].abs().sum() > 0
+
+
+def test_a_recurrent_network_steps_as_it_learns():
+    model = RecurrentQNetwork(VECTOR, TWO, ModelConfig(hidden=[5], lstm=4))
+    obs = torch.randn(6, 2, 3)
+    start = torch.zeros(6, 2, dtype=torch.bool)
+    start[2, 0] = True
+    whole = model(obs, start=start)
+    state = None
+    for step in range(6):
+        inputs = {"obs": obs[step], "prev_state": state, "start": start[step]}
+        output = model(inputs)
+        state = output["next_state"]
+        torch.testing.assert_close(output["logit"], whole["logit"][step])
+    torch.testing.assert_close(state, whole["next_state"])
+
+
+@pytest.mark.parametrize(
+    ("action_space", "kind", "key", "shape"),
+    [
+        (TWO, RecurrentQNetwork, "logit", (2,)),
+        (spaces.Box(-1, 1, (4,)), RecurrentActor, "action", (4,)),
+    ],
+)
+@pytest.mark.parametrize("lead", [(3,), (2, 3)])
+def test_a_common_policy_can_have_one(action_space, kind, key, shape, lead):
+    config = {"type": "bare", "model": {"lstm": 5, "hidden": [6], "normalize_obs": True}}
+    model = CommonPolicy(config, VECTOR, action_space)._model
+    assert type(model) is kind
+    output = model({"obs": torch.randn(*lead, 3)})
+    assert output[key].shape == (*lead, *shape)
+    assert output["next_state"].shape == (3, 10)

@@ -1,7 +1,14 @@
-"""A recurrent core."""
+"""Recurrent networks."""
+
+from typing import Any
 
 import torch
+from gymnasium import Space
 from torch import Tensor, nn
+
+from guerdon.nn.heads import Output
+from guerdon.nn.models import DeterministicActor, Model, QNetwork
+from guerdon.nn.spaces import unwrap
 
 
 class LSTMCore(nn.Module):
@@ -55,3 +62,39 @@ class LSTMCore(nn.Module):
         hidden, cell = state.unsqueeze(0).chunk(2, -1)
         output, (hidden, cell) = self.lstm(features, (hidden.contiguous(), cell.contiguous()))
         return output, torch.cat([hidden[0], cell[0]], -1)
+
+
+class Recurrent(Model):
+    """A network with an LSTM of ``config.lstm`` features between encoder and head."""
+
+    def make_head(self, action_space: Space[Any]) -> nn.Module:
+        """See `Model`."""
+        assert self.config.lstm is not None
+        self.core = LSTMCore(self.size, self.config.lstm, self.config.orthogonal)
+        self.size = self.config.lstm
+        return super().make_head(action_space)
+
+    def forward(
+        self, inputs: Any, state: Tensor | None = None, start: Tensor | None = None
+    ) -> Output:
+        """The outputs of the head, and ``next_state``.
+
+        Args:
+            inputs: Observations [B, ...] or [T, B, ...]; a mapping may hold "prev_state" and
+                "start" beside "obs".
+            state: The LSTM's state [B, 2 * size] before the first row; None for the initial one.
+            start: True for rows ([B] or [T, B]) that begin an episode.
+        """
+        if unwrap(inputs, self.observation_space) is not inputs:
+            state = inputs.get("prev_state") if state is None else state
+            start = inputs.get("start") if start is None else start
+        features, state = self.core(self.features(inputs), state, start)
+        return {**self.head(features), "next_state": state}
+
+
+class RecurrentQNetwork(Recurrent, QNetwork):
+    """Action values for a Discrete action space: ``logit`` [..., n_actions]."""
+
+
+class RecurrentActor(Recurrent, DeterministicActor):
+    """One action for each state, in [-1, 1]: ``action`` [..., *shape]."""

@@ -5,7 +5,8 @@ import pickle
 import numpy as np
 import pytest
 
-from guerdon.data import DiskStorage, ListReplayBuffer
+from guerdon.compat.tianshou import ListReplayBuffer
+from guerdon.data import DiskStorage
 
 FIRST = 256  # rows an environment before it grows for the first time
 
