@@ -1,6 +1,5 @@
 """Tianshou's `ListReplayBuffer`."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -34,13 +33,10 @@ class ListReplayBuffer(ReplayBuffer):
         """See `ReplayBuffer`; without a size."""
         return {name: value for name, value in super().options().items() if name != "size"}
 
-    def add(
-        self, batch: Any = None, env_ids: Sequence[int] | np.ndarray | None = None, **fields: Any
-    ) -> np.ndarray:
-        """See `ReplayBuffer`; grows where there is no room."""
-        if (self._written[self._checked_envs(env_ids)] == self.capacity).any():
+    def _make_room(self, envs: np.ndarray) -> None:
+        if self._written[envs].max() == self.capacity:
             self._grow()
-        return super().add(batch, env_ids, **fields)
+        super()._make_room(envs)
 
     def _grow(self) -> None:
         """Double the capacity."""

@@ -152,7 +152,7 @@ class ReplayBuffer:
         if layout is not self.schema.layout:
             self._make_columns(layout)
             self.schema.layout = layout
-        self._make_room_for_finals(len(envs))
+        self._make_room(envs)
         book = self._written, self._flags, self._final, self._count
         plan, regular = kernels.reserve(envs, terminated, truncated, *book, self._free)
         rows: np.ndarray = plan[0]
@@ -196,6 +196,10 @@ class ReplayBuffer:
         name = buffer_files.column_name(path)
         self._storage.drop(name)  # a file may be left over from an `add` that failed
         return self._storage.array(name, (rows, *leaf.shape), leaf.dtype)
+
+    def _make_room(self, envs: np.ndarray) -> None:
+        """Make room for a row of each environment."""
+        self._make_room_for_finals(len(envs))
 
     def _make_room_for_finals(self, number: int) -> None:
         if self._finals and self._free[0] < number:
