@@ -26,6 +26,8 @@ class Model(nn.Module):
         config: Options of the network.
     """
 
+    recurrent = False
+
     def __init__(
         self,
         observation_space: Space[Any],
@@ -35,6 +37,11 @@ class Model(nn.Module):
         super().__init__()
         self.observation_space = observation_space
         self.config = config = config or ModelConfig()
+        if config.lstm is not None and not self.recurrent:
+            raise ValueError(
+                f"'lstm' is set, but {type(self).__name__} has no LSTM: leave it out, or stack "
+                "frames with 'env.frame_stack'"
+            )
         self.normalizer = make_normalizer(observation_space) if config.normalize_obs else None
         self.encoder = make_encoder(observation_space, config)
         self.size = self.encoder.size

@@ -210,11 +210,6 @@ class Policy(nn.Module):
 
     def create_model(self, default: Any) -> Any:
         """Make the network: the one the user chose, or the default; seeded."""
-        if self.config.model.lstm is not None:
-            raise ValueError(
-                f"'policy.model.lstm' is set, but {type(self).__name__.lower()} learns from single "
-                "transitions: leave it out, or stack frames with 'env.frame_stack'"
-            )
         with seeded(self.seed):
             return create_model(
                 default, self.observation_space, self.action_space, self.config.model,

@@ -153,3 +153,8 @@ def test_images_are_read_by_a_q_network():
     space = spaces.Box(0, 255, (4, 40, 40), np.uint8)
     output = QNetwork(space, TWO)(torch.zeros(2, 4, 40, 40, dtype=torch.uint8))
     assert output["logit"].shape == (2, 2)
+
+
+def test_an_lstm_needs_a_recurrent_network():
+    with pytest.raises(ValueError, match="QNetwork has no LSTM: leave it out"):
+        QNetwork(spaces.Box(-1, 1, (3,)), spaces.Discrete(2), ModelConfig(lstm=8))

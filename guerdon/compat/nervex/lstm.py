@@ -67,6 +67,8 @@ class LSTMCore(nn.Module):
 class Recurrent(Model):
     """A network with an LSTM of ``config.lstm`` features between encoder and head."""
 
+    recurrent = True
+
     def make_head(self, action_space: Space[Any]) -> nn.Module:
         """See `Model`."""
         assert self.config.lstm is not None
