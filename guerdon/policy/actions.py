@@ -8,7 +8,7 @@ from gymnasium import Space, spaces
 from torch import Tensor
 
 from guerdon import ops
-from guerdon.data.batch import Batch
+from guerdon.data.batch import Batch, from_leaves
 
 Output = dict[str, Tensor]
 
@@ -30,7 +30,7 @@ class CategoricalActions:
         else:
             act = ops.categorical_sample(logit, generator)
         numbers = act.numpy(force=True)
-        return Batch(act=numbers + self.start if self.start else numbers)
+        return from_leaves({"act": numbers + self.start if self.start else numbers})
 
     def taken(self, batch: Batch) -> Any:
         """The actions of stored transitions counted from zero, for `log_prob_entropy`."""
@@ -69,7 +69,7 @@ class GaussianActions:
             raw = ops.gaussian_sample(output["mu"], output["log_std"], generator)
         numbers = raw.numpy(force=True)
         act = np.clip(numbers, self.low, self.high).astype(self.dtype, copy=False)
-        return Batch(act=act, policy=Batch(raw=numbers))
+        return from_leaves({"act": act, "policy": from_leaves({"raw": numbers})})
 
     def taken(self, batch: Batch) -> Any:
         """The actions of stored transitions before clipping, for `log_prob_entropy`."""
