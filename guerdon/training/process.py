@@ -1,5 +1,6 @@
-"""Settings of the process: torch threads and signals."""
+"""Settings of the process: torch threads, memory and signals."""
 
+import ctypes
 import os
 import signal
 import threading
@@ -14,6 +15,7 @@ _STOPPING = [
 ]
 _ASKED = b"stopping after this iteration; press Ctrl-C again to stop at once\n"
 _STDERR = 2
+_MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # of mallopt(3)
 
 
 @contextmanager
@@ -25,6 +27,16 @@ def threads(number: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def keep_freed_memory() -> None:
+    """Make glibc keep up to 256 MiB of freed memory: an update frees what the next one allocates.
+
+    With glibc's defaults, `ppo` with 256 environments spends 6 % of its time on page faults.
+    """
+    if hasattr(libc := ctypes.CDLL(None), "mallopt"):
+        libc.mallopt(_MMAP_THRESHOLD, 32 << 20)
+        libc.mallopt(_TRIM_THRESHOLD, 256 << 20)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from guerdon.policy import Policy
 from guerdon.reward import Reward
 from guerdon.training.monitor import Budget, Monitor
 from guerdon.training.parts import Parts
+from guerdon.training.process import keep_freed_memory
 
 
 def onpolicy_trainer(
@@ -102,6 +103,7 @@ def offpolicy_trainer(
 
 def run_trainer(parts: Parts, config: GuerdonConfig, monitor: Monitor) -> None:
     """Train the policy of a run in the loop of its kind."""
+    keep_freed_memory()
     collect, learn = config.collect, config.learn
     options: dict[str, Any] = {
         "reward": parts.reward,
