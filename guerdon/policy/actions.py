@@ -14,10 +14,7 @@ Output = dict[str, Tensor]
 
 
 class CategoricalActions:
-    """For Discrete spaces; the actor computes ``logit``."""
-
-    fields: tuple[str, ...] = ("act",)
-    """Fields that `taken` reads."""
+    """For Discrete spaces; the actor computes ``logit``, which is stored as ``policy.logit``."""
 
     def __init__(self, space: spaces.Discrete) -> None:
         self.start = int(space.start)
@@ -30,7 +27,7 @@ class CategoricalActions:
         else:
             act = ops.categorical_sample(logit, generator)
         numbers = act.numpy(force=True)
-        return from_leaves({"act": numbers + self.start if self.start else numbers})
+        return _acted(numbers + self.start if self.start else numbers, logit=logit)
 
     def taken(self, batch: Batch) -> Any:
         """The actions of stored transitions counted from zero, for `log_prob_entropy`."""
@@ -51,11 +48,9 @@ class CategoricalActions:
 class GaussianActions:
     """For Box spaces; the actor computes ``mu`` and ``log_std``.
 
-    ``act`` is the sampled action clipped to the bounds; the action before clipping, whose density
-    is known, is stored as ``policy.raw``.
+    ``act`` is the sampled action clipped to the bounds. The action before clipping, whose density
+    is known, is stored as ``policy.raw``, beside ``policy.mu`` and ``policy.log_std``.
     """
-
-    fields: tuple[str, ...] = ("act", "policy")
 
     def __init__(self, space: spaces.Box) -> None:
         self.low, self.high, self.dtype = space.low, space.high, space.dtype
@@ -67,9 +62,8 @@ class GaussianActions:
             raw = output["mu"]
         else:
             raw = ops.gaussian_sample(output["mu"], output["log_std"], generator)
-        numbers = raw.numpy(force=True)
-        act = np.clip(numbers, self.low, self.high).astype(self.dtype, copy=False)
-        return from_leaves({"act": act, "policy": from_leaves({"raw": numbers})})
+        act = np.clip(raw.numpy(force=True), self.low, self.high).astype(self.dtype, copy=False)
+        return _acted(act, raw=raw, mu=output["mu"], log_std=output["log_std"])
 
     def taken(self, batch: Batch) -> Any:
         """The actions of stored transitions before clipping, for `log_prob_entropy`."""
@@ -88,6 +82,11 @@ class GaussianActions:
 
     def _flat(self, *parts: Tensor) -> list[Tensor]:
         return [part.flatten(-self.n_dims) for part in parts]
+
+
+def _acted(act: np.ndarray, **stored: Tensor) -> Batch:
+    arrays = {name: value.numpy(force=True) for name, value in stored.items()}
+    return from_leaves({"act": act, "policy": from_leaves(arrays)})
 
 
 Actions = CategoricalActions | GaussianActions

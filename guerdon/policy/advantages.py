@@ -19,9 +19,9 @@ CHUNK = 2048  # rows per forward pass: images fit into memory, and vectors into 
 def with_advantages(policy: Policy, model: Any, actions: Actions, batch: Batch) -> Batch:
     """The transitions of a rollout as rows, with ``log_prob, value, advantage, returns``.
 
-    Log-probabilities and values are those of the current policy. The value of a next observation is
-    that of the following row; the network evaluates next observations only at the ends of pieces
-    of episodes that did not terminate.
+    Log-probabilities are those of the policy that acted, values those of the current critic. The
+    value of a next observation is that of the following row; the critic evaluates next observations
+    only at the ends of pieces of episodes that did not terminate.
 
     Args:
         policy: Policy, for its options.
@@ -30,25 +30,21 @@ def with_advantages(policy: Policy, model: Any, actions: Actions, batch: Batch) 
         batch: A rollout [T, B, ...], with the reward resolved.
     """
     obs, obs_next = (flat_rows(policy.observation(batch[key])) for key in ("obs", "obs_next"))
-    act = actions.taken(batch).flatten(0, 1)
+    act, acted = actions.taken(batch).flatten(0, 1), flat_rows(dict(batch.policy.items()))
     rows = valid_rows(batch.mask)
     if rows is not None:
-        obs, act = index_rows(obs, rows), act[rows]
-    log_probs, values = [], []
-    for start in range(0, len(act), CHUNK):
-        part = slice(start, start + CHUNK)
-        output = model(index_rows(obs, part))
-        log_probs.append(actions.log_prob_entropy(output, act[part])[0])
-        values.append(output["value"])
-    log_prob, value = (x[0] if len(x) == 1 else torch.cat(x) for x in (log_probs, values))
+        obs, act, acted = (index_rows(part, rows) for part in (obs, act, acted))
+    log_prob, _ = actions.log_prob_entropy(acted, act)
+    critic = branch(model, "critic")
+    parts = [slice(start, start + CHUNK) for start in range(0, len(act), CHUNK)]
+    value = torch.cat([critic(index_rows(obs, part))["value"] for part in parts])
 
     values_now = scatter_rows(value, rows, batch.mask)
     values_next = torch.zeros_like(values_now)
     values_next[:-1] = values_now[1:]
     ends = (batch.cut & ~batch.terminated & batch.mask).flatten().nonzero().squeeze(-1)
     if len(ends):
-        last = branch(model, "critic")(index_rows(obs_next, ends))["value"]
-        values_next.view(-1)[ends] = last
+        values_next.view(-1)[ends] = critic(index_rows(obs_next, ends))["value"]
     advantage = ops.generalized_advantage(
         batch.rew.float(),  # users may have stored whole numbers
         values_now,

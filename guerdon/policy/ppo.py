@@ -59,11 +59,11 @@ class PPO(Policy):
         "learn": {"batch_size": 64, "repeat": 10},
     }
     target_name = "GAE"
+    fields = ("obs", "act", "policy", "rew", "terminated", "obs_next")
 
     def build(self) -> None:
         """Make the actor-critic and its optimizer."""
         self.actions = make_actions(self.action_space, "ppo")
-        self.fields = ("obs", *self.actions.fields, "rew", "terminated", "obs_next")
         self.model = self.create_model(ActorCritic)
         parameters = [*self.model.parameters()]
         self.intrinsic: Any = None

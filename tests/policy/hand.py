@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from guerdon.data import ReplayBuffer
+from guerdon.data import Batch, ReplayBuffer
 
 GAMMA = 0.5
 TARGETS = {
@@ -26,13 +26,22 @@ def five_steps(policy: Any) -> Any:
     buffer = ReplayBuffer(8, seed=0) if policy.on_policy else policy.make_buffer(8, 1, 0)
     shape, space = policy.observation_space.shape, policy.action_space
     for i in range(5):
-        act = np.zeros(space.shape, space.dtype)
+        obs, act = np.full(shape, i, np.float32), np.zeros(space.shape, space.dtype)
         after = i + (0.5 if i in (1, 3) else 1.0)
         buffer.add(
-            obs=np.full(shape, i, np.float32), act=act, rew=i + 1.0, terminated=i == 1,
-            truncated=i == 3, obs_next=np.full(shape, after, np.float32), policy={"raw": act},
+            obs=obs, act=act, rew=i + 1.0, terminated=i == 1, truncated=i == 3,
+            obs_next=np.full(shape, after, np.float32), policy=_acted(policy, obs, act),
         )  # fmt: skip
     return buffer
+
+
+@torch.no_grad()
+def _acted(policy: Any, obs: np.ndarray, act: np.ndarray) -> dict[str, np.ndarray]:
+    """What an on-policy policy stores with an action."""
+    if not policy.on_policy:
+        return {"raw": act}
+    stored = policy(Batch(obs=obs[None])).policy[0].to_dict()
+    return stored | {"raw": act} if "raw" in stored else stored
 
 
 @torch.no_grad()

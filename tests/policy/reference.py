@@ -174,9 +174,12 @@ def _actor_critic_loss(policy: Any, rows: Any, expected: dict[str, torch.Tensor]
     advantage = expected["advantage"]
     if config.normalize_advantage:
         advantage = (advantage - advantage.mean()) / advantage.std()
-    # PPO's ratio is 1 before its first step, so that its gradient is that of the log-probability.
     value_loss = functional.mse_loss(output["value"], expected["returns"])
-    return -(chosen * advantage).mean() + config.value_coefficient * value_loss
+    objective = chosen * advantage
+    if config.type == "ppo":
+        ratio, clip = (chosen - rows.log_prob).exp(), config.clip_range
+        objective = torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)
+    return -objective.mean() + config.value_coefficient * value_loss
 
 
 _LOSS = {

@@ -39,16 +39,20 @@ def test_next_observations_are_looked_at_only_where_no_row_follows():
     critic = policy.model.critic
     policy.model.critic = lambda obs: asked.append(obs) or critic(obs)
     processed(policy, five_steps(policy))
-    assert [obs[:, 0].tolist() for obs in asked] == [[3.5, 5.0]]
+    assert [obs[:, 0].tolist() for obs in asked] == [[0.0, 1.0, 2.0, 3.0, 4.0], [3.5, 5.0]]
 
 
-def test_log_probabilities_are_those_of_the_policy_as_it_is():
-    policy, buffer = warmed_up(CASES["ppo"])
+@pytest.mark.parametrize("name", ["ppo", "ppo_continuous"])
+def test_log_probabilities_are_those_of_the_policy_that_acted(name):
+    policy = make_policy(CASES[name])
+    buffer = collected(policy, CASES[name])
     rows = processed(policy, buffer)
-    chances = torch.softmax(policy.model(rows.obs)["logit"], -1)
-    chosen = chances[torch.arange(len(rows.act)), rows.act].log()
-    torch.testing.assert_close(rows.log_prob, chosen)
-    assert not rows.log_prob.requires_grad
+    expected = policy.actions.log_prob_entropy(policy.model(rows.obs), rows.act)[0]
+    torch.testing.assert_close(rows.log_prob, expected)
+    policy.update(16, buffer)
+    assert torch.equal(processed(policy, buffer).log_prob, rows.log_prob)
+    changed = policy.actions.log_prob_entropy(policy.model(rows.obs), rows.act)[0]
+    assert (changed - expected).abs().max() > 1e-4
 
 
 def test_rows_are_those_of_the_buffer_in_time_order():

@@ -175,6 +175,7 @@ def test_the_zeros_of_masked_rows_are_not_read_as_actions():
             "obs": np.zeros((number, 3), np.float32), "act": np.full(number, 6),
             "rew": np.ones(number), "terminated": np.zeros(number, bool),
             "truncated": np.zeros(number, bool), "obs_next": np.zeros((number, 3), np.float32),
+            "policy": {"logit": np.zeros((number, policy.action_space.n), np.float32)},
         }  # fmt: skip
         buffer.add(row, np.array(env_ids))
     assert processed(policy, buffer).act.tolist() == [1] * 5
