@@ -13,7 +13,7 @@ from guerdon.data.batch import Batch, from_leaves
 from guerdon.policy.actions import Actions
 from guerdon.policy.base import Policy
 
-CHUNK = 2048  # rows per forward pass: images fit into memory, and vectors into the cache
+CHUNK = 2048  # rows per forward pass, so that the features of images fit into memory
 
 
 def with_advantages(policy: Policy, model: Any, actions: Actions, batch: Batch) -> Batch:

@@ -126,12 +126,6 @@ class Policy(nn.Module):
         self.optimizers = {}
         self.build()
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if isinstance(value, int | float):  # nn.Module looks for parameters, several times a step
-            self.__dict__[name] = value
-        else:
-            super().__setattr__(name, value)
-
     def build(self) -> None:
         """Make the networks and optimizers; called at the end of `__init__`."""
 
