@@ -39,7 +39,7 @@ from guerdon.training.fit import Inputs, all_logits, balanced_batches, fit, read
 from guerdon.training.fit_files import compose_fit, load_classifier
 from guerdon.training.monitor import Budget, Monitor
 from guerdon.training.parts import make_parts
-from guerdon.training.reward_files import load_reward
+from guerdon.training.reward_files import restore_reward
 from guerdon.training.trainers import run_trainer
 
 if TYPE_CHECKING:
@@ -318,7 +318,7 @@ def steps_a_second(overrides: list[str], iterations: int, seed: int) -> float:
     assert n_step is not None
     with closing(make_parts(config)) as parts:
         if config.reward.checkpoint_path is not None:
-            load_reward(parts.reward, config.reward)
+            restore_reward(parts.reward, config.reward)
         if config.reward.collect_data:
             parts.keep_images(config.reward.data_collection)
         start = time.perf_counter()

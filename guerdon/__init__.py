@@ -5,24 +5,30 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from guerdon.entry import train
-    from guerdon.training.replay import evaluate_run, load_policy
+    from guerdon.lab.curves import plot
+    from guerdon.training.replay import evaluate_policy as evaluate
+    from guerdon.training.replay import evaluate_run, load_policy, load_reward
 
 __version__ = "0.1.0"
-__all__ = ["evaluate_run", "load_policy", "train"]
+__all__ = ["evaluate", "evaluate_run", "load_policy", "load_reward", "plot", "train"]
 
 # Imported when asked for: torch and others take seconds, which `guerdon --help` should not.
 _HOMES = {
-    "evaluate_run": "guerdon.training.replay",
-    "load_policy": "guerdon.training.replay",
-    "train": "guerdon.entry",
+    "evaluate": "guerdon.training.replay:evaluate_policy",
+    "evaluate_run": "guerdon.training.replay:evaluate_run",
+    "load_policy": "guerdon.training.replay:load_policy",
+    "load_reward": "guerdon.training.replay:load_reward",
+    "plot": "guerdon.lab.curves:plot",
+    "train": "guerdon.entry:train",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    module, _, attribute = _HOMES[name].partition(":")
+    return getattr(import_module(module), attribute)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+    return [*__all__, "__version__"]

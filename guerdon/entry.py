@@ -3,8 +3,7 @@
 Configs may have the layouts of nerveX, DI-engine and RLinf, see `guerdon.compat.layouts`.
 """
 
-from collections.abc import Iterable
-from functools import wraps
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from guerdon import config as configuration
@@ -18,7 +17,7 @@ from guerdon.policy import create_policy, register_policy
 from guerdon.reward import create_reward_model, register_reward_model
 from guerdon.training import run
 from guerdon.training.replay import evaluate_run
-from guerdon.training.run import Summary
+from guerdon.training.run import Result
 from guerdon.training.trainers import offpolicy_trainer, onpolicy_trainer
 
 __all__ = [
@@ -51,7 +50,34 @@ def compose(
     return configuration.compose(*translated(source, overrides))
 
 
-@wraps(run.train)
-def train(source: Source | None = None, *overrides: str, **options: Any) -> Summary:  # noqa: D103
-    ours, changes = translated(source, overrides)
+def train(
+    source: Source | None = None,
+    *overrides: str | Mapping[str, Any],
+    env: str | Mapping[str, Any] | Callable[..., Any] | None = None,
+    **options: Any,
+) -> Result:
+    """Train a policy, and write a run directory.
+
+    Args:
+        source: A preset, the path of a config file, sections as a dictionary, or a config.
+        *overrides: Dotted keys with values, as on the command line: ``"policy.gamma=0.9"``; or
+            nested dictionaries.
+        env: The environment: an option of the config group, a Gymnasium id, a dictionary of
+            options, or a class or function that makes one.
+        **options: Further sections as dictionaries or names: ``policy="sac"``,
+            ``run={"max_steps": 5_000}``; and options of `guerdon.training.run.train`.
+    """
+    names = configuration.GuerdonConfig.model_fields.keys() - {"seed"}
+    sections = {name: options.pop(name) for name in names & options.keys()}
+    if callable(env):
+        options["env_setting"] = (env, None, None)
+        sections["env"] = {"id": getattr(env, "__name__", type(env).__name__)}
+    elif env is not None:
+        sections["env"] = env
+    changes = [
+        change
+        for each in (*overrides, sections)
+        for change in ([each] if isinstance(each, str) else configuration.as_overrides(each))
+    ]
+    ours, changes = translated(source, changes)
     return run.train(ours, *changes, **options)

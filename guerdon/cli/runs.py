@@ -47,7 +47,7 @@ def train(
     summary = entry.train(
         source, *overrides,
         resume=resume, exact=exact, from_reward=from_reward, display=display,
-    )  # fmt: skip
+    ).summary  # fmt: skip
     steps, folder = f"{summary['env_steps']:,}", shlex.quote(summary["run_dir"])
     if summary["stop_reason"] == "interrupted":
         typer.echo(f"interrupted at step {steps}; resume with: guerdon train --resume {folder}")
@@ -161,8 +161,8 @@ def plot(
     metric: Annotated[str, Option(help="Metric to plot over steps.")] = "eval/mean_reward",
 ) -> None:
     """Plots runs: the mean over seeds and its 95% bootstrap band."""
-    from guerdon.lab.curves import plot_runs
+    from guerdon.lab import curves
 
-    n_groups = plot_runs(runs, metric, out)
-    counts = f"{common.count(len(runs), 'run')} in {common.count(n_groups, 'group')}"
-    typer.echo(f"wrote {out}: {metric} of {counts}")
+    figure = curves.plot(runs, metric, out)
+    groups = common.count(len(figure.axes[0].lines), "group")
+    typer.echo(f"wrote {out}: {metric} of {common.count(len(runs), 'run')} in {groups}")

@@ -31,6 +31,7 @@ from guerdon.envs.rows import SUCCESS, column, told_success
 CHANNELS = (1, 3, 4)
 """Possible numbers of channels, if none is given."""
 _SECTION = "reward.data_collection"
+_LABELS = ("success_frame", *SUCCESS)  # names of a frame's label in infos
 _WAITING = 16  # finished episodes, or one an environment; then `add_env_output` blocks
 
 
@@ -310,7 +311,7 @@ def _labels(env_info: Mapping[str, Any], last: np.ndarray, real: np.ndarray) -> 
 
 
 def _told(
-    env_info: Mapping[str, Any], last: np.ndarray, names: Sequence[str] = SUCCESS
+    env_info: Mapping[str, Any], last: np.ndarray, names: Sequence[str] = _LABELS
 ) -> np.ndarray:
     """Return success [rows], NaN where info does not report it.
 

@@ -1,6 +1,6 @@
 """Configuration: registries, the schema, and composition from presets, files and overrides."""
 
-from guerdon.config.compose import compose
+from guerdon.config.compose import as_overrides, compose
 from guerdon.config.describe import explain, to_yaml
 from guerdon.config.errors import ConfigError
 from guerdon.config.registry import Registry, registry_of
@@ -10,6 +10,7 @@ __all__ = [
     "ConfigError",
     "GuerdonConfig",
     "Registry",
+    "as_overrides",
     "compose",
     "explain",
     "registry_of",

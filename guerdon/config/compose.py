@@ -67,6 +67,40 @@ def compose(
     return validated(GuerdonConfig, composed)
 
 
+def as_overrides(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yield overrides for nested values, such as ``{"policy": {"gamma": 0.9}, "env": "pendulum"}``.
+
+    A string for ``env`` that is no option of the group is an environment's id.
+    """
+    for key, value in values.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            yield from as_overrides(value, f"{path}.")
+        elif path == "env" and isinstance(value, str) and value not in sources.options("env"):
+            yield f"env.id={_written(value)}"
+        else:
+            yield f"{path}={_written(value)}"
+
+
+def _written(value: Any) -> str:
+    """Write a value in Hydra's grammar."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{_written(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(_written, value)) + "]"
+    if isinstance(value, str | Path):
+        return _quoted(str(value))
+    return str(value)
+
+
+def _quoted(text: str) -> str:
+    # Backslashes are doubled before quotes alone.
+    escaped = re.sub(r"(\\+)(?='|$)", r"\1\1", text).replace("'", "\\'")
+    return f"'{escaped}'"
+
+
 # --- what was asked for
 
 
@@ -100,8 +134,7 @@ def _parse(text: str) -> Override:
     except HydraException:
         # Such as a path with brackets: what is no value of Hydra's grammar is text.
         key, _, value = text.partition("=")
-        quoted = value.replace("\\", "\\\\").replace("'", "\\'")
-        override = parser.parse_override(f"{key}='{quoted}'")
+        override = parser.parse_override(f"{key}={_quoted(value)}")
     if override.is_sweep_override():
         raise ConfigError(f"the override {text!r} has several values: give one, or quote the comma")
     key = override.key_or_group

@@ -199,7 +199,8 @@ class RewardConfig(Section):
             config = registry_of("reward").get(options["type"]).Config
             unread = getattr(config, "read_if_cotrained", ())
             reason = "'reward.cotrain' is False"
-            refuse(config.model_construct(**options), unread, reason, f"reward.terms.{name}")
+            path = "reward" if [*self.terms] == [options["type"]] else f"reward.terms.{name}"
+            refuse(config.model_construct(**options), unread, reason, path)
         return self
 
     @field_validator("clip", mode="after")

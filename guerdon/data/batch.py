@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, Sequence, ValuesView
 from functools import partial
@@ -13,6 +14,8 @@ import torch
 
 from guerdon.data import leaves
 from guerdon.data.leaves import describe
+
+_PRINTED = 200  # numbers of an array that are printed; more are described
 
 
 def _arithmetic(
@@ -429,7 +432,10 @@ def layout(name: str, items: Sequence[tuple[str, Any]]) -> str:
         return f"{name}()"
     lines = []
     for key, value in items:
-        text = repr(value.item() if isinstance(value, np.generic) else value)
+        if isinstance(value, leaves.Array) and math.prod(value.shape) > _PRINTED:
+            text = describe(value)
+        else:
+            text = repr(value.item() if isinstance(value, np.generic) else value)
         indent = "\n" + " " * (len(key) + 6)
         lines.append(f"    {key}: {text.replace(chr(10), indent)},\n")
     return f"{name}(\n{''.join(lines)})"

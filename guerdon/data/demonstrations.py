@@ -22,7 +22,7 @@ KEYS = ("obs", "act", "rew", "terminated", "truncated", "obs_next")
 _KIND = "demonstrations"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Demonstrations:
     """Episodes in time order, checked when they are put together.
 
@@ -64,6 +64,10 @@ class Demonstrations:
 
     def __len__(self) -> int:
         return len(self.episodes)
+
+    def __repr__(self) -> str:
+        steps = f"{self.lengths.sum():,} steps"
+        return f"Demonstrations({len(self)} episodes, {steps}, env_id={self.env_id!r})"
 
     @property
     def returns(self) -> np.ndarray:

@@ -41,7 +41,7 @@ _MOST_INFLATED = 1032  # times: deflate does no better
 _DIGITS = 32  # of a digest: no two trajectories have the same
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Trajectory:
     """The frames of one episode, and which of them show success.
 
@@ -77,6 +77,9 @@ class Trajectory:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def __repr__(self) -> str:
+        return f"Trajectory({len(self)} frames of {', '.join(self.images)})"
+
 
 def to_uint8(images: np.ndarray, name: str) -> np.ndarray:
     """Images as uint8; those of floating point have to be in [0, 1].
@@ -102,11 +105,11 @@ def to_uint8(images: np.ndarray, name: str) -> np.ndarray:
 
 
 def resized(images: np.ndarray, size: Sequence[int]) -> np.ndarray:
-    """Pictures with another height and width: each pixel is the mean of the area it covers.
+    """Resize images by area averaging.
 
     Args:
-        images: uint8 [..., H, W]; those that have the size already are returned as they are.
-        size: The height and width that they shall have.
+        images: uint8 [..., H, W]; returned as they are if they have the size.
+        size: Height and width.
     """
     height, width = size
     if images.shape[-2:] == (height, width):
@@ -323,7 +326,7 @@ def _read_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 # --- all frames
 
 
-@dataclass
+@dataclass(repr=False)
 class Frames:
     """All frames of many trajectories, one trajectory after the other.
 
@@ -345,6 +348,10 @@ class Frames:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def __repr__(self) -> str:
+        number = len(self.from_positive)
+        return f"Frames({len(self)} of {', '.join(self.images)} in {number} trajectories)"
 
     @cached_property
     def digests(self) -> list[str]:

@@ -91,7 +91,7 @@ def to_device(leaf: Any, device: torch.device) -> Any:
     device.
     """
     if isinstance(leaf, np.ndarray):
-        leaf = to_torch(leaf.astype(np.float32) if leaf.dtype == np.float64 else leaf, None, None)
+        leaf = to_torch(leaf, None, None)
     if not isinstance(leaf, torch.Tensor):
         return leaf
     dtype = torch.float32 if leaf.dtype is torch.float64 else leaf.dtype

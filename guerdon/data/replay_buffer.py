@@ -22,7 +22,7 @@ _FLAGS = {
     "done": TERMINATED | TRUNCATED,
     "first": FIRST,
 }
-_NODES = (dict, Batch, Mapping)
+_NODES = (Batch, Mapping)
 _TRIES = 8
 _KIND = "buffer"
 

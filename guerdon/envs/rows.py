@@ -7,9 +7,7 @@ import numpy as np
 from gymnasium import Space, spaces
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
-from guerdon.data.leaves import to_numpy
-
-SUCCESS = ("success_frame", "success", "is_success")
+SUCCESS = ("success", "is_success")
 """Names of success in infos; the first where several are there."""
 _ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
@@ -146,7 +144,8 @@ def told_success(
 
 def column(values: Any, name: str, n_rows: int) -> np.ndarray:
     """Return one value for each row; a single number is that of all rows."""
-    array = np.asarray(to_numpy(values))
+    # Without importing torch, which processes of environments do not need.
+    array = np.asarray(values.numpy(force=True) if hasattr(values, "numpy") else values)
     if array.ndim and array.size != n_rows:
         raise ValueError(
             f"{name!r} has the shape {array.shape} for {n_rows} rows: give one value for each, "

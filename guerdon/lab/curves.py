@@ -1,7 +1,7 @@
 """Learning curves: read from run directories, grouped over seeds, with confidence bands."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,22 +20,31 @@ class Curve(NamedTuple):
     values: np.ndarray
 
 
-def plot_runs(runs: Sequence[Path], metric: str, out: Path) -> int:
-    """Plot the mean over seeds and its 95% bootstrap band to an image file.
+def plot(
+    runs: str | Path | Iterable[str | Path],
+    metric: str = "eval/mean_reward",
+    out: str | Path | None = None,
+) -> Any:
+    """Plot a metric of runs: the mean over seeds and its 95% bootstrap band.
+
+    Args:
+        runs: Run directories; those that differ only in their seed are a group.
+        metric: Name of the metric.
+        out: Image file to write.
 
     Returns:
-        The number of groups; see `group_runs`.
+        The matplotlib figure.
     """
     require("matplotlib", "lab")
     # Not pyplot, which needs a screen.
     figure = require("matplotlib.figure", "lab").Figure(figsize=(7, 4.5), layout="constrained")
     kinds = sorted(figure.canvas.get_supported_filetypes())
-    if out.suffix.lower().removeprefix(".") not in kinds:
+    if out is not None and Path(out).suffix.lower().removeprefix(".") not in kinds:
         raise ValueError(f"an image ends in .{', .'.join(kinds)}, which {str(out)!r} does not")
     axes = figure.add_subplot(xlabel="environment steps", ylabel=metric)
     axes.grid(alpha=0.3)
-    groups = group_runs(runs)
-    for label, members in groups:
+    folders = [runs] if isinstance(runs, str | Path) else runs
+    for label, members in group_runs([Path(run) for run in folders]):
         steps, values = on_grid([read_curve(run, metric) for run in members])
         seeds = "1 seed" if len(members) == 1 else f"{len(members)} seeds"
         dot = "o" if len(steps) == 1 else None
@@ -44,9 +53,10 @@ def plot_runs(runs: Sequence[Path], metric: str, out: Path) -> int:
             low, high = bootstrap_band(values, np.random.default_rng(0))
             axes.fill_between(steps, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
     axes.legend()
-    out.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(out, dpi=150)
-    return len(groups)
+    if out is not None:
+        Path(out).parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(out, dpi=150)
+    return figure
 
 
 def read_curve(run: Path, metric: str) -> Curve:

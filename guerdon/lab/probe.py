@@ -16,7 +16,7 @@ from guerdon.training.display import Mode
 from guerdon.training.experts import make_experts
 from guerdon.training.parts import Parts, make_parts
 from guerdon.training.replay import play_episodes
-from guerdon.training.reward_files import load_reward
+from guerdon.training.reward_files import restore_reward
 from guerdon.training.trainers import train_reward
 
 DEMONSTRATIONS = "demonstrations"
@@ -94,7 +94,7 @@ def _train(config: GuerdonConfig, parts: Parts, steps: int) -> None:
     """Train the reward as in a run, with a policy that learns nothing."""
     reward, collector = parts.reward, parts.collector
     if config.reward.checkpoint_path is not None:
-        load_reward(reward, config.reward)
+        restore_reward(reward, config.reward)
     if config.reward.pretrain:
         reward.pretrain()
     done, updates = 0, 0

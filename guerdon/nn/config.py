@@ -35,7 +35,6 @@ class ModelConfig(Section):
     dueling: bool = False
     """For Q networks: action values are a state's value plus advantages of mean 0."""
     lstm: PositiveInt | None = None
-    """The size of an LSTM after the encoder (64 to 512), of networks in `guerdon.compat.nervex`
-    alone; None for none."""
+    """Size of an LSTM after the encoder (64 to 512), for networks that have one; None for none."""
     share_encoder: bool = False
     """Whether actor and critic share an encoder: usual for images, seldom good for vectors."""

@@ -47,11 +47,11 @@ class A2C(Policy):
         "learn": {"batch_size": 64},
     }
     target_name = "GAE"
-    fields = ("obs", "act", "policy", "rew", "terminated", "obs_next")
 
     def build(self) -> None:
         """Make the actor-critic and its optimizer."""
         self.actions = make_actions(self.action_space, "a2c")
+        self.fields = ("obs", *self.actions.fields, "rew", "terminated", "obs_next")
         self.model = self.create_model(ActorCritic)
         self.optimizers["model"] = Optimizer(
             self.model.parameters(),

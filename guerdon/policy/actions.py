@@ -14,7 +14,12 @@ Output = dict[str, Tensor]
 
 
 class CategoricalActions:
-    """For Discrete spaces; the actor computes ``logit``, which is stored as ``policy.logit``."""
+    """For Discrete spaces; the actor computes ``logit``."""
+
+    fields: tuple[str, ...] = ("act",)
+    """Fields that `taken` reads."""
+    outputs: tuple[str, ...] = ("logit",)
+    """Outputs of the actor that `log_prob_entropy` reads."""
 
     def __init__(self, space: spaces.Discrete) -> None:
         self.start = int(space.start)
@@ -27,7 +32,7 @@ class CategoricalActions:
         else:
             act = ops.categorical_sample(logit, generator)
         numbers = act.numpy(force=True)
-        return _acted(numbers + self.start if self.start else numbers, logit=logit)
+        return from_leaves({"act": numbers + self.start if self.start else numbers})
 
     def taken(self, batch: Batch) -> Any:
         """The actions of stored transitions counted from zero, for `log_prob_entropy`."""
@@ -48,9 +53,12 @@ class CategoricalActions:
 class GaussianActions:
     """For Box spaces; the actor computes ``mu`` and ``log_std``.
 
-    ``act`` is the sampled action clipped to the bounds. The action before clipping, whose density
-    is known, is stored as ``policy.raw``, beside ``policy.mu`` and ``policy.log_std``.
+    ``act`` is the sampled action clipped to the bounds; the action before clipping, whose density
+    is known, is stored as ``policy.raw``.
     """
+
+    fields: tuple[str, ...] = ("act", "policy")
+    outputs: tuple[str, ...] = ("mu", "log_std")
 
     def __init__(self, space: spaces.Box) -> None:
         self.low, self.high, self.dtype = space.low, space.high, space.dtype
@@ -62,8 +70,9 @@ class GaussianActions:
             raw = output["mu"]
         else:
             raw = ops.gaussian_sample(output["mu"], output["log_std"], generator)
-        act = np.clip(raw.numpy(force=True), self.low, self.high).astype(self.dtype, copy=False)
-        return _acted(act, raw=raw, mu=output["mu"], log_std=output["log_std"])
+        numbers = raw.numpy(force=True)
+        act = np.clip(numbers, self.low, self.high).astype(self.dtype, copy=False)
+        return from_leaves({"act": act, "policy": from_leaves({"raw": numbers})})
 
     def taken(self, batch: Batch) -> Any:
         """The actions of stored transitions before clipping, for `log_prob_entropy`."""
@@ -82,11 +91,6 @@ class GaussianActions:
 
     def _flat(self, *parts: Tensor) -> list[Tensor]:
         return [part.flatten(-self.n_dims) for part in parts]
-
-
-def _acted(act: np.ndarray, **stored: Tensor) -> Batch:
-    arrays = {name: value.numpy(force=True) for name, value in stored.items()}
-    return from_leaves({"act": act, "policy": from_leaves(arrays)})
 
 
 Actions = CategoricalActions | GaussianActions

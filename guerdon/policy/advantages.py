@@ -1,7 +1,7 @@
 """Advantages of rollouts, n-step returns of sampled transitions, and minibatches."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,25 +16,31 @@ from guerdon.policy.base import Policy
 CHUNK = 2048  # rows per forward pass, so that the features of images fit into memory
 
 
-def with_advantages(policy: Policy, model: Any, actions: Actions, batch: Batch) -> Batch:
-    """The transitions of a rollout as rows, with ``log_prob, value, advantage, returns``.
+@torch.no_grad()
+def with_advantages(
+    policy: Policy,
+    model: Any,
+    actions: Actions,
+    batch: Batch,
+    columns: Mapping[str, Tensor] | None = None,
+) -> Batch:
+    """The transitions of a rollout as rows, with ``value, advantage, returns``.
 
-    Log-probabilities are those of the policy that acted, values those of the current critic. The
-    value of a next observation is that of the following row; the critic evaluates next observations
-    only at the ends of pieces of episodes that did not terminate.
+    The value of a next observation is that of the following row; the critic evaluates next
+    observations only at the ends of pieces of episodes that did not terminate.
 
     Args:
         policy: Policy, for its options.
         model: Actor-critic.
         actions: The action distributions.
         batch: A rollout [T, B, ...], with the reward resolved.
+        columns: Further arrays [T, B, ...] to return as rows.
     """
     obs, obs_next = (flat_rows(policy.observation(batch[key])) for key in ("obs", "obs_next"))
-    act, acted = actions.taken(batch).flatten(0, 1), flat_rows(dict(batch.policy.items()))
+    act, more = actions.taken(batch).flatten(0, 1), flat_rows(dict(columns or {}))
     rows = valid_rows(batch.mask)
     if rows is not None:
-        obs, act, acted = (index_rows(part, rows) for part in (obs, act, acted))
-    log_prob, _ = actions.log_prob_entropy(acted, act)
+        obs, act, more = (index_rows(part, rows) for part in (obs, act, more))
     critic = branch(model, "critic")
     parts = [slice(start, start + CHUNK) for start in range(0, len(act), CHUNK)]
     value = torch.cat([critic(index_rows(obs, part))["value"] for part in parts])
@@ -56,8 +62,8 @@ def with_advantages(policy: Policy, model: Any, actions: Actions, batch: Batch) 
     ).flatten()
     if rows is not None:
         advantage = advantage[rows]
-    found = {"log_prob": log_prob, "value": value, "advantage": advantage}
-    return from_leaves({**found, "returns": advantage + value, "obs": obs, "act": act})
+    found = {"value": value, "advantage": advantage, "returns": advantage + value}
+    return from_leaves({**found, "obs": obs, "act": act, **more})
 
 
 def with_returns(policy: Policy, batch: Batch) -> Batch:

@@ -204,6 +204,11 @@ class Policy(nn.Module):
 
     def create_model(self, default: Any) -> Any:
         """Make the network: the one the user chose, or the default; seeded."""
+        if self.config.model.lstm is not None:
+            raise ValueError(
+                f"'policy.model.lstm' is set, but {type(self).__name__.lower()} learns from single "
+                "transitions: leave it out, or stack frames with 'env.frame_stack'"
+            )
         with seeded(self.seed):
             return create_model(
                 default, self.observation_space, self.action_space, self.config.model,
@@ -266,17 +271,16 @@ class Policy(nn.Module):
             fields = tuple(dict.fromkeys((*fields, *reward.fields)))
         self.updating = True
         try:
-            with torch.no_grad():
-                batch, indices = self.read(batch_size, source, fields)
-                view: Any = source
-                if reward is None:
-                    batch = batch.to_device(self.device)
-                    batch.rew_env = batch.rew
-                else:
-                    batch = reward.transform(batch, indices, source).to_device(self.device)
-                    batch = reward.resolve(batch)
-                    view = reward.view(source, self.device)
-                batch = self.process_fn(batch, view, indices)
+            batch, indices = self.read(batch_size, source, fields)
+            view: Any = source
+            if reward is None:
+                batch = batch.to_device(self.device)
+                batch.rew_env = batch.rew
+            else:
+                batch = reward.transform(batch, indices, source).to_device(self.device)
+                batch = reward.resolve(batch)
+                view = reward.view(source, self.device)
+            batch = self.process_fn(batch, view, indices)
             metrics = self.learn(batch, batch_size=batch_size, **options)
             self.post_process_fn(batch, source, indices)
         finally:
@@ -296,7 +300,7 @@ class Policy(nn.Module):
         return found
 
     def process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> Batch:  # noqa: ARG002
-        """Compute what depends on time, such as returns and advantages, without gradients.
+        """Compute what depends on time, such as returns and advantages.
 
         Args:
             batch: What was read, as tensors with the reward resolved.

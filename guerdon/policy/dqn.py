@@ -135,6 +135,7 @@ class DQN(Policy):
             source.set_beta(self._beta)
         return super().read(batch_size, source, fields)
 
+    @torch.no_grad()
     def process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> Batch:  # noqa: ARG002
         """Add ``target``: the n-step return, bootstrapped with the target network."""
         rows = with_returns(self, batch)

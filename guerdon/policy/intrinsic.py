@@ -45,6 +45,7 @@ class IntrinsicCritic(QNetwork):
         return value.squeeze(-1)
 
 
+@torch.no_grad()
 def with_intrinsic(policy: Policy, critic: IntrinsicCritic, batch: Batch, rows: Batch) -> Batch:
     """Add ``intrinsic_value`` and ``intrinsic_returns``, and their advantages to ``advantage``.
 

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from guerdon import ops
 from guerdon.config.validation import ReadIf
-from guerdon.data import Batch
+from guerdon.data.batch import Batch, from_leaves
+from guerdon.data.leaves import to_numpy
 from guerdon.nn import ActorCritic, ModelConfig
 from guerdon.nn.optimizer import Optimizer
 from guerdon.policy.actions import make_actions
@@ -80,16 +81,30 @@ class PPO(Policy):
     def forward(self, batch: Batch, state: Any = None) -> Batch:  # noqa: ARG002 - not recurrent
         """Sample actions while collecting; choose the most likely ones while testing."""
         output = branch(self.model, "actor")(self.observation(batch.obs))
-        return self.actions.act(output, self.generator if self.explores else None)
+        if not self.explores:
+            return self.actions.act(output, None)
+        acted = self.actions.act(output, self.generator)
+        stored = {name: to_numpy(output[name]) for name in self.actions.outputs}
+        policy = from_leaves(dict(acted.get("policy", Batch()).items()) | stored)
+        return from_leaves({"act": acted.act, "policy": policy})
 
     def log_prob(self, obs: Any, act: Tensor) -> Tensor:
         """See `Policy`."""
         output = branch(self.model, "actor")(self.observation(obs))
         return self.actions.log_prob(output, act)
 
+    @torch.no_grad()
     def process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> Batch:  # noqa: ARG002
         """Add log-probabilities, values, advantages and returns."""
-        rows = with_advantages(self, self.model, self.actions, batch)
+        names = self.actions.outputs
+        stored = all(name in batch.policy for name in names)
+        columns = {name: batch.policy[name] for name in names} if stored else {}
+        rows = with_advantages(self, self.model, self.actions, batch, columns)
+        if stored:
+            output = {name: rows.pop(name) for name in names}
+        else:  # random actions, or data that was not collected by a policy
+            output = branch(self.model, "actor")(rows.obs)
+        rows.log_prob = self.actions.log_prob_entropy(output, rows.act)[0]
         if self.intrinsic is None:
             return rows
         return with_intrinsic(self, self.intrinsic, batch, rows)

@@ -121,6 +121,7 @@ class SAC(Policy):
         output = Batch(act=self.bounds.to_env(act))
         return output if state is None else output.replace(state=state)
 
+    @torch.no_grad()
     def process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> Batch:  # noqa: ARG002
         """Add ``target``: the n-step return, bootstrapped with the soft value."""
         rows = with_returns(self, batch)

@@ -223,7 +223,7 @@ class RewardModel(Stateful):
         """
 
     def prepare(self) -> None:
-        """Read data that `train` needs, before a run starts: an error comes early then."""
+        """Read data that `train` needs, so that missing data is reported before a run starts."""
 
     def pretrain(self) -> Metrics | None:
         """Train before the policy acts, on the data that is there by then."""

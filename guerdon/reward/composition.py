@@ -6,10 +6,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from gymnasium import Env
 
 from guerdon.config.schema import as_terms
 from guerdon.config.validation import validated
 from guerdon.data.batch import Batch, from_leaves
+from guerdon.data.demonstrations import Demonstrations
 from guerdon.ops.checks import weighted_mean
 from guerdon.reward.base import (
     REWARDS,
@@ -99,11 +101,6 @@ class Reward:
         self.collects = tuple(sorted(collected | ({"rew", *fields} if normalize else set())))
         """Fields of fresh transitions that it collects; none: it needs no fresh data."""
         self._resolved: tuple[torch.Tensor, Any] | None = None  # the newest rewards, and their mask
-        (name, (model, weight)), *others = self.terms.items()
-        plain = type(model) is EnvReward and weight == 1 and not others
-        staged = scale != 1 or clip is not None or normalize
-        self._unchanged = name if plain and not staged else None
-        """Name of the only term, if that is the environment's reward as it is."""
 
     def _check_terms(self, sources: Mapping[str, Any]) -> None:
         """Raise an error if terms cannot be used together."""
@@ -127,6 +124,13 @@ class Reward:
                 f"'reward.normalize' uses rewards of what the policy does, which for {first!r} "
                 "are all 0: use 'reward.scale'"
             )
+
+    def __repr__(self) -> str:
+        terms = [
+            name if weight == 1 else f"{weight:g} * {name}"
+            for name, (_, weight) in self.terms.items()
+        ]
+        return f"Reward({' + '.join(terms)})"
 
     @property
     def is_env(self) -> bool:
@@ -203,11 +207,11 @@ class Reward:
 
     def resolve(self, batch: Batch) -> Batch:
         """Return transitions with the learner's reward: what `transform` returned, on a device."""
-        if self._unchanged:
-            rew = as_rewards(batch.rew, batch.rew)
-            found = {"rew": rew, "rew_env": rew, "rew_terms": from_leaves({self._unchanged: rew})}
-            return from_leaves(dict(batch.items()) | found)
-        terms = self._scores(batch)
+        (name, (model, weight)), *others = self.terms.items()
+        if type(model) is EnvReward and weight == 1 and not others:
+            terms = {name: as_rewards(model.score(batch), batch.rew)}
+        else:
+            terms = self._scores(batch)
         if self._ending and "terminated" in batch:
             paid = terms[self._ending[0]] > 0
             ends = [key for key in ("terminated", "done") if key in batch]
@@ -236,6 +240,26 @@ class Reward:
         rewards = {name: model.estimate(batch).rew for name, (model, _) in self.terms.items()}
         terms = {name: torch.as_tensor(rew) for name, rew in rewards.items()}
         return self._scale_and_clip(self._sum(terms)).numpy(force=True)
+
+    def label(self, data: Demonstrations) -> Demonstrations:
+        """Return demonstrations with the learner's reward in the place of the recorded one."""
+        episodes = [episode.replace(rew=self.score(episode)) for episode in data.episodes]
+        return replace(data, episodes=episodes)
+
+    def wrap(self, env: Env[Any, Any]) -> Env[Any, Any]:
+        """Return a Gymnasium environment that pays the learner's reward.
+
+        ``info["env_reward"]`` is the reward of the environment. An episode ends at a predicted
+        success if the reward ends episodes there.
+        """
+        from guerdon.reward.wrapper import LearnedReward  # which imports this module
+
+        if self._transforms or self._source is not None:
+            raise TypeError(
+                f"the reward {' + '.join(self.terms)} relabels or adds samples of a replay buffer, "
+                "so that it cannot pay single steps: train with guerdon"
+            )
+        return LearnedReward(env, self)
 
     def score_rollout(self, batch: Batch, indices: np.ndarray, source: Any) -> np.ndarray:
         """The learner's reward of a rollout; see `collect_data`."""

@@ -552,7 +552,7 @@ class ClassifierReward(SuccessModel):
 
 
 def _chosen(rows: torch.Tensor) -> Any:
-    """An index of rows, or of more on a GPU: it would have to wait for their number."""
+    """Return rows as an index; all rows on a GPU, where counting them would synchronize."""
     return rows if rows.device.type == "cpu" else slice(None)
 
 

@@ -25,7 +25,7 @@ from guerdon.training.run_folder import RunFolder
 
 LIMIT = 30_000
 """Time limit of environments without one: an episode that never ends would block evaluation."""
-EnvSetting = tuple["Callable[..., Any]", "Sequence[Any]", "Sequence[Any]"]
+EnvSetting = tuple[Callable[..., Any], Sequence[Any] | None, Sequence[Any] | None]
 """A function that makes an environment, its arguments for collecting, and for evaluating."""
 
 

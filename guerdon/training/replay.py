@@ -2,26 +2,38 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
+import gymnasium
 import numpy as np
 
-from guerdon.collect import Collector
+from guerdon.collect import Collected, Collector
 from guerdon.collect.reward_data import RewardDataCollector, check_cameras
 from guerdon.config import GuerdonConfig
-from guerdon.config.schema import DataCollectionConfig
+from guerdon.config.errors import line
+from guerdon.config.schema import DataCollectionConfig, RewardConfig
+from guerdon.config.validation import validated
 from guerdon.data import Batch, Rollout
 from guerdon.data.demonstrations import KEYS, Demonstrations
-from guerdon.envs import Step, VectorEnv
+from guerdon.envs import Step, VectorEnv, make_vec
 from guerdon.policy import Policy, create_policy
-from guerdon.reward import Reward
+from guerdon.reward import Reward, Setting, make_reward
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint
 from guerdon.training.evaluation import evaluate, evaluation_metrics, in_testing_state
-from guerdon.training.parts import EnvSetting, build_reward, compose_run, find_device, make_env
+from guerdon.training.fit_files import is_fit
+from guerdon.training.parts import (
+    LIMIT,
+    EnvSetting,
+    build_reward,
+    compose_run,
+    find_device,
+    make_env,
+)
 from guerdon.training.process import interrupts, threads
+from guerdon.training.reward_files import restore_reward
 from guerdon.training.run_folder import RunFolder
 from guerdon.training.video import Film, make_filmed_env
 
@@ -32,6 +44,7 @@ Checkpoint = Literal["best", "latest"] | int
 PATIENCE = 200
 """Episodes of each policy without a new trajectory, after which `collect_frames` stops."""
 _FILMS = 3  # episodes of an evaluation that are recorded
+_ENVS = 8  # environments of `evaluate_policy`
 
 
 # --- policies
@@ -44,8 +57,8 @@ def load_policy(
     env_setting: EnvSetting | None = None,
     model: Any = None,
     policy_fn: Callable[..., Policy] | None = None,
-) -> tuple[Policy, GuerdonConfig]:
-    """Load the policy of a run, to act without exploration, and the run's config.
+) -> Policy:
+    """Load the policy of a run, to act without exploration.
 
     Args:
         run_dir: The run directory.
@@ -54,7 +67,27 @@ def load_policy(
         model: As given to `train`, if it was; an instance gets the run's weights.
         policy_fn: As given to `train`, if it was.
     """
-    return _load(run_dir, checkpoint, env_setting, model, policy_fn)[:2]
+    return _load(run_dir, checkpoint, env_setting, model, policy_fn)[0]
+
+
+def load_reward(path: str | Path, *, env_setting: EnvSetting | None = None) -> Reward:
+    """Load the reward of a run, as it was last saved, or a fitted classifier.
+
+    Args:
+        path: The run directory, or the ``reward.save_dir`` of a fit.
+        env_setting: As given to `train`, if it was.
+    """
+    if is_fit(path):
+        section = validated(RewardConfig, {"type": "classifier", "checkpoint_path": str(path)})
+        reward = make_reward({"type": "classifier"}, Setting(checkpoint_path=str(path)))
+        restore_reward(reward, section)
+        return reward
+    policy, config, _ = _load(path, "latest", env_setting, None, None)
+    with make_env(config.env.for_evaluation(1), *(env_setting or ())[:1]) as env:
+        found = _saved_reward(path, config, policy, env)
+    if found is None:
+        raise ValueError(f"the reward of {path} is the environment's: there is none to load")
+    return found
 
 
 def _load(
@@ -72,8 +105,8 @@ def _load(
         device = "cpu"
     # One environment, for its spaces.
     section = config.env.model_copy(update={"n_envs": 1, "settings": config.env.settings[:1]})
-    make, settings = (None, None) if env_setting is None else (env_setting[0], env_setting[1][:1])
-    with make_env(section, make, settings) as env:
+    make, given, _ = env_setting or (None, None, None)
+    with make_env(section, make, given and given[:1]) as env:
         policy: Policy = (policy_fn or create_policy)(
             config.policy, env.observation_space, env.action_space, device=device, model=model
         )
@@ -109,8 +142,8 @@ def _players(
     several = [checkpoint] if isinstance(checkpoint, str | int) else checkpoint
     if not several:
         raise ValueError("give one checkpoint or more")
-    loaded = [load_policy(run_dir, each) for each in several]
-    players = [(policy, level) for policy, _ in loaded for level in noise or (None,)]
+    loaded = [_load(run_dir, each, None, None, None) for each in several]
+    players = [(policy, level) for policy, *_ in loaded for level in noise or (None,)]
     config = loaded[0][1]
     n_envs = min(config.eval.n_envs, n_episodes or config.eval.n_envs)
     with make_env(config.env.for_evaluation(n_envs)) as env, threads(config.run.threads):
@@ -176,7 +209,8 @@ def evaluate_run(
     if video:
         env, films = make_filmed_env(section, folder, n_films)
     elif env_setting is not None:
-        env = make_env(section, env_setting[0], env_setting[2][:episodes])
+        make, _, given = env_setting
+        env = make_env(section, make, given and given[:episodes])
     else:
         env = make_env(section)
     with env, threads(config.run.threads):
@@ -188,13 +222,53 @@ def evaluate_run(
     if video:
         for older in {*folder.glob("episode_*.mp4")}.difference(videos):
             older.unlink()
+    about = {
+        "run": str(run_dir), "env": config.env.id, "policy": config.policy["type"],
+        "step": step, "seed": seed,
+    }  # fmt: skip
+    return about | _numbers(played) | {"videos": [str(path) for path in videos]}
+
+
+def evaluate_policy(
+    policy: Policy,
+    env: str | Callable[..., Any] | gymnasium.Env[Any, Any] | VectorEnv,
+    episodes: int = 20,
+    *,
+    seed: int = 0,
+    deterministic: bool = True,
+    reward: Reward | None = None,
+) -> dict[str, Any]:
+    """Evaluate a policy.
+
+    Args:
+        policy: The policy.
+        env: An id, a class or function that makes an environment, or an environment.
+        episodes: Number of episodes.
+        seed: Random seed of the environments and the policy.
+        deterministic: Whether to leave out exploration.
+        reward: A learned reward, for ``learned_return_mean``.
+
+    Returns:
+        Numbers, and ``returns`` and ``lengths`` of all episodes.
+    """
+    with ExitStack() as stack:
+        if isinstance(env, VectorEnv):
+            vector = env
+        elif isinstance(env, gymnasium.Env):
+            instance = env
+            vector = make_vec(lambda: instance)
+        else:
+            made = make_vec(env, min(episodes, _ENVS), default_limit=LIMIT)
+            vector = stack.enter_context(made)
+        played = evaluate(
+            policy, vector, episodes, seed=seed, deterministic=deterministic, reward=reward
+        )
+    return _numbers(played)
+
+
+def _numbers(played: Collected) -> dict[str, Any]:
     returns = played.returns
     return {
-        "run": str(run_dir),
-        "env": config.env.id,
-        "policy": config.policy["type"],
-        "step": step,
-        "seed": seed,
         "episodes": played.n_episode,
         "return_mean": float(np.mean(returns)),
         "return_std": float(np.std(returns)),
@@ -206,7 +280,6 @@ def evaluate_run(
         "audit": evaluation_metrics(played) if played.audit is not None else None,
         "returns": returns,
         "lengths": played.lengths,
-        "videos": [str(path) for path in videos],
     }
 
 
@@ -218,7 +291,14 @@ def _saved_reward(
     if not checkpoint_steps(folder):
         return None
     reward = build_reward(config, policy, env, seed=0)  # its state needs no demonstrations
-    reward.load_training_state(load_checkpoint(folder, parts=("state",))[0]["state"])
+    state = load_checkpoint(folder, parts=("state",))[0]["state"]
+    try:
+        reward.load_training_state(state)
+    except (RuntimeError, ValueError, KeyError, AttributeError) as error:
+        raise ValueError(
+            f"the reward in {folder} does not fit the run's config ({line(error)}): use the "
+            "version of guerdon that wrote it"
+        ) from error
     return reward
 
 

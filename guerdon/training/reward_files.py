@@ -28,12 +28,12 @@ def save_reward(folder: RunFolder, step: int, reward: Reward) -> None:
 
 
 def check_path(path: str) -> None:
-    """Check that ``checkpoint_path`` holds a reward; see `load_reward`."""
+    """Check that ``checkpoint_path`` holds a reward; see `restore_reward`."""
     if not is_fit(path):
         _folder(path)
 
 
-def load_reward(reward: Reward, config: RewardConfig) -> None:
+def restore_reward(reward: Reward, config: RewardConfig) -> None:
     """Load the state that ``checkpoint_path`` names.
 
     It is a run or its folder ``reward``, whose terms have to be the same, or a fit, for a term
@@ -101,9 +101,9 @@ def with_reward_of(
     imports = [*own, *options.get("imports", [])] if isinstance(own, list) else own
     frozen = {"checkpoint_path": str(Path(path).resolve()), "cotrain": False, "pretrain": False}
     for term in options["reward"]["terms"].values():
-        if term["type"] == "classifier":
-            for name in ClassifierReward.Config.read_if_cotrained:
-                term.pop(name, None)
+        config = registry_of("reward").get(term["type"]).Config
+        for name in getattr(config, "read_if_cotrained", ()):
+            term.pop(name, None)
     return {
         **values,
         "reward": {**options["reward"], **frozen},

@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from guerdon.data.serializer import DamagedError
 from guerdon.envs.ids import registered_limit
 from guerdon.nn import seeded
 from guerdon.policy import Policy
+from guerdon.reward import Reward
 from guerdon.training.checkpoints import (
     checkpoint_steps,
     drop_later,
@@ -32,11 +34,32 @@ from guerdon.training.parts import (
     make_parts,
 )
 from guerdon.training.process import interrupts, threads
-from guerdon.training.reward_files import check_path, load_reward, save_reward, with_reward_of
+from guerdon.training.reward_files import check_path, restore_reward, save_reward, with_reward_of
 from guerdon.training.run_folder import Recorder, RunFolder, default_path
 from guerdon.training.trainers import run_trainer
 
 Summary = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What `train` returns; ``result[key]`` is ``result.summary[key]``."""
+
+    policy: Policy
+    """The final policy, to act without exploration; `load_policy` loads the best one."""
+    reward: Reward
+    """The final reward."""
+    summary: Summary
+    """The content of ``summary.json``, and ``run_dir``."""
+    run_dir: Path
+
+    def __getitem__(self, key: str) -> Any:
+        return self.summary[key]
+
+    def __repr__(self) -> str:
+        kind, found = type(self.policy).__name__, self.summary["eval_return_mean"]
+        return f"Result({kind}, eval_return_mean={found:.4g}, run_dir={str(self.run_dir)!r})"
+
 
 _EPISODE = 1_000  # assumed length of episodes without a limit
 # Options of a reward that may change when a run is resumed.
@@ -70,7 +93,7 @@ def train(
     env_setting: EnvSetting | None = None,
     model: Any = None,
     policy_fn: Callable[..., Policy] | None = None,
-) -> Summary:
+) -> Result:
     """Train a policy, and write a run directory.
 
     Args:
@@ -87,9 +110,6 @@ def train(
             that collect and for those that evaluate, instead of the config's ``env.id``.
         model: A network for the policy, instead of its own.
         policy_fn: A policy class, instead of ``policy.type``.
-
-    Returns:
-        The content of ``summary.json``, and ``run_dir``.
     """
     changes = [*overrides, *([] if seed is None else [f"seed={seed}"])]
     if resume is None:
@@ -131,7 +151,7 @@ def train(
         run = _Run(config, parts, folder, recorder, stack.enter_context(interrupts()))
         run.start(state, step)
         run_trainer(parts, config, run.monitor)
-        return run.finish()
+        return Result(parts.policy.eval(), parts.reward, run.finish(), folder.path)
 
 
 # --- before the loop
@@ -232,9 +252,10 @@ def _load(
                 f"({str(error).splitlines()[0]}): resume with the config and version that wrote it"
             ) from error
     elif config.reward.checkpoint_path is not None:
-        load_reward(parts.reward, config.reward)
-    for model in parts.reward.models if config.reward.cotrain else ():
-        model.prepare()
+        restore_reward(parts.reward, config.reward)
+    with seeded(0):  # what it draws does not change what layers draw after
+        for model in parts.reward.models if config.reward.cotrain else ():
+            model.prepare()
 
 
 def _with_checkpoint_interval(config: GuerdonConfig) -> GuerdonConfig:

@@ -95,6 +95,8 @@ def run_workflow(
         *stages.both, *stages.learn, f"run.dir={out / 'learn'}", seed=seed,
     )  # fmt: skip
     numbers = {kind: count_trajectories(path) for kind, path in folders.items()}
-    result = WorkflowResult(seed, collected, numbers, fitted["validation"], learned, seconds)
+    result = WorkflowResult(
+        seed, collected.summary, numbers, fitted["validation"], learned.summary, seconds
+    )
     write_json(out / RESULT, asdict(result))
     return result

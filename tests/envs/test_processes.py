@@ -412,3 +412,9 @@ def test_one_traceback_is_enough_for_control_c(run):
     assert errors.count("Traceback") == 1
     assert errors.rstrip().endswith("KeyboardInterrupt")
     assert wait_until(lambda: not any(map(is_alive, children)))
+
+
+def test_a_process_of_an_environment_does_not_import_torch():
+    code = "import sys, guerdon.envs.worker; print({'torch', 'numba'} & sys.modules.keys())"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == "set()\n"

@@ -40,8 +40,8 @@ def _acted(policy: Any, obs: np.ndarray, act: np.ndarray) -> dict[str, np.ndarra
     """What an on-policy policy stores with an action."""
     if not policy.on_policy:
         return {"raw": act}
-    stored = policy(Batch(obs=obs[None])).policy[0].to_dict()
-    return stored | {"raw": act} if "raw" in stored else stored
+    stored = policy(Batch(obs=obs[None])).get("policy")
+    return {"raw": act} if stored is None else stored[0].to_dict() | {"raw": act}
 
 
 @torch.no_grad()
@@ -59,7 +59,6 @@ def answer(network: Any, bias: str, *values: float) -> None:
     last.copy_(torch.tensor(values).expand(last.numel()).reshape(last.shape))
 
 
-@torch.no_grad()
 def processed(policy: Any, buffer: Any, batch_size: int = 0) -> Any:
     """What `process_fn` gives for all rows in time order."""
     batch, indices = policy.read(batch_size, buffer, policy.fields)

@@ -93,7 +93,20 @@ def _advantages(
         follower = int(buffer.next(row))
         if follower != row:
             advantage[i] += gamma * gae_lambda * advantage[place[follower]]
-    return {"advantage": advantage, "returns": advantage + value}
+    found = {"advantage": advantage, "returns": advantage + value}
+    return found | (
+        {"log_prob": _stored_log_prob(buffer[rows])} if policy.config.type == "ppo" else {}
+    )
+
+
+def _stored_log_prob(batch: Any) -> np.ndarray:
+    """Log-probabilities by the outputs of the actor that were stored with the actions."""
+    stored = {name: torch.as_tensor(value) for name, value in batch.policy.items()}
+    if "logit" in stored:
+        chosen = distributions.Categorical(logits=stored["logit"])
+        return chosen.log_prob(torch.as_tensor(batch.act)).double().numpy()
+    normal = distributions.Normal(stored["mu"], stored["log_std"].exp())
+    return normal.log_prob(stored["raw"]).sum(-1).double().numpy()
 
 
 def _dqn(policy: Any, obs_next: torch.Tensor) -> torch.Tensor:
@@ -177,7 +190,7 @@ def _actor_critic_loss(policy: Any, rows: Any, expected: dict[str, torch.Tensor]
     value_loss = functional.mse_loss(output["value"], expected["returns"])
     objective = chosen * advantage
     if config.type == "ppo":
-        ratio, clip = (chosen - rows.log_prob).exp(), config.clip_range
+        ratio, clip = (chosen - expected["log_prob"]).exp(), config.clip_range
         objective = torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)
     return -objective.mean() + config.value_coefficient * value_loss
 

@@ -120,25 +120,6 @@ def test_a_space_without_bounds_clips_nothing():
     assert actions.act(output, None).act.tolist() == [[1e6]]
 
 
-@pytest.mark.parametrize(
-    ("space", "output"),
-    [
-        (spaces.Discrete(3, start=5), {"logit": torch.randn(4, 3)}),
-        (
-            spaces.Box(-1, 1, (2,)),
-            {"mu": torch.randn(4, 2), "log_std": torch.randn(2).expand(4, 2)},
-        ),
-    ],
-    ids=str,
-)
-def test_what_is_stored_gives_the_log_probabilities_of_the_actions(space, output):
-    actions = make_actions(space, "ppo")
-    acted = actions.act(output, generator())
-    taken = actions.taken(acted.to_device(torch.device("cpu")))
-    stored = {name: torch.from_numpy(acted.policy[name]) for name in output}
-    for part, other in zip(
-        actions.log_prob_entropy(stored, taken),
-        actions.log_prob_entropy(output, taken),
-        strict=True,
-    ):
-        assert torch.equal(part, other)
+def test_they_name_what_has_to_be_read_for_them():
+    assert CategoricalActions(spaces.Discrete(2)).fields == ("act",)
+    assert GaussianActions(spaces.Box(-1, 1, (1,))).fields == ("act", "policy")

@@ -2,10 +2,12 @@ import numpy as np
 import pytest
 import torch
 
+from guerdon.collect import Collector
 from guerdon.data.batch import Batch
+from guerdon.envs import make_vec
 from guerdon.policy import advantages, create_policy
 from guerdon.policy.advantages import branch, index_rows, minibatches
-from tests.policy.cases import CASES, collected, make_policy, spaces_of, warmed_up
+from tests.policy.cases import CASES, N_ENVS, collected, make_policy, spaces_of, warmed_up
 from tests.policy.hand import GAMMA, answer, five_steps, processed
 
 BOTH = {name: spaces_of(CASES[name].env) for name in ("ppo", "ppo_continuous")}
@@ -48,7 +50,8 @@ def test_log_probabilities_are_those_of_the_policy_that_acted(name):
     buffer = collected(policy, CASES[name])
     rows = processed(policy, buffer)
     expected = policy.actions.log_prob_entropy(policy.model(rows.obs), rows.act)[0]
-    torch.testing.assert_close(rows.log_prob, expected)
+    torch.testing.assert_close(rows.log_prob, expected.detach())
+    assert not rows.log_prob.requires_grad
     policy.update(16, buffer)
     assert torch.equal(processed(policy, buffer).log_prob, rows.log_prob)
     changed = policy.actions.log_prob_entropy(policy.model(rows.obs), rows.act)[0]
@@ -66,6 +69,20 @@ def test_rows_are_those_of_the_buffer_in_time_order():
 
 
 @pytest.mark.parametrize("name", ["ppo", "ppo_continuous"])
+def test_random_actions_have_the_log_probabilities_of_the_current_policy(name):
+    policy = make_policy(CASES[name])
+    buffer = policy.make_buffer(64, N_ENVS, 0)
+    env = make_vec(CASES[name].env[0], N_ENVS)
+    act = Batch(act=np.stack([env.action_space.sample() for _ in range(N_ENVS)]))
+    if name == "ppo_continuous":
+        act.policy = Batch(raw=act.act)
+    Collector(lambda *_: act, env, buffer).collect(n_step=64)
+    rows = processed(policy, buffer)
+    expected = policy.actions.log_prob_entropy(policy.model(rows.obs), rows.act)[0]
+    torch.testing.assert_close(rows.log_prob, expected.detach())
+
+
+@pytest.mark.parametrize("name", ["ppo", "ppo_continuous"])
 def test_many_rows_are_computed_in_pieces(name, monkeypatch):
     policy, buffer = warmed_up(CASES[name])
     whole = processed(policy, buffer)
@@ -75,7 +92,6 @@ def test_many_rows_are_computed_in_pieces(name, monkeypatch):
         torch.testing.assert_close(whole[key], pieces[key], rtol=1e-5, atol=1e-5)
 
 
-@torch.no_grad()
 @pytest.mark.parametrize("dtype", [np.int64, np.float16, np.float64])
 def test_rewards_of_any_type_become_single_precision(dtype):
     policy = create_policy({"type": "ppo"}, *BOTH["ppo"])

@@ -19,7 +19,6 @@ def make(gae_lambda=0.5, model=None, **options):
     return create_policy(config | {"intrinsic": intrinsic}, *DISCRETE)
 
 
-@torch.no_grad()
 def processed(policy, buffer, reward):
     batch, indices = policy.read(0, buffer, policy.fields + reward.fields)
     batch = reward.resolve(reward.transform(batch, indices, buffer).to_device(policy.device))

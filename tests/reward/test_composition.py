@@ -111,6 +111,20 @@ def test_the_environments_reward_and_each_term_before_its_weight_are_kept():
     assert batch.rew_terms.mine.tolist() == [0.0, 1.0, 2.0, 3.0]
 
 
+def test_the_environments_reward_of_a_batch_that_is_resolved_again_is_the_stored_one():
+    batch = resolved({"type": "constant", "value": 7.0})
+    again = make_reward({"type": "env"}).resolve(batch)
+    assert again.rew.tolist() == again.rew_env.tolist() == [1.0, 2.0, 3.0, 4.0]
+
+
+def test_what_is_set_later_counts():
+    reward = make_reward({"type": "env"})
+    reward.scale = 0.5
+    batch = reward.resolve(transitions().to_device(CPU))
+    assert batch.rew.tolist() == [0.5, 1.0, 1.5, 2.0]
+    assert batch.rew_env.tolist() == [1.0, 2.0, 3.0, 4.0]
+
+
 def test_resolving_leaves_its_input_alone():
     data = transitions()
     before = copy.deepcopy(data)

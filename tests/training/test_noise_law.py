@@ -410,7 +410,7 @@ def train(config):
     weights = {
         (which, name): tensor
         for which in ("latest", "best")
-        for name, tensor in guerdon.load_policy(summary["run_dir"], which)[0].state_dict().items()
+        for name, tensor in guerdon.load_policy(summary["run_dir"], which).state_dict().items()
     }
     return weights, reward_tensors(config["run"]["dir"])
 

@@ -34,17 +34,15 @@ def same(left, right):
 def test_the_policy_has_the_weights_of_the_checkpoint(run):
     first, *_, last = checkpoint_steps(run / "checkpoints")
     for which in (first, last, "latest"):
-        policy, config = load_policy(run, which)
         saved, _ = load_checkpoint(run / "checkpoints", which)
-        assert same(weights(policy), saved["policy"]["module"])
-        assert config.run.dir == str(run)
+        assert same(weights(load_policy(run, which)), saved["policy"]["module"])
     best, _ = load_checkpoint(run / "best")
-    assert same(weights(load_policy(run)[0]), best["weights"])
-    assert not same(weights(load_policy(run, first)[0]), weights(load_policy(run, last)[0]))
+    assert same(weights(load_policy(run)), best["weights"])
+    assert not same(weights(load_policy(run, first)), weights(load_policy(run, last)))
 
 
 def test_the_policy_acts_without_exploration(run):
-    policy, _ = load_policy(run)
+    policy = load_policy(run)
     assert not policy.training
     obs = np.linspace(-1, 1, 40, dtype=np.float32).reshape(10, 4)
     with torch.inference_mode():
@@ -72,8 +70,8 @@ def test_a_damaged_checkpoint_is_passed_over(run, tmp_path):
     *_, before, last = checkpoint_steps(folder / "checkpoints")
     damage(folder, last)
     with pytest.warns(UserWarning, match="the checkpoint before it is used"):
-        policy, _ = load_policy(folder, "latest")
-    assert same(weights(policy), weights(load_policy(run, before)[0]))
+        policy = load_policy(folder, "latest")
+    assert same(weights(policy), weights(load_policy(run, before)))
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):
@@ -104,7 +102,7 @@ def test_a_run_of_a_device_that_is_not_here_plays_on_the_cpu(run, tmp_path, monk
     folder = shutil.copytree(run, tmp_path / "run")
     config = folder / "config.yaml"
     config.write_text(config.read_text().replace("device: cpu", "device: cuda"))
-    policy, _ = load_policy(folder)
+    policy = load_policy(folder)
     assert policy.device == torch.device("cpu")
 
 
@@ -133,7 +131,7 @@ def test_what_a_run_was_given_is_given_again(tmp_path):
     given = {"env_setting": (make, [4, 5], [6, 7]), "model": Network, "policy_fn": Given}
     config = config_of("ppo", tmp_path / "run", run={"max_steps": 64})
     train(config, display="none", **given)
-    policy, _ = load_policy(tmp_path / "run", **given)
+    policy = load_policy(tmp_path / "run", **given)
     assert type(policy) is Given
     assert any(isinstance(module, Network) for module in policy.modules())
     found = evaluate_run(tmp_path / "run", episodes=4, **given)
@@ -152,9 +150,7 @@ def test_a_policy_class_that_only_python_knows_is_known_by_its_name_in_the_run(t
     config.write_text(config.read_text().replace("type: ppo", "type: only_python"))
     with pytest.raises(ValueError, match="unknown policy 'only_python'"):
         load_policy(tmp_path / "run")
-    policy, found = load_policy(tmp_path / "run", policy_fn=Given)
-    assert type(policy) is Given
-    assert found.policy["type"] == "only_python"
+    assert type(load_policy(tmp_path / "run", policy_fn=Given)) is Given
     summary = train(
         None, "run.max_steps=96", resume=tmp_path / "run", policy_fn=Given, display="none"
     )

@@ -17,7 +17,7 @@ from guerdon.reward import RewardModel, register_reward_model
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint
 from guerdon.training.parts import make_parts
 from guerdon.training.replay import collect_demonstrations
-from guerdon.training.reward_files import load_reward, with_reward_of
+from guerdon.training.reward_files import restore_reward, with_reward_of
 from guerdon.training.run import train
 from tests.training.running import (
     HALF,
@@ -189,7 +189,7 @@ def test_a_term_of_another_kind_does_not_fit_by_its_name(learned, gail):
     reward = {"terms": {"gail": gail | {"type": "fairl"}}, "checkpoint_path": str(learned)}
     config = compose(config_of("ppo", "unused", reward=reward))
     with pytest.raises(ValueError, match=r"is made of gail, but this run's of gail \(fairl\)"):
-        load_reward(make_parts(config).reward, config.reward)
+        restore_reward(make_parts(config).reward, config.reward)
 
 
 # --- a fresh policy on a run's reward

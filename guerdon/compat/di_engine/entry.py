@@ -134,7 +134,7 @@ def _pipeline(
             )
     return run.train(
         source, *overrides, seed=seed, env_setting=env_setting, model=model, policy_fn=policy_fn
-    )
+    ).summary
 
 
 def _registered_name(policy: type[Policy]) -> str:

@@ -276,7 +276,7 @@ class CommonPolicy(Policy):
         discrete = isinstance(self.action_space, spaces.Discrete)
         config = ModelConfig(**{"activation": "relu", "orthogonal": False, **cfg.model})
         default: type[Model] = QNetwork if discrete else DeterministicActor
-        if config.lstm is not None:
+        if config.lstm is not None and config.type is None:
             default = RecurrentQNetwork if discrete else RecurrentActor
         return create_model(default, self.observation_space, self.action_space, config)
 

@@ -1,4 +1,4 @@
-"""Pictures of another size."""
+"""Images of another size."""
 
 import numpy as np
 import pytest
