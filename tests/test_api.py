@@ -68,6 +68,8 @@ def test_overrides_are_strings_dictionaries_and_keywords(tmp_path):
     saved = json.loads((result.run_dir / "summary.json").read_text())
     assert result.summary == {**saved, "run_dir": str(result.run_dir)}
     assert result["seed"] == result.summary["seed"] == 3
+    assert result == result.summary
+    assert "seed" in result
     assert not result.policy.training
     assert repr(result).startswith("Result(PPO, eval_return_mean=")
 

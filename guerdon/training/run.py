@@ -41,9 +41,9 @@ from guerdon.training.trainers import run_trainer
 Summary = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Result:
-    """What `train` returns; ``result[key]`` is ``result.summary[key]``."""
+@dataclass(frozen=True, eq=False, repr=False)
+class Result(Mapping[str, Any]):
+    """What `train` returns; as a mapping, it is the summary."""
 
     policy: Policy
     """The final policy, to act without exploration; `load_policy` loads the best one."""
@@ -55,6 +55,12 @@ class Result:
 
     def __getitem__(self, key: str) -> Any:
         return self.summary[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.summary)
+
+    def __len__(self) -> int:
+        return len(self.summary)
 
     def __repr__(self) -> str:
         kind, found = type(self.policy).__name__, self.summary["eval_return_mean"]

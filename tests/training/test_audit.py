@@ -129,7 +129,7 @@ def test_missed_success_is_warned_about():
         ({"success": True}, [1, 1, 1]),
         ({"is_lost": np.ones(3)}, [np.nan] * 3),
         ({"is_success": np.array([1, 0, 1])}, [1, 0, 1]),
-        ({"success": np.ones(3), "success_frame": np.array([1, 0, 0])}, [1, 0, 0]),
+        ({"success": np.ones(3), "success_frame": np.array([1, 0, 0])}, [1, 1, 1]),
         ({"success": None, "is_success": [True, False, True]}, [1, 0, 1]),
         (
             {
