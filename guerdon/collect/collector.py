@@ -263,27 +263,14 @@ class Collector:
         if self.buffer is not None and n_rows:
             if self.store_info:
                 rows["info"] = step.info
-            self._store(rows, step.env_ids, dummy)
+            one_axis = step.env_ids is None and self.env.n_envs == 1  # as `ReplayBuffer.add` wants
+            self.buffer.add(
+                rows, ids if one_axis else step.env_ids, None if dummy is None else ~dummy
+            )
         if done.any():
             self._finish(ids[done], done, step.info, collected)
             if quota is not None:
                 quota[ids[done]] -= 1
-
-    def _store(
-        self, rows: dict[str, Any], env_ids: np.ndarray | None, dummy: np.ndarray | None
-    ) -> None:
-        """Add rows to the buffer; those that are no transitions are masked or left out."""
-        if isinstance(self.buffer, Rollout):
-            self.buffer.add(rows, env_ids, None if dummy is None else ~dummy)
-            return
-        assert self.buffer is not None
-        if env_ids is None and (dummy is not None or self.env.n_envs == 1):
-            env_ids = self._everyone
-        if dummy is None:
-            self.buffer.add(rows, env_ids)
-        else:
-            assert env_ids is not None
-            self.buffer.add(Batch(rows)[~dummy], env_ids[~dummy])
 
     def _predicted_ends(self, step: Step, quota: np.ndarray | None) -> np.ndarray:
         """The environments whose episodes continue, but end at a predicted success."""

@@ -93,6 +93,29 @@ def publish(
 
 
 @njit(cache=True)
+def draw(chances: np.ndarray, written: np.ndarray, capacity: int) -> np.ndarray:
+    """Return the rows that numbers in [0, 1) stand for, among all that were written."""
+    held = np.minimum(written, capacity)
+    ends = np.cumsum(held)
+    rows = np.empty(chances.size, np.int64)
+    for i in range(chances.size):
+        drawn = int(chances[i] * ends[-1])
+        env = np.searchsorted(ends, drawn, "right")
+        rows[i] = env * capacity + drawn - (ends[env] - held[env])
+    return rows
+
+
+@njit(cache=True)
+def following(rows: np.ndarray, capacity: int) -> np.ndarray:
+    """Return the rows that are written next in the same rings."""
+    after = rows + 1
+    for i in range(rows.size):
+        if after[i] % capacity == 0:
+            after[i] -= capacity
+    return after
+
+
+@njit(cache=True)
 def neighbour(row: int, written: np.ndarray, flags: np.ndarray, forward: bool) -> int:
     """Return the row after (or before) in the same episode; the row itself if there is none."""
     capacity = flags.size // written.size

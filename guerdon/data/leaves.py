@@ -73,10 +73,10 @@ def to_torch(leaf: Any, dtype: torch.dtype | None, device: str | torch.device | 
             return leaf
         if not leaf.dtype.isnative:
             leaf = leaf.astype(leaf.dtype.newbyteorder("="))
-        if not leaf.flags.carray:  # contiguous, aligned and writable, as nearly all are
-            strides = all(n >= 0 and n % leaf.itemsize == 0 for n in leaf.strides)
-            leaf = leaf if strides and leaf.flags.writeable else leaf.copy()
-        leaf = torch.from_numpy(leaf)
+        try:
+            leaf = torch.from_numpy(leaf if leaf.flags.writeable else leaf.copy())
+        except ValueError:  # strides that torch does not have
+            leaf = torch.from_numpy(leaf.copy())
     elif isinstance(leaf, np.number | np.bool_ | int | float | complex):
         leaf = torch.as_tensor(leaf)
     elif not isinstance(leaf, torch.Tensor):

@@ -125,7 +125,11 @@ class ReplayBuffer:
     # --- writing
 
     def add(
-        self, batch: Any = None, env_ids: Sequence[int] | np.ndarray | None = None, **fields: Any
+        self,
+        batch: Any = None,
+        env_ids: Sequence[int] | np.ndarray | None = None,
+        mask: np.ndarray | None = None,
+        **fields: Any,
     ) -> np.ndarray:
         """Add one transition of each environment.
 
@@ -133,6 +137,7 @@ class ReplayBuffer:
             batch: The fields as a batch or dictionary.
             env_ids: Environments of the rows; then every field has a leading axis. By default all
                 of them (or, with one environment, a single row without that axis).
+            mask: Which rows are transitions, and stored; all by default.
             **fields: ``obs, act, rew``, ``done`` or ``terminated`` and ``truncated``, ``obs_next``,
                 ``info``, ``policy``, and any other.
 
@@ -152,6 +157,10 @@ class ReplayBuffer:
         if layout is not self.schema.layout:
             self._make_columns(layout)
             self.schema.layout = layout
+        if mask is not None:
+            real = np.flatnonzero(mask)
+            envs, terminated, truncated = envs[real], terminated[real], truncated[real]
+            leaves = {path: leaf[real] for path, leaf in leaves.items()}
         self._make_room(envs)
         book = self._written, self._flags, self._final, self._count
         plan, regular = kernels.reserve(envs, terminated, truncated, *book, self._free)
@@ -483,8 +492,6 @@ class ReplayBuffer:
             rows = self.rows_in_time()
             return rows[self._eligible(rows)] if self.sample_avail else rows
         rows = self._draw(batch_size)
-        if not self.sample_avail and len(self) == np.minimum(self._written, self.capacity).sum():
-            return rows
         # Drawing the misses again keeps the eligible rows as likely as they were.
         for _ in range(_TRIES):
             misses = np.flatnonzero(~self._eligible(rows))
@@ -497,15 +504,9 @@ class ReplayBuffer:
 
     def _draw(self, number: int) -> np.ndarray:
         """Draw rows that were written, of which some may not be eligible."""
-        held = np.minimum(self._written, self.capacity)
-        total = int(held.sum())
-        drawn = (self._generator.random(number) * total).astype(np.int64)
-        if total == self.size or self.n_envs == 1:
-            return drawn
-        ends = np.cumsum(held)
-        env = np.searchsorted(ends, drawn, "right")
-        rows: np.ndarray = drawn + (self._envs * self.capacity - ends + held)[env]
-        return rows
+        chances = self._generator.random(number)
+        drawn: np.ndarray = kernels.draw(chances, self._written, self.capacity)
+        return drawn
 
     def _pick(self, rows: np.ndarray, number: int) -> np.ndarray:
         """Draw from rows that are all eligible."""
@@ -581,7 +582,7 @@ class ReplayBuffer:
 
     def _next_values(self, path: Path, rows: np.ndarray, before: Any = None) -> Any:
         """Read one leaf of next observations, after the frames at rows ``before`` [..., k]."""
-        at = np.where((rows + 1) % self.capacity, rows + 1, rows + 1 - self.capacity)
+        at = kernels.following(rows.reshape(-1), self.capacity).reshape(rows.shape)
         if before is not None:
             at = np.concatenate([before, at[..., None]], -1)
         values = _take(at, self._columns["obs", *path[1:]])

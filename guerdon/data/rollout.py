@@ -95,13 +95,13 @@ class Rollout:
         for path, column in self._columns.items():
             column[at] = leaves.get(path, 0)  # annotations come later
         flags, done, first = self._flags, terminated | truncated, ~continues
-        real: Any = True
+        follows = ~done
         if mask is not None:
-            real = np.asarray(mask)
-            terminated, truncated, first = terminated & real, truncated & real, first & real
+            terminated, truncated, first = terminated & mask, truncated & mask, first & mask
+            follows &= continues | mask
         flags["terminated"][at], flags["truncated"][at] = terminated, truncated
-        flags["mask"][at], flags["first"][at] = real, first
-        self._continues[chosen] = (continues | real) & ~done
+        flags["mask"][at], flags["first"][at] = True if mask is None else mask, first
+        self._continues[chosen] = follows
         self.cursors[chosen] += 1
         return rows
 

@@ -57,13 +57,14 @@ class Model(nn.Module):
 
     def forward(self, inputs: Inputs) -> Output:
         """The outputs of the head for observations [B, ...] or [T, B, ...]."""
-        output: Output = self.head(self.features(inputs))
+        output: Output = self.head(self.encoder(self.normalize(inputs)))
         return output
 
     def normalize(self, inputs: Inputs) -> Any:
         """The observations in a model's input, normalised where the config asks for it."""
-        observation = unwrap(inputs, self.observation_space)
-        return observation if self.normalizer is None else self.normalizer(observation)
+        if not isinstance(inputs, Tensor):
+            inputs = unwrap(inputs, self.observation_space)
+        return inputs if self.normalizer is None else self.normalizer(inputs)
 
     def features(self, inputs: Inputs) -> Tensor:
         """The encoded observations."""

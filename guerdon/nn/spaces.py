@@ -108,7 +108,7 @@ def unwrap(inputs: Any, space: Space[Any]) -> Any:
         space: That of observations; where it has a key "obs" itself, `inputs` is taken for an
             observation unless its "obs" is a mapping too.
     """
-    if isinstance(inputs, Tensor) or not hasattr(inputs, "keys") or "obs" not in inputs:
+    if not hasattr(inputs, "keys") or "obs" not in inputs:
         return inputs
     inner = inputs["obs"]
     if isinstance(space, spaces.Dict) and "obs" in space.spaces and not hasattr(inner, "keys"):

@@ -20,6 +20,7 @@ from guerdon.nn.config import ModelConfig
 from guerdon.nn.optimizer import Optimizer
 from guerdon.nn.spaces import lead_dims, seen_parts, seen_space
 
+_NODES, _NUMBERS = (Batch, dict), (int, float)
 Metrics = dict[str, Any]
 """Numbers, or tensors of one number, which are copied from the device only when logged."""
 
@@ -126,6 +127,12 @@ class Policy(nn.Module):
         self.optimizers = {}
         self.build()
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, _NUMBERS):  # nn.Module looks for parameters, several times a step
+            self.__dict__[name] = value
+        else:
+            super().__setattr__(name, value)
+
     def build(self) -> None:
         """Make the networks and optimizers; called at the end of `__init__`."""
 
@@ -195,10 +202,10 @@ class Policy(nn.Module):
 
     def observation(self, obs: Any) -> Any:
         """Observations as inputs of the networks: a tensor, or a dictionary of tensors."""
-        return self._tensors(seen_parts(obs, self._keys))
+        return self._tensors(obs if self._keys is None else seen_parts(obs, self._keys))
 
     def _tensors(self, obs: Any) -> Any:
-        if isinstance(obs, Batch | dict):
+        if isinstance(obs, _NODES):
             return {key: self._tensors(value) for key, value in obs.items()}
         return to_device(obs, self.device)
 

@@ -85,8 +85,9 @@ class PPO(Policy):
             return self.actions.act(output, None)
         acted = self.actions.act(output, self.generator)
         stored = {name: to_numpy(output[name]) for name in self.actions.outputs}
-        policy = from_leaves(dict(acted.get("policy", Batch()).items()) | stored)
-        return from_leaves({"act": acted.act, "policy": policy})
+        if "policy" in acted:
+            stored |= acted.policy.to_dict()
+        return from_leaves({"act": acted.act, "policy": from_leaves(stored)})
 
     def log_prob(self, obs: Any, act: Tensor) -> Tensor:
         """See `Policy`."""

@@ -162,6 +162,22 @@ def test_subclasses_of_arrays_share_memory_but_act_as_arrays(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(6.0)[::-1],
+        np.arange(6, dtype=">i4"),
+        np.arange(6, dtype=np.float64).reshape(2, 3).T,
+        np.frombuffer(np.arange(6, dtype=np.float32).tobytes(), np.float32),
+        np.zeros(6, [("a", "u1"), ("b", "<f4")])["b"],
+    ],
+)
+def test_any_numeric_array_goes_to_a_device(array):
+    moved = Batch(a=array).to_device(torch.device("cpu")).a
+    assert moved.tolist() == array.tolist()
+    assert moved.dtype in (torch.float32, torch.int32)
+
+
+@pytest.mark.parametrize(
     ("values", "sides"),
     [
         ([[1, 2], [3]], r"list \[1, 2\] and list \[3\]"),

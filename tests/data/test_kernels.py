@@ -37,6 +37,15 @@ def ends(rows, forward, flags=None):
     return kernels.episode_ends(np.array(rows), WRITTEN, flags, forward).tolist()
 
 
+def test_drawing_rows_that_were_written():
+    chances = np.array([0.0, 1.5, 3.5, 4.0, 6.9]) / 7  # environment 0 holds four rows, 1 three
+    assert kernels.draw(chances, WRITTEN, 4).tolist() == [0, 1, 3, 4, 6]
+
+
+def test_the_rows_that_are_written_next():
+    assert kernels.following(np.array([0, 3, 6, 7]), 4).tolist() == [1, 0, 7, 4]
+
+
 def test_the_rows_before():
     assert before([2, 3, 0, 1]) == [2, 2, 3, 1]
     assert before([4, 5, 6]) == [4, 4, 5]

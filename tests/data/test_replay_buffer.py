@@ -779,6 +779,21 @@ def test_no_row_has_enough_history():
     assert len(buffer.sample(0)[1]) == 0
 
 
+def test_rows_that_are_no_transitions_are_left_out():
+    chosen, masked = ReplayBuffer(12, n_envs=3), ReplayBuffer(12, n_envs=3)
+    generator = np.random.default_rng(0)
+    for i in range(9):
+        mask, done = generator.random((2, 3)) < 0.6
+        rows = Batch(obs=np.arange(3) + i, act=np.arange(3), rew=np.ones(3), done=done)
+        rows.obs_next = rows.obs + 1
+        indices = masked.add(rows, None, mask)
+        if mask.any():
+            assert indices.tolist() == chosen.add(rows[mask], np.flatnonzero(mask)).tolist()
+        else:
+            assert indices.tolist() == []
+    assert masked.sample(0)[0] == chosen.sample(0)[0]
+
+
 def test_a_sample_is_what_is_at_its_indices():
     buffer = filled(range(50), ends=[20, 41], size=30, stack_num=2, seed=0)
     batch, indices = buffer.sample(64)

@@ -19,7 +19,7 @@ from guerdon.training.trainers import train_reward
 from tests.reward.seeing import Lamp, episode, loaded, pictures, weights, write_data
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-CASES = {"ppo": ("CartPole-v1", 4), "sac": ("Pendulum-v1", 2)}
+CASES = [("ppo", "CartPole-v1", 4), ("ppo", "Pendulum-v1", 4), ("sac", "Pendulum-v1", 2)]
 WAITING = {"_local_scalar_dense", "is_nonzero", "nonzero", "masked_select", "equal", "_unique2"}
 REWARDS = {
     "env": {"type": "env"},
@@ -66,9 +66,8 @@ def guarded(function):
 
 
 @pytest.mark.parametrize("name", REWARDS)
-@pytest.mark.parametrize("case", CASES)
-def test_resolving_and_learning_never_wait_for_the_device(case, name):
-    env_id, n_envs = CASES[case]
+@pytest.mark.parametrize(("case", "env_id", "n_envs"), CASES)
+def test_resolving_and_learning_never_wait_for_the_device(case, env_id, n_envs, name):
     env = make_vec(env_id, n_envs)
     spaces = env.observation_space, env.action_space
     policy = create_policy({"type": case, "model": {"hidden": [16]}}, *spaces, device=DEVICE)
