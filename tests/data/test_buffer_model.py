@@ -3,6 +3,7 @@
 import pickle
 import shutil
 import tempfile
+from itertools import compress
 from pathlib import Path
 
 import numpy as np
@@ -138,7 +139,9 @@ class BufferMachine(RuleBasedStateMachine):
                     single[name] = single[name].item()
             indices = self.buffer.add(**single)
         elif partial:
-            indices = self.buffer.add(fields, envs)
+            mask = [data.draw(st.integers(0, 3)) > 0 for _ in envs]
+            indices = self.buffer.add(fields, envs, None if all(mask) else np.array(mask))
+            envs, rows = [*compress(envs, mask)], [*compress(rows, mask)]
         else:
             indices = self.buffer.add(**fields)
         for env, row in zip(envs, rows, strict=True):
