@@ -13,6 +13,7 @@ from guerdon.compat.di_engine.entry import (
     serial_pipeline_reward_model_onpolicy,
 )
 from guerdon.compat.layouts import Source, translated
+from guerdon.config.imports import name_of
 from guerdon.policy import create_policy, register_policy
 from guerdon.reward import create_reward_model, register_reward_model
 from guerdon.training import run
@@ -70,8 +71,10 @@ def train(
     names = configuration.GuerdonConfig.model_fields.keys() - {"seed"}
     sections = {name: options.pop(name) for name in names & options.keys()}
     if callable(env):
-        options["env_setting"] = (env, None, None)
-        sections["env"] = {"id": getattr(env, "__name__", type(env).__name__)}
+        name = name_of(env)
+        if name is None:
+            options["env_setting"] = (env, None, None)
+        sections["env"] = {"id": name or getattr(env, "__name__", type(env).__name__)}
     elif env is not None:
         sections["env"] = env
     changes = [

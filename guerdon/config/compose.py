@@ -17,7 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from guerdon.config import imports, sources
 from guerdon.config.errors import ConfigError, line, suggestion
-from guerdon.config.registry import registry_of
+from guerdon.config.registry import registered, registry_of
 from guerdon.config.schema import SUPERSEDES, GuerdonConfig, RewardConfig, as_terms, unread
 from guerdon.config.validation import is_read, keys_of, unknown_key, validated
 
@@ -64,7 +64,10 @@ def compose(
         raise ConfigError(f"no environment is chosen: give env=NAME ({names}) or env.id=ID")
     if isinstance(run, dict):
         run.setdefault("name", _name(composed, choices))
-    return validated(GuerdonConfig, composed)
+    checked = validated(GuerdonConfig, composed)
+    needed = imports.needed(checked.model_dump(), _own_classes(checked))
+    named = list(dict.fromkeys([*checked.imports, *needed]))
+    return checked.model_copy(update={"imports": named})
 
 
 def as_overrides(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
@@ -269,6 +272,17 @@ def _flat(sections: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 # --- checks and names
+
+
+def _own_classes(config: GuerdonConfig) -> list[Any]:
+    """The classes that a configuration uses and that others than guerdon have registered."""
+    model = config.policy.get("model")
+    used = {
+        ("policy", config.policy["type"]),
+        ("model", model.get("type") if isinstance(model, dict) else None),
+        *(("reward", term["type"]) for term in config.reward.terms.values()),
+    }
+    return [cls for key, cls in registered().items() if key in used]
 
 
 def _check_sections(keys: Iterable[str], policy: str) -> None:

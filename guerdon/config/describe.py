@@ -47,4 +47,6 @@ def _written(value: Any) -> Any:
         return {key: _written(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [_written(inner) for inner in value]
-    return name_of(value) if hasattr(value, "__qualname__") else value
+    if not hasattr(value, "__qualname__"):
+        return value
+    return name_of(value) or f"<{value.__qualname__}>"  # which has to be passed again

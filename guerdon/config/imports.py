@@ -1,9 +1,13 @@
-"""Python that a configuration names: modules and files to import, classes and functions in them."""
+"""Python code that a configuration names: modules and files, and classes and functions in them.
+
+Modules are also searched in the current folder, and in the folders among ``imports``; `needed`
+lists what another process has to import in order to find the same code.
+"""
 
 import importlib
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Iterator
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from operator import attrgetter
@@ -16,18 +20,37 @@ from guerdon.config.registry import registered
 
 _PREFIX = "guerdon_file_"
 _IN_FILE = re.compile(r"(.+\.py):([\w.]+)")
+_IN_MODULE = re.compile(r"([A-Za-z_][\w.]*):[\w.-]+")
 _registering: set[Path] = set()  # files that have registered something
+_searched: set[Path] = set()  # folders that were added to the search path
+_running: list[Path] = []  # files that are being imported
 
 
 def import_all(names: Iterable[str], key: str = "imports") -> None:
-    """Imports modules and files; a file that is loaded already, under any name, is left alone."""
+    """Import modules and files, and add folders to the search path.
+
+    A file that is loaded already, under any name, is left alone.
+    """
     for name in names:
-        _load(name, key)
+        if Path(name).is_dir() and is_path(name):
+            _search(Path(name))
+        else:
+            _load(name, key)
 
 
-def find_object(name: str, key: str) -> Any:
-    """The class or function that ``package.module:Name`` or ``path/to/file.py:Name`` means."""
+def find_object(name: str, key: str, ids: Container[str] = ()) -> Any:
+    """Return the class or function that ``package.module:Name`` or ``path/file.py:Name`` means.
+
+    Args:
+        name: The name.
+        key: Key of the configuration, for the error.
+        ids: Names that the module may register instead; these return None.
+    """
     module, colon, attribute = name.rpartition(":")
+    if name.startswith("<"):
+        raise ConfigError(
+            f"{key!r} is {name}, which was passed as an object and is in no file: pass it again"
+        )
     if not colon:
         raise ConfigError(
             f"{key!r} has {name!r}: write 'package.module:Name' or 'path/to/file.py:Name'"
@@ -36,17 +59,85 @@ def find_object(name: str, key: str) -> Any:
     try:
         return attrgetter(attribute)(found)
     except AttributeError:
+        if attribute in ids:
+            return None
         kind = "file" if is_path(module) else "module"
         raise ConfigError(
             f"{key!r} has {name!r}, but the {kind} {module!r} has no {attribute!r}"
         ) from None
 
 
-def name_of(found: Any) -> str:
-    """The name by which `find_object` finds a class or function."""
-    module = str(found.__module__)
-    file = sys.modules[module].__file__ if module.startswith(_PREFIX) else None
-    return f"{file or module}:{found.__qualname__}"
+def name_of(found: Any) -> str | None:
+    """Return the name by which `find_object` finds a class or function in any process.
+
+    None if there is none: for lambdas, functions inside functions, and classes of a notebook.
+    """
+    module, qualname = getattr(found, "__module__", None), getattr(found, "__qualname__", "<")
+    if module is None or "<" in qualname or module not in sys.modules:
+        return None
+    if (place := _place(module)) is None:
+        return None
+    return f"{place}:{qualname}"
+
+
+def _place(module: str) -> str | None:
+    """Return the name of a module for `_load`: a path for a script or a file that was run."""
+    if module != "__main__" and not module.startswith(_PREFIX):
+        return module
+    file = getattr(sys.modules[module], "__file__", None)
+    return str(Path(file).resolve()) if file and Path(file).is_file() else None
+
+
+def needed(values: Any, classes: Iterable[Any] = ()) -> list[str]:
+    """Return what another process has to import to find the code that a configuration names.
+
+    Args:
+        values: The configuration.
+        classes: Registered classes that it uses.
+    """
+    modules = [match[1] for text in _texts(values) if (match := _IN_MODULE.fullmatch(text))]
+    registered_in = [place for each in classes if (place := _place(each.__module__)) is not None]
+    registered_in += _registering_env(values["env"]["id"])
+    names = [name for name in (*modules, *registered_in) if not is_path(name)]
+    folders = [str(folder) for name in names if (folder := _own_folder(name)) is not None]
+    return list(dict.fromkeys([*folders, *registered_in]))
+
+
+def _registering_env(env_id: str) -> list[str]:
+    """Return the script or module of the user that has registered an environment."""
+    spec = importlib.import_module("gymnasium").registry.get(env_id)
+    creator: Any = getattr(spec, "entry_point", "")
+    module = creator.partition(":")[0] if isinstance(creator, str) else creator.__module__
+    own = module == "__main__" or _own_folder(module) is not None
+    return [place] if own and (place := _place(module)) is not None else []
+
+
+def _texts(values: Any) -> Iterator[str]:
+    if isinstance(values, str):
+        yield values
+    elif isinstance(values, dict | list):
+        for value in values.values() if isinstance(values, dict) else values:
+            yield from _texts(value)
+
+
+def _own_folder(module: str) -> Path | None:
+    """Return the folder of a module that is found only from there, or by the script beside it."""
+    file = getattr(sys.modules.get(module.partition(".")[0]), "__file__", None)
+    if file is None:
+        return None
+    path = Path(file).resolve()
+    folder = path.parents[1] if path.name == "__init__.py" else path.parent
+    script = getattr(sys.modules["__main__"], "__file__", None)
+    beside = {Path(script).resolve().parent} if script else set()
+    return folder if folder in {Path.cwd(), *beside, *_searched} else None
+
+
+def _search(folder: Path) -> None:
+    """Add a folder to the end of the search path."""
+    folder = folder.resolve()
+    _searched.add(folder)
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
 
 
 def with_whole_paths(values: Any) -> Any:
@@ -83,6 +174,8 @@ def run_file(path: Path) -> ModuleType:
     module = module_from_spec(spec)
     known, before = _known(), sys.modules.get(name)
     sys.modules[name] = module
+    _search(path.parent)
+    _running.append(path)
     try:
         spec.loader.exec_module(module)
     except BaseException:
@@ -90,6 +183,8 @@ def run_file(path: Path) -> ModuleType:
         if before is not None:
             sys.modules[name] = before
         raise
+    finally:
+        _running.pop()
     # No other process finds it by its name, so that its classes have to travel as a whole.
     importlib.import_module("cloudpickle").register_pickle_by_value(module)
     if _known() != known:
@@ -107,6 +202,15 @@ def loaded(path: Path) -> ModuleType | None:
     return None
 
 
+def refuse_while_importing(what: str) -> None:
+    """Raise an error if a file that is being imported does what only a script should."""
+    if _running:
+        raise ConfigError(
+            f"{_running[-1].name} calls {what} while it is imported: put the call under "
+            "'if __name__ == \"__main__\":'"
+        )
+
+
 def registers(path: Path) -> bool:
     """Whether a file has registered a class or an environment when it was run."""
     return path.resolve() in _registering
@@ -116,11 +220,11 @@ def _load(name: str, key: str) -> ModuleType:
     """The module of a dotted name or of a file."""
     if not is_path(name):
         try:
-            return importlib.import_module(name)
+            return _import_module(name)
         except Exception as error:
             raise ConfigError(
                 f"{key!r} names the module {name!r}, which cannot be imported ({line(error)}): "
-                f"install it, or see that its folder is in PYTHONPATH"
+                f"install it, or name its folder in 'imports'"
             ) from error
     path = Path(name)
     if not path.is_file():
@@ -130,10 +234,24 @@ def _load(name: str, key: str) -> ModuleType:
         )
     try:
         return loaded(path) or run_file(path)
+    except ConfigError:
+        raise
     except Exception as error:
         raise ConfigError(
             f"the file {name!r} of {key!r} fails with {type(error).__name__}: {line(error)}"
         ) from error
+
+
+def _import_module(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        top, here = name.partition(".")[0], Path.cwd()
+        found = (here / f"{top}.py").is_file() or (here / top).is_dir()
+        if error.name != top or not found or str(here) in sys.path:
+            raise
+    _search(here)
+    return importlib.import_module(name)
 
 
 class _Loader(SourceFileLoader):

@@ -68,7 +68,8 @@ class Registry(Generic[T]):
         if ":" in name:
             from guerdon.config.imports import find_object  # which imports this module
 
-            return find_object(name, f"{self.kind}.type")  # type: ignore[no-any-return]
+            key = "policy.model.type" if self.kind == "model" else f"{self.kind}.type"
+            return find_object(name, key)  # type: ignore[no-any-return]
         importlib.import_module(self.home)
         if name not in self._classes:
             points = self._entry_points()

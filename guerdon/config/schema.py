@@ -3,6 +3,7 @@
 The options of policies and reward models are those of the ``Config`` of their classes.
 """
 
+import importlib
 from collections.abc import Sequence
 from os.path import normpath
 from typing import Any, ClassVar, Literal, Self
@@ -10,6 +11,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, field_validator, model_validator
 
 from guerdon.config.errors import ConfigError, suggestion
+from guerdon.config.imports import find_object
 from guerdon.config.registry import registry_of
 from guerdon.config.validation import ReadIf, completed, refuse, unknown_key, validated
 
@@ -65,6 +67,10 @@ class EnvConfig(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        if ":" in self.id:  # of a class, or of a module that registers an id
+            find_object(self.id, "env.id", importlib.import_module("gymnasium").registry)
+        for wrapper in self.wrappers:
+            find_object(wrapper, "env.wrappers")
         if len(self.settings) > self.n_envs:
             raise ConfigError(
                 f"'env.settings' has {len(self.settings)} entries for {self.n_envs} environments: "

@@ -1,7 +1,6 @@
 """Environment ids: their registrations, the packages that register them, and near misses."""
 
 import difflib
-import importlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -81,16 +80,10 @@ def resolve(env_id: str, imports: Sequence[str] = ()) -> EnvSpec | Callable[...,
     module, _, name = env_id.rpartition(":")
     if not module:
         return find_spec(env_id)
-    if module.endswith(".py"):
-        from guerdon.config.imports import find_object
+    from guerdon.config.imports import find_object
 
-        return find_object(env_id, "env.id")  # type: ignore[no-any-return]
-    try:
-        found = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise UnknownEnvironmentError(f"there is no environment {env_id!r}: {error}") from error
     # As in Gymnasium, the module may also be one that registers an id.
-    return load_env_creator(env_id) if hasattr(found, name) else find_spec(name)
+    return find_object(env_id, "env.id", gymnasium.registry) or find_spec(name)
 
 
 def find_spec(env_id: str) -> EnvSpec:

@@ -2,8 +2,9 @@
 
 from typing import Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, field_validator
 
+from guerdon.config.registry import registry_of
 from guerdon.config.schema import Section
 
 EncoderName = Literal["auto", "mlp", "nature", "impala", "resnet10"]
@@ -38,3 +39,10 @@ class ModelConfig(Section):
     """Size of an LSTM after the encoder (64 to 512), for networks that have one; None for none."""
     share_encoder: bool = False
     """Whether actor and critic share an encoder: usual for images, seldom good for vectors."""
+
+    @field_validator("type")
+    @classmethod
+    def _check_type(cls, name: str | None) -> str | None:
+        if name is not None:
+            registry_of("model").get(name)
+        return name

@@ -5,7 +5,7 @@ from collections.abc import Callable  # where pydantic finds it
 from typing import Any
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from guerdon.config.imports import find_object
 from guerdon.data import Batch
@@ -48,6 +48,13 @@ class FunctionConfig(RewardConfig):
     """Fields of a transition that the function reads."""
     history: int = Field(default=0, ge=0)
     """Number of earlier rows that the function reads, too, as ``batch.before``."""
+
+    @field_validator("target")
+    @classmethod
+    def _check_target(cls, target: Any) -> Any:
+        if not str(target).startswith("<"):  # of a run: needed only if rewards are
+            load_function(target, "reward.target")
+        return target
 
 
 @register_reward_model("function")

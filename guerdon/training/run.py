@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from guerdon.config import GuerdonConfig, compose, to_yaml
+from guerdon.config.imports import refuse_while_importing
 from guerdon.data.serializer import DamagedError
 from guerdon.envs.ids import registered_limit
 from guerdon.nn import seeded
@@ -117,6 +118,7 @@ def train(
         model: A network for the policy, instead of its own.
         policy_fn: A policy class, instead of ``policy.type``.
     """
+    refuse_while_importing("train")
     changes = [*overrides, *([] if seed is None else [f"seed={seed}"])]
     if resume is None:
         config = _new_config(source, changes, exact, from_reward)

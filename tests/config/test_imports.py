@@ -60,7 +60,6 @@ def test_a_file_that_registers_something_is_remembered(file, tmp_path):
     assert runs() == 2
 
 
-@pytest.mark.usefixtures("zoo")
 def test_a_file_that_registers_nothing_is_not(tmp_path):
     file = tmp_path / "plain_values.py"
     file.write_text("main_config = {'env': 'cartpole'}")
@@ -91,7 +90,7 @@ def test_a_file_that_registers_an_environment_is_remembered(tmp_path):
         "main_config = {'env': {'id': 'OfMine-v0'}}"
     )
     try:
-        assert compose(file).imports == [str(file)]
+        assert str(file) in compose(file).imports
     finally:
         gymnasium.registry.pop("OfMine-v0", None)
 
