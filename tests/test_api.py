@@ -94,8 +94,40 @@ def test_an_environment_is_a_class_or_a_function(env, tmp_path):
     else:
         with pytest.raises(ValueError, match=env.__name__):
             guerdon.load_policy(result.run_dir)
-        policy = guerdon.load_policy(result.run_dir, "latest", env_setting=(env, None, None))
+        policy = guerdon.load_policy(result.run_dir, "latest", env=env)
     assert torch.equal(policy.model.value_head.weight, result.policy.model.value_head.weight)
+
+
+def test_a_callback_sees_metrics_and_stops_the_run(tmp_path):
+    seen = []
+
+    def stop(step, metrics, policy):
+        seen.append(step)
+        assert {type(value) for value in metrics.values()} == {float}
+        assert policy.predict(np.zeros(4)) in (0, 1)
+        return step < 128
+
+    options = SHORT | {"run": {"max_steps": 640, "log_every": 64, "dir": tmp_path / "run"}}
+    result = guerdon.train("cartpole_ppo", callback=stop, **options)
+    assert result["stop_reason"] == "callback"
+    assert seen[-1] == result["env_steps"] < 640
+    resumed = guerdon.train(resume=tmp_path / "run", display="none")
+    assert resumed["stop_reason"] == "max_steps"
+    assert resumed["env_steps"] >= 640
+
+
+def test_functions_are_passed_by_name(tmp_path):
+    options = SHORT | {"run": {"max_steps": 64, "dir": tmp_path / "run"}}
+    reward = {"type": "function", "target": angle}
+    guerdon.train(env="cartpole", reward=reward, **options)
+    target = sources.read(tmp_path / "run")["reward"]["terms"]["function"]["target"]
+    assert target == "tests.test_api:angle"
+    with pytest.raises(ValueError, match="cannot be found by its name: define it in a file"):
+        guerdon.train(env="cartpole", reward=reward | {"target": lambda _: 0}, **options)
+
+
+def angle(batch):
+    return batch.obs_next[..., 2]
 
 
 def test_values_with_quotes_and_commas_are_kept(tmp_path):

@@ -95,6 +95,13 @@ def _written(value: Any) -> str:
         return "[" + ",".join(map(_written, value)) + "]"
     if isinstance(value, str | Path):
         return _quoted(str(value))
+    if callable(value):
+        if (name := imports.name_of(value)) is None:
+            raise ConfigError(
+                f"{value!r} cannot be found by its name: define it in a file, or give the sections "
+                "as a dictionary, guerdon.train({...})"
+            )
+        return _quoted(name)
     return str(value)
 
 

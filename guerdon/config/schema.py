@@ -315,11 +315,21 @@ class RunConfig(Section):
     default a twentieth of the run, but at least three episodes of each environment."""
     keep: int = Field(default=3, ge=1)
     """Number of checkpoints to keep."""
+    callback: str | None = None
+    """Function (``package.module:Name`` or ``path/to/file.py:Name``) to call with the step, the
+    metrics and the policy whenever metrics are logged; the run stops if it returns False."""
     device: str = Field(default="cpu", pattern=r"^(cpu|auto|mps|cuda(:\d+)?)$")
     """Learner's device: ``cpu``, ``cuda``, ``cuda:1``, ``mps`` or ``auto``."""
     threads: int | None = Field(default=1, ge=1)
     """Number of torch threads, null for torch's default. Runs repeat bit for bit only with the same
     number."""
+
+    @field_validator("callback")
+    @classmethod
+    def _check_callback(cls, name: str | None) -> str | None:
+        if name is not None:
+            find_object(name, "run.callback")
+        return name
 
 
 class GuerdonConfig(Section):

@@ -56,7 +56,7 @@ class Monitor:
         budget: When to stop.
         evaluator: Evaluates the policy; None for no evaluations.
         eval_every: Steps between evaluations.
-        log: Called with the number of steps and metrics.
+        log: Called with the number of steps and metrics; the run stops if it returns False.
         log_every: Steps between logs.
         save: Saves a checkpoint; called with whether it is a scheduled one.
         save_every: Steps between checkpoints.
@@ -70,7 +70,7 @@ class Monitor:
         *,
         evaluator: Evaluator | None = None,
         eval_every: int = 10_000,
-        log: Callable[[int, Mapping[str, Any]], None] = lambda *_: None,
+        log: Callable[[int, Mapping[str, Any]], Any] = lambda *_: None,
         log_every: int = 2_000,
         save: Callable[[bool], None] = lambda _: None,
         save_every: int = 10_000,
@@ -91,6 +91,7 @@ class Monitor:
         self._evaluated_at = -1
         self._confirmed_at = -1
         self._saved_at = -1
+        self._refused = False  # whether `log` has returned False
         self._newest: dict[str, Any] = {}  # metrics since the last log: some come now and then
 
     @property
@@ -102,7 +103,7 @@ class Monitor:
         """Why the run has to stop now, or None."""
         if self._interrupted():
             return "interrupted"
-        return next(self._reached(), None)
+        return "callback" if self._refused else next(self._reached(), None)
 
     def _reached(self) -> Iterator[str]:
         """Yield the limits that are reached."""
@@ -168,7 +169,7 @@ class Monitor:
             self._evaluated_at = steps
             line |= self._evaluator.evaluate(steps) if self._evaluator is not None else {}
         if line:
-            self._log(steps, line)
+            self._refused |= self._log(steps, line) is False
         if self._evaluated_at > self._confirmed_at and "target_return" in self._reached():
             assert self._evaluator is not None
             self._confirmed_at = steps  # on other episodes: the first were selected as good ones

@@ -54,6 +54,7 @@ def load_policy(
     run_dir: str | Path,
     checkpoint: Checkpoint = "best",
     *,
+    env: Callable[..., Any] | None = None,
     env_setting: EnvSetting | None = None,
     model: Any = None,
     policy_fn: Callable[..., Policy] | None = None,
@@ -63,28 +64,39 @@ def load_policy(
     Args:
         run_dir: The run directory.
         checkpoint: ``best``, ``latest`` or a step.
+        env: As given to `train`, if it was a lambda or a class of a notebook.
         env_setting: As given to `train`, if it was.
         model: As given to `train`, if it was; an instance gets the run's weights.
         policy_fn: As given to `train`, if it was.
     """
+    if env is not None:
+        env_setting = env, None, None
     return _load(run_dir, checkpoint, env_setting, model, policy_fn)[0]
 
 
-def load_reward(path: str | Path, *, env_setting: EnvSetting | None = None) -> Reward:
+def load_reward(
+    path: str | Path,
+    *,
+    env: Callable[..., Any] | None = None,
+    env_setting: EnvSetting | None = None,
+) -> Reward:
     """Load the reward of a run, as it was last saved, or a fitted classifier.
 
     Args:
         path: The run directory, or the ``reward.save_dir`` of a fit.
+        env: See `load_policy`.
         env_setting: As given to `train`, if it was.
     """
+    if env is not None:
+        env_setting = env, None, None
     if is_fit(path):
         section = validated(RewardConfig, {"type": "classifier", "checkpoint_path": str(path)})
         reward = make_reward({"type": "classifier"}, Setting(checkpoint_path=str(path)))
         restore_reward(reward, section)
         return reward
     policy, config, _ = _load(path, "latest", env_setting, None, None)
-    with make_env(config.env.for_evaluation(1), *(env_setting or ())[:1]) as env:
-        found = _saved_reward(path, config, policy, env)
+    with make_env(config.env.for_evaluation(1), *(env_setting or ())[:1]) as made:
+        found = _saved_reward(path, config, policy, made)
     if found is None:
         raise ValueError(f"the reward of {path} is the environment's: there is none to load")
     return found

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from guerdon.config import GuerdonConfig, compose, to_yaml
-from guerdon.config.imports import refuse_while_importing
+from guerdon.config.imports import find_object, refuse_while_importing
 from guerdon.data.serializer import DamagedError
 from guerdon.envs.ids import registered_limit
 from guerdon.nn import seeded
@@ -100,6 +100,7 @@ def train(
     env_setting: EnvSetting | None = None,
     model: Any = None,
     policy_fn: Callable[..., Policy] | None = None,
+    callback: Callable[[int, dict[str, float], Policy], Any] | None = None,
 ) -> Result:
     """Train a policy, and write a run directory.
 
@@ -117,6 +118,8 @@ def train(
             that collect and for those that evaluate, instead of the config's ``env.id``.
         model: A network for the policy, instead of its own.
         policy_fn: A policy class, instead of ``policy.type``.
+        callback: Function to call with the step, the metrics and the policy whenever metrics are
+            logged; the run stops if it returns False. The config's ``run.callback`` by default.
     """
     refuse_while_importing("train")
     changes = [*overrides, *([] if seed is None else [f"seed={seed}"])]
@@ -156,7 +159,7 @@ def train(
         if config.reward.collect_data:
             parts.keep_images(config.reward.data_collection)
         recorder = stack.enter_context(_recorder(config, folder, display, step))
-        run = _Run(config, parts, folder, recorder, stack.enter_context(interrupts()))
+        run = _Run(config, parts, folder, recorder, stack.enter_context(interrupts()), callback)
         run.start(state, step)
         run_trainer(parts, config, run.monitor)
         return Result(parts.policy.eval(), parts.reward, run.finish(), folder.path)
@@ -296,17 +299,21 @@ class _Run:
         folder: RunFolder,
         recorder: Recorder,
         interrupted: Callable[[], bool],
+        callback: Callable[..., Any] | None,
     ) -> None:
         self.config, self.parts = config, parts
         self.folder, self.recorder = folder, recorder
         self.evaluator = Evaluator(parts, config.eval, folder.best, recorder.text)
         run = config.run
+        if callback is None and run.callback is not None:
+            callback = find_object(run.callback, "run.callback")
+        self.callback = callback
         assert run.checkpoint_every is not None
         self.monitor = Monitor(
             Budget(run.max_steps, run.max_updates, run.max_seconds, config.eval.target_return),
             evaluator=self.evaluator,
             eval_every=config.eval.every,
-            log=recorder.log,
+            log=self.log,
             log_every=run.log_every,
             save=self.save,
             save_every=run.checkpoint_every,
@@ -336,6 +343,14 @@ class _Run:
                 say(f"trained the reward in {time.perf_counter() - start:.1f} s")
             else:
                 say("the reward had nothing to learn from: 'reward.pretrain' changed nothing")
+
+    def log(self, step: int, metrics: Mapping[str, Any]) -> Any:
+        """Log metrics, and return what the callback returns."""
+        self.recorder.log(step, metrics)
+        if self.callback is None:
+            return None
+        numbers = {name: float(value) for name, value in metrics.items()}
+        return self.callback(step, numbers, self.parts.policy)
 
     def save(self, scheduled: bool) -> None:
         """Truncate open episodes, and save a checkpoint."""

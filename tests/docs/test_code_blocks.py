@@ -2,7 +2,9 @@
 
 All blocks of one file run in order in one fresh process, in an empty folder: Python shares one
 namespace, prompts (``pycon``) are doctests, shell lines are run. ``make`` and ``pip install`` are
-only checked, since the tests run inside the one and need what the other made. Data is parsed.
+only checked, since the tests run inside the one and need what the other made. Data is parsed. A
+fence whose language is followed by a file name (``python my_env.py``) is that file, which later
+blocks use.
 """
 
 import doctest
@@ -46,6 +48,7 @@ class Block(NamedTuple):
     language: str
     code: str
     closed: bool
+    file: str = ""
 
     @property
     def name(self) -> str:
@@ -63,9 +66,9 @@ def blocks(path: Path) -> list[Block]:
     for token in MarkdownIt().parse(text):
         if token.type == "fence":
             start, end = token.map
-            language = token.info.partition(" ")[0]
+            language, _, file = token.info.partition(" ")
             closed = end - start > 1 and lines[end - 1].lstrip("> ").startswith(token.markup)
-            found.append(Block(path, start + 2, language, token.content, closed))
+            found.append(Block(path, start + 2, language, token.content, closed, file))
     return found
 
 
@@ -86,7 +89,11 @@ def run_block(block: Block, namespace: dict[str, Any]) -> None:
     if block.language not in LANGUAGES:
         kind = f"the language {block.language!r}" if block.language else "no language"
         raise AssertionError(f"this fence has {kind}; known are: {', '.join(sorted(LANGUAGES))}")
-    if block.language in PYTHON:
+    if block.file:
+        Path(block.file).write_text(block.code)
+    if block.file and block.language in PYTHON:
+        compile(block.code, str(block.path), "exec")
+    elif block.language in PYTHON:
         # Blank lines in front: a traceback then shows the lines of the document.
         source = "\n" * (block.line - 1) + block.code
         exec(compile(source, str(block.path), "exec"), namespace)
