@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
-demo: $(VENV)/.lab ## set up, then learn a reward from pictures, and a policy from that reward alone
+demo: $(VENV)/.lab ## set up, then learn a reward from images, and a policy from that reward alone
 	$(BIN)/guerdon demo
 
 test: $(VENV)/.dev ## set up, then run the tests
@@ -44,7 +44,7 @@ results: reward-results workflow-results ## train what the pages of results lack
 reward-results: $(VENV)/.dev ## only those of reward models
 	$(BIN)/python benchmarks/reward_learning.py
 
-workflow-results: $(VENV)/.dev ## only those of rewards from pictures
+workflow-results: $(VENV)/.dev ## only those of rewards from images
 	$(BIN)/python benchmarks/workflow_learning.py
 
 clean: ## remove what the other targets made

@@ -25,7 +25,7 @@ one thread; medians of interleaved rounds. {machine}
 _TABLES = """
 ## The tabletop
 
-{n_envs} environments with random actions; states, pictures of 64x64 pixels, and all resets.
+{n_envs} environments with random actions; states, images of 64x64 pixels, and all resets.
 
 | | frames a second | best round | goal |
 |---|---:|---:|---:|
@@ -58,7 +58,7 @@ _RUNS = """
 ## Learning
 
 `reach_ppo` for {steps:,} steps, without evaluations. Collecting ends when all trajectories are on
-the disk; a trajectory of 50 pictures takes {npz:,.0f} bytes as `npz`, and {npy:,.0f} as `npy`.
+the disk; a trajectory of 50 images takes {npz:,.0f} bytes as `npz`, and {npy:,.0f} as `npy`.
 Scoring is by the classifier of the fit above.
 
 | | steps a second | times as long as without |

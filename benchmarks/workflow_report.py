@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from workflow_learning import Chain
 
-HEAD = """# What a reward from pictures teaches
+HEAD = """# What a reward from images teaches
 
 Made by `make results` (`benchmarks/workflow_learning.py`), which runs what is missing and writes
 this page from the files in [`benchmarks/results/workflow`](../benchmarks/results/workflow): 3
@@ -25,15 +25,15 @@ classifier: *at the last step* of an episode of 50, and *at the verdict*, the fr
 classifier takes an episode for a success, and which is the last one for the learner. *The
 classifier says* is the share of episodes that it takes for a success. A mean, and every seed.
 A first round with these seeds had shown that refitting unlearned true successes, that one policy of
-three did not find the loophole, and that policies of pictures learned too slowly; what was changed
+three did not find the loophole, and that policies of images learned too slowly; what was changed
 for that was tried with seeds 10 to 13, but for what refitting remembers, which was chosen after
 seed 1 of these.
 """
-CLASSIFIERS = """A classifier of single pictures (ResNet-10), fitted to what a policy saw while it
+CLASSIFIERS = """A classifier of single images (ResNet-10), fitted to what a policy saw while it
 learned from the environment's reward; measured on held-out episodes, at its threshold."""
 ON_REACH = """Reach, 64 environments. *environment*: the reward is the environment's success
 (60,000 steps). *learned*: it is the classifier of width 16, and nothing else (80,000 steps).
-*wide*: the same with the full width of 64. *images*: policies that see the picture and nothing else
+*wide*: the same with the full width of 64. *images*: policies that see the image and nothing else
 (300,000 steps); the classifier then pays for every frame (`reward.reward_mode=per_step`), as the
 environment does, and nothing ends an episode."""
 ON_PUSH = """Push, 400,000 steps. *environment*: the environment's dense reward. *learned*: the
@@ -77,7 +77,7 @@ LOOPHOLE = ("loophole", "refitted")
 
 
 def write_report(docs: Path) -> None:
-    """Writes the page and its pictures."""
+    """Writes the page and its images."""
     pictures = docs / "workflow_results"
     pictures.mkdir(exist_ok=True)
     for name, title, curves in _pictures():
@@ -147,7 +147,7 @@ def _cell(
 
 
 def _pictures() -> list[tuple[str, str, dict[str, list[Any]]]]:
-    """Name, title and curves of every picture that there are results for."""
+    """Name, title and curves of every image that there are results for."""
     at_verdict, last, claimed = (
         "eval/success_at_verdict",
         "eval/success_rate",

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from guerdon.training.replay import evaluate_policy as evaluate
     from guerdon.training.replay import evaluate_run, load_policy, load_reward
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["evaluate", "evaluate_run", "load_policy", "load_reward", "plot", "train"]
 
 # Imported when asked for: torch and others take seconds, which `guerdon --help` should not.
