@@ -36,6 +36,19 @@ def test_bytes_floats_and_any_order_of_channels_mean_the_same():
     torch.testing.assert_close(model({"base_camera": last}), expected)
 
 
+def test_a_generator_augments_bytes_alone():
+    model, images = classifier(), {"base_camera": pixels()}
+
+    def augmented(seed, images=images):
+        return model(images, torch.Generator().manual_seed(seed))
+
+    assert torch.equal(augmented(0), augmented(0))
+    assert not torch.equal(augmented(0), augmented(1))
+    assert not torch.equal(augmented(0), model(images))
+    floats = {"base_camera": images["base_camera"].float() / 255}
+    assert torch.equal(augmented(0, floats), model(floats))
+
+
 def test_pixels_are_normalised_once_by_the_statistics_of_imagenet():
     model = classifier()
     images = torch.zeros(1, 3, 32, 32, dtype=torch.uint8)

@@ -133,6 +133,13 @@ def test_members_are_pretrained():
     assert model.train() is None
 
 
+def test_members_are_prepared(monkeypatch):
+    model, prepared = make(), []
+    monkeypatch.setattr(type(model.members[0]), "prepare", lambda self: prepared.append(self))
+    model.prepare()
+    assert prepared == model.members
+
+
 def test_demonstrations_are_read_once():
     model = make()
     assert len({id(member.demonstrations) for member in model.members}) == 1

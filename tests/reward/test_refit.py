@@ -188,6 +188,17 @@ def test_rejected_frames_are_no_success_in_an_evaluation():
     assert not columns.after_success.any()
 
 
+def test_transitions_without_a_success_are_scored_0():
+    model = reader(setting=Setting(Lamp().observation_space, Lamp().action_space, on_policy=False))
+    model.fields = ("obs_next",)
+    discriminator = refitted(model, lambda value: value * 0)
+    batch = episode(10, 20, 30)
+    n_rows = len(batch.rew)
+    batch = batch.replace(probability=np.zeros(n_rows, "f"), paid=np.zeros(n_rows, bool))
+    assert model.score(batch.to_device(torch.device("cpu"))).tolist() == [0.0] * n_rows
+    assert sum(discriminator.frames) == 0
+
+
 def test_images_can_be_floats():
     model = reader(**ALL)
     batch = rollout(10, 200, 50)
