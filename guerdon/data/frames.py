@@ -34,6 +34,7 @@ _NAME = re.compile(r"(\d{6,})\.(npz|npy)")
 _TEMPORARY = ".tmp"
 _STALE_SECONDS = 3600.0  # a file is written in far less
 _LEVEL = 1  # a tenth of the time of the usual 6, for files of nearly the same size
+_FORMAT = b"guerdon trajectory 1"  # comment of the archive
 _NO_LINKS = {  # as exFAT and some file systems of networks say it
     *(errno.EPERM, errno.EACCES, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 }
@@ -219,6 +220,7 @@ def _npz_bytes(trajectory: Trajectory) -> bytes:
     arrays |= {"labels": trajectory.labels, "success_once": np.array(trajectory.success_once)}
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED, compresslevel=_LEVEL) as archive:
+        archive.comment = _FORMAT
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w") as entry:
                 np.lib.format.write_array(entry, array, allow_pickle=False)
@@ -259,6 +261,8 @@ def read_trajectory(path: str | os.PathLike[str]) -> Trajectory:
 def _read_npz(path: pathlib.Path) -> Trajectory:
     content = path.read_bytes()  # so that what goes wrong from here on is the fault of what it says
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        if archive.comment not in (b"", _FORMAT):
+            raise ValueError(f"its format is {archive.comment!r}, which a newer guerdon reads")
         entries = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
         keys = [name for name in entries if name.startswith("images.")]
         if entries.keys() - keys != {"labels", "success_once"} or not keys:
