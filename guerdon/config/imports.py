@@ -122,8 +122,9 @@ def _texts(values: Any) -> Iterator[str]:
 
 def _own_folder(module: str) -> Path | None:
     """Return the folder of a module that is found only from there, or by the script beside it."""
-    file = getattr(sys.modules.get(module.partition(".")[0]), "__file__", None)
-    if file is None:
+    package = module.partition(".")[0]
+    file = getattr(sys.modules.get(package), "__file__", None)
+    if file is None or package == "guerdon":
         return None
     path = Path(file).resolve()
     folder = path.parents[1] if path.name == "__init__.py" else path.parent
