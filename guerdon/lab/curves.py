@@ -2,6 +2,7 @@
 
 import json
 import re
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -60,7 +61,7 @@ def plot(
     for label, members in groups:
         curves = [smoothed(read_curve(run, metric), smooth) for run in members]
         seeds = "1 seed" if len(members) == 1 else f"{len(members)} seeds"
-        draw(axes, f"{label}, {seeds}", curves, center)
+        draw(axes, textwrap.fill(f"{label}, {seeds}", 90), curves, center)
     finish(figure)
     if out is not None:
         Path(out).parent.mkdir(parents=True, exist_ok=True)
@@ -84,8 +85,8 @@ def draw(axes: Any, label: str, curves: Sequence[Curve], center: Center = "iqm")
     return line
 
 
-def finish(figure: Any) -> None:
-    """Add a grid, and a legend below the axes, where it hides no curve."""
+def finish(figure: Any, title: str | None = None) -> None:
+    """Add a grid, and a legend with a title below the axes, where it hides no curve."""
     (axes,) = figure.axes
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
@@ -94,7 +95,10 @@ def finish(figure: Any) -> None:
     columns = max(1, min(4, len(labels), 100 // (8 + max(map(len, labels), default=1))))
     rows = -(-len(labels) // columns)
     figure.set_figheight(figure.get_figheight() + 0.2 * max(0, rows - 1))
-    figure.legend(loc="outside lower center", ncols=columns, fontsize="small", frameon=False)
+    figure.legend(
+        loc="outside lower center", ncols=columns, fontsize="small", frameon=False,
+        title=title, title_fontsize="small",
+    )  # fmt: skip
 
 
 def read_metrics(run: Path) -> dict[str, Curve]:
