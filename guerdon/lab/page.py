@@ -219,7 +219,8 @@ def _ticks(low: float, high: float) -> np.ndarray:
     step = next(
         step for step in (power, 2 * power, 5 * power, 10 * power) if (high - low) / step <= 5
     )
-    return np.arange(np.ceil(low / step - 1e-9), high / step + 1e-9) * step + 0.0  # no -0
+    ticks: np.ndarray = step * np.arange(int(np.ceil(low / step - 1e-9)), high / step + 1e-9)
+    return ticks
 
 
 def _short(value: float) -> str:

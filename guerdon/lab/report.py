@@ -4,11 +4,14 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 from guerdon.config import sources
+from guerdon.config.schema import DataCollectionConfig
+from guerdon.config.validation import validated
 from guerdon.data.files import atomic_file
 from guerdon.data.frames import read_trajectory
 from guerdon.lab.curves import Curve, read_metrics
@@ -32,6 +35,7 @@ from guerdon.ops.classification import calibration_curve, ensemble_probability, 
 from guerdon.training.fit import read_frames
 from guerdon.training.fit_files import CONFIG as FIT_CONFIG
 from guerdon.training.fit_files import compose_fit, is_fit, read_classifier
+from guerdon.training.replay import collect_frames, load_reward
 from guerdon.training.run_folder import RunFolder
 from guerdon.training.workflow import RESULT, WorkflowResult
 
@@ -103,7 +107,7 @@ def _run_sections(folder: Path, config: Mapping[str, Any], classifier: bool = Tr
         for title, names in CURVES.items()
     }
     videos = "".join(map(video, sorted(files.videos.glob("*.mp4"))))
-    path = reward["checkpoint_path"]
+    path, types = reward["checkpoint_path"], [term["type"] for term in reward["terms"].values()]
     fit = _fit_sections(Path(path)) if classifier and path and is_fit(path) else []
     return [
         ("", paragraph(about) + cards(_run_numbers(summary, metrics))),
@@ -113,6 +117,7 @@ def _run_sections(folder: Path, config: Mapping[str, Any], classifier: bool = Tr
         ("Reward", metrics_table(metrics, "reward/")),
         ("Training", metrics_table(metrics, "train/")),
         ("Collected frames", _collected(reward)),
+        ("Predicted success of the policy", _predicted(folder) if "classifier" in types else ""),
         ("Classifier", render(fit, 3)),
         ("Configuration", _configuration(files.config, files.starts()[-1:])),
     ]
@@ -182,6 +187,36 @@ def _collected(reward: Mapping[str, Any]) -> str:
         frames = [{key: part[-1] for key, part in each.items()} for each in parts]
         shown.append(images(f"Last frames of {kind} trajectories", frames))
     return "".join(shown)
+
+
+def _predicted(folder: Path) -> str:
+    """Play the best policy, and return the frames at which its classifier ends episodes."""
+    try:
+        model = load_reward(folder).success
+        with TemporaryDirectory() as out:
+            options = {key: model.meta["model"][key] for key in ("image_keys", "image_size")}
+            options |= {f"{kind}_dir": f"{out}/{kind}" for kind in ("positive", "negative")}
+            collect_frames(folder, validated(DataCollectionConfig, options), FRAMES)
+            played = [read_trajectory(path) for path in sorted(Path(out).glob("*/*.npz"))]
+    except Exception as error:  # of any environment
+        return paragraph(f"The policy cannot be played here: {error}.")
+    hold, frames, captions, wrong = model.config.hold, [], [], []
+    for each in played:
+        scores = model.probability(each.images)
+        passes = np.convolve(scores >= model.threshold, np.ones(hold, int))[: len(scores)] == hold
+        for step in np.flatnonzero(passes)[:1]:
+            frames.append({key: part[step] for key, part in each.images.items()})
+            captions.append(_caption(scores[step], each.labels[step]))
+            wrong.append(each.labels[step] < 0.5)
+    how = (
+        f"The classifier predicts success in {len(frames)} of {len(played)} episodes of the best "
+        f"policy (threshold {model.threshold:.3f})."
+    )
+    return paragraph(how) + images("The first such frame of each", frames, captions, wrong)
+
+
+def _caption(score: float, label: float) -> str:
+    return f"{score:.3f} {'success' if label >= 0.5 else 'no success'}"
 
 
 def _configuration(file: Path, starts: Sequence[Mapping[str, Any]] = ()) -> str:
@@ -280,7 +315,7 @@ def _held_out(meta: Mapping[str, Any], scores: np.ndarray, labels: np.ndarray) -
     for title, found in kinds.items():
         chosen = found[:FRAMES]
         parts = [{key: part[rows[i]] for key, part in frames.images.items()} for i in chosen]
-        captions = [f"{scores[i]:.3f} {'success' if labels[i] else 'no success'}" for i in chosen]
+        captions = [_caption(scores[i], labels[i]) for i in chosen]
         shown.append(images(title, parts, captions, (passes != labels)[chosen].tolist()))
     how = "Below each frame: its predicted probability of success, and what it shows. A red border "
     how += f"is a mistake at the threshold {meta['threshold']:.3f}."

@@ -15,6 +15,7 @@ from PIL import Image
 from guerdon.lab import page, report
 from guerdon.lab.curves import Curve
 from guerdon.lab.report import HOW, log_warnings, return_warnings, workflow_table, write_report
+from guerdon.reward.success_classifier import ClassifierReward
 from guerdon.training.fit import fit
 from guerdon.training.run import train
 from guerdon.training.workflow import WorkflowResult, run_workflow
@@ -315,6 +316,22 @@ def test_the_page_of_a_run_with_a_classifier_shows_the_classifier(ran):
     assert ("4", "Success, the lowest probabilities") in headings(text)
 
 
+def test_the_page_of_such_a_run_shows_what_its_policy_gets_success_for(ran, monkeypatch):
+    folder, _ = ran
+    text = report._predicted(folder / "learn")
+    claimed, played = map(int, re.findall(r"success in (\d) of (\d) episodes of the best", text)[0])
+    assert played == 8
+    assert len(pictures(text)) == claimed
+    monkeypatch.setattr(ClassifierReward, "threshold", 0.0)
+    every = report._predicted(folder / "learn")
+    assert "predicts success in 8 of 8 episodes" in every
+    captions = re.findall(r"<figcaption>\d\.\d{3} (success|no success)</figcaption>", every)
+    assert len(captions) == len(pictures(every)) == 8
+    assert captions.count("no success") == every.count('class="wrong"')
+    monkeypatch.setattr(report, "load_reward", lambda _: 1 / 0)
+    assert "cannot be played here: division by zero." in report._predicted(folder / "learn")
+
+
 # --- in a browser
 
 
@@ -323,7 +340,7 @@ document.body.dataset.found = JSON.stringify({
   images: [...document.images].map(each => each.naturalWidth),
   charts: [...document.querySelectorAll("figure.chart svg")].map(each => each.clientHeight),
   headings: [...document.querySelectorAll("h1, h2")].map(each => each.innerText),
-  page: document.documentElement.clientWidth, content: document.documentElement.scrollWidth,
+  page: document.body.clientWidth, content: document.body.scrollWidth,
 }) })</script>"""
 
 
@@ -336,12 +353,14 @@ def chromium(*arguments):
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-@pytest.mark.parametrize("width", [1280, 500])
+@pytest.mark.parametrize("width", [1280, 400])
 def test_a_browser_shows_the_whole_page(ran, tmp_path, width):
     folder, _ = ran
     text = write_report(folder, tmp_path / "page.html").read_text()
     measured = tmp_path / "measured.html"
-    measured.write_text(text.replace("</body>", f"{MEASURE}</body>"))
+    # A window has 500 pixels at least.
+    style = f"<style>body {{ width: {width}px; max-width: none }}</style>"
+    measured.write_text(text.replace("</body>", f"{style}{MEASURE}</body>"))
     shot = tmp_path / "shot.png"
     dom = chromium("--dump-dom", f"--window-size={width},900", measured.as_uri())
     (found,) = re.findall(r'data-found="([^"]*)"', dom)
@@ -350,7 +369,7 @@ def test_a_browser_shows_the_whole_page(ran, tmp_path, width):
     assert len(found["images"]) == len(pictures(text)) > 0
     assert min(found["images"]) == 64
     assert min(found["charts"]) > 150
-    assert found["content"] <= found["page"]  # nothing is cut off at the right
+    assert found["content"] <= found["page"] == width  # nothing is cut off at the right
     chromium(f"--screenshot={shot}", f"--window-size={width},900", measured.as_uri())
     with Image.open(shot) as image:
         assert len(image.convert("RGB").getcolors(1 << 24)) > 50  # not blank
