@@ -92,19 +92,17 @@ def images(
 
     Args:
         title: Title of the row.
-        frames: For each, uint8 [C, H, W] by camera; cameras are side by side.
+        frames: For each, uint8 [C, H, W] by camera.
         captions: A caption each.
         wrong: Which have a red border.
     """
     each = []
     for place, frame in enumerate(frames):
-        code = base64.b64encode(png(np.concatenate([*frame.values()], -1))).decode()
-        caption = captions[place] if captions else ""
+        codes = [base64.b64encode(png(image)).decode() for image in frame.values()]
+        caption = html.escape(captions[place] if captions else "")
         mark = ' class="wrong"' if wrong and wrong[place] else ""
-        each.append(
-            f'<figure{mark}><img alt="{html.escape(caption)}" src="data:image/png;base64,{code}">'
-            f"<figcaption>{html.escape(caption)}</figcaption></figure>"
-        )
+        shown = (f'<img alt="{caption}" src="data:image/png;base64,{code}">' for code in codes)
+        each.append(f"<figure{mark}>{''.join(shown)}<figcaption>{caption}</figcaption></figure>")
     found = f"<h4>{html.escape(title)}</h4>"
     return f'{found}<div class="frames">{"".join(each)}</div>' if each else ""
 

@@ -44,7 +44,8 @@ HOW = (
     "first frame with predicted success, where the episode ends for the learner. The policy of the "
     "third stage never sees the environment's reward or success."
 )
-FALL = 0.25  # share of the true return's range from which a fall is worth a warning
+FALL = 0.25  # share of the true return's range from which a fall is worth a warning, and
+OF_HIGHEST = 0.1  # share of its highest value
 FRAMES = 8  # images of each kind
 CURVES: dict[str, dict[str, str]] = {
     "True return": {"eval/mean_reward": "evaluation", "rollout/ep_rew_mean": "while training"},
@@ -168,7 +169,7 @@ def return_warnings(metrics: Mapping[str, Curve]) -> list[str]:
         return []
     best, last = max(steps, key=true.__getitem__), steps[-1]
     fall, span = true[best] - true[last], true[best] - min(true.values())
-    if fall <= max(FALL * span, 0.1 * abs(true[best])) or learned[last] <= learned[best]:
+    if fall <= max(FALL * span, OF_HIGHEST * abs(true[best])) or learned[last] <= learned[best]:
         return []
     text = (
         f"from step {best:,.0f} to {last:,.0f} the learned return rises from "
@@ -183,7 +184,10 @@ def _collected(reward: Mapping[str, Any]) -> str:
     shown = []
     for kind in ("positive", "negative") if reward["collect_data"] else ():
         files = sorted(Path(reward["data_collection"][f"{kind}_dir"]).glob("*.np[yz]"))[-FRAMES:]
-        parts = [read_trajectory(path).images for path in files]
+        try:
+            parts = [read_trajectory(path).images for path in files]
+        except (OSError, ValueError) as error:
+            return paragraph(f"The frames cannot be shown: {error}.")
         frames = [{key: part[-1] for key, part in each.items()} for each in parts]
         shown.append(images(f"Last frames of {kind} trajectories", frames))
     return "".join(shown)
@@ -303,7 +307,8 @@ def _held_out(meta: Mapping[str, Any], scores: np.ndarray, labels: np.ndarray) -
     if frames.hash != meta["data"]["hash"]:
         return paragraph("The frames cannot be shown: they have changed since the fit.")
     _, rows = frames.split(meta["split"], np.random.default_rng(meta["seed"]))
-    passes, order = scores >= meta["threshold"], np.argsort(-scores, kind="stable")
+    passes = scores.astype(np.float32) >= meta["threshold"]  # as networks score
+    order = np.argsort(-scores, kind="stable")
     kinds = {
         "No success, the highest probabilities": order[~labels[order]],
         "Success, the lowest probabilities": order[labels[order]][::-1],

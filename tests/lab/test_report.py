@@ -217,11 +217,11 @@ def test_images_of_any_number_of_channels_and_cameras_are_shown():
     for channels, shape in ((1, (4, 5)), (2, (4, 5)), (3, (4, 5, 3)), (9, (4, 5, 3))):
         image = np.full((channels, 4, 5), 7, np.uint8)
         assert np.asarray(Image.open(io.BytesIO(page.png(image)))).shape == shape
-    two = {"one": np.zeros((3, 4, 5), np.uint8), "other": np.full((3, 4, 5), 9, np.uint8)}
-    (found,) = pictures(page.images("two cameras", [two], ["a & b"], [True]))
-    assert found.shape == (4, 10, 3)
-    assert found[0, :, 0].tolist() == [0] * 5 + [9] * 5
-    assert 'class="wrong"' in page.images("two cameras", [two], ["a & b"], [True])
+    two = {"one": np.zeros((3, 4, 5), np.uint8), "other": np.full((3, 8, 9), 9, np.uint8)}
+    text = page.images("two cameras", [two], ["a & b"], [True])
+    assert [found.shape for found in pictures(text)] == [(4, 5, 3), (8, 9, 3)]
+    assert 'class="wrong"' in text
+    assert "<figcaption>a &amp; b</figcaption>" in text
     assert page.images("none", []) == ""
 
 
