@@ -58,6 +58,14 @@ CURVES: dict[str, dict[str, str]] = {
     "Rank correlation of learned and true return": {"reward/rank_correlation": "evaluation"},
     "Episode length": {"eval/mean_ep_length": "evaluation", "rollout/ep_len_mean": "training"},
 }
+FIT_CURVES: dict[str, dict[str, str]] = {
+    "Loss": {"train/loss": "training", "reward/loss": "held out"},
+    "Held-out frames": {
+        "reward/pr_auc": "PR-AUC",
+        "reward/precision": "precision",
+        "reward/recall": "recall",
+    },
+}
 STAGES = (
     ("collect", "eval/success_rate", "environment reward: true, last step"),
     ("learn", "eval/success_rate", "classifier reward: true, last step"),
@@ -103,17 +111,14 @@ def _run_sections(folder: Path, config: Mapping[str, Any], classifier: bool = Tr
         f"{config['env']['id']} · {config['policy']['type']} · reward: {' + '.join(terms)} · seed "
         f"{config['seed']} · {_end(summary)}"
     )
-    curves = {
-        title: {label: metrics[name] for name, label in names.items() if name in metrics}
-        for title, names in CURVES.items()
-    }
+    curves = (chart(title, _lines(metrics, names)) for title, names in CURVES.items())
     videos = "".join(map(video, sorted(files.videos.glob("*.mp4"))))
     path, types = reward["checkpoint_path"], [term["type"] for term in reward["terms"].values()]
     fit = _fit_sections(Path(path)) if classifier and path and is_fit(path) else []
     return [
         ("", paragraph(about) + cards(_run_numbers(summary, metrics))),
         ("Warnings", warning_list([*log_warnings(log), *return_warnings(metrics)])),
-        ("Curves", charts(chart(title, lines) for title, lines in curves.items())),
+        ("Curves", charts(curves)),
         ("Videos", f'<div class="charts">{videos}</div>' if videos else ""),
         ("Reward", metrics_table(metrics, "reward/")),
         ("Training", metrics_table(metrics, "train/")),
@@ -122,6 +127,10 @@ def _run_sections(folder: Path, config: Mapping[str, Any], classifier: bool = Tr
         ("Classifier", render(fit, 3)),
         ("Configuration", _configuration(files.config, files.starts()[-1:])),
     ]
+
+
+def _lines(metrics: Mapping[str, Curve], names: Mapping[str, str]) -> dict[str, Curve]:
+    return {label: metrics[name] for name, label in names.items() if name in metrics}
 
 
 def _end(summary: Mapping[str, Any]) -> str:
@@ -239,29 +248,18 @@ def _fit_sections(folder: Path) -> Sections:
     metrics, found = read_metrics(root), meta["validation"]
     labels = np.asarray(meta["held_out"]["labels"], bool)
     scores = ensemble_probability(meta["held_out"]["logits"], meta["temperature"])
-    over_steps = {
-        "Loss": {"train/loss": "training", "reward/loss": "held out"},
-        "Held-out frames": {
-            "reward/pr_auc": "PR-AUC", "reward/precision": "precision", "reward/recall": "recall"
-        },
-    }  # fmt: skip
     curves = [
-        chart(
-            title,
-            {label: metrics[name] for name, label in names.items() if name in metrics},
-            "gradient steps",
-        )
-        for title, names in over_steps.items()
+        chart(title, _lines(metrics, names), "gradient steps")
+        for title, names in FIT_CURVES.items()
     ]
-    passing = Curve(np.array([found["recall"]]), np.array([found["precision"]], float))
-    precise = {"all thresholds": Curve(*pr_curve(scores, labels)), "the chosen one": passing}
-    perfect = np.array([0.0, 1.0])
+    precise = {"all thresholds": Curve(*pr_curve(scores, labels))}
+    if found["precision"] is not None:  # something passes
+        point = np.array([[found["recall"]], [found["precision"]]])
+        precise["the chosen one"] = Curve(*point)
     calibrated = {
         "share of frames with success": Curve(*calibration_curve(scores, labels)),
-        "perfect": Curve(perfect, perfect),
+        "perfect": Curve(np.arange(2.0), np.arange(2.0)),
     }
-    if found["precision"] is None:
-        precise.popitem()
     curves.append(chart("Precision over recall", precise, "recall", (0, 1)))
     curves.append(chart("Calibration", calibrated, "predicted probability", (0, 1)))
     about = (
