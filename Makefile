@@ -76,9 +76,12 @@ $(VENV)/.lab: $(VENV)/.core
 
 # EGL, OpenGL and Mesa's software, with which MuJoCo draws without a screen.
 DEV_NEEDS = libegl1 libopengl0 libgl1-mesa-dri
+# Opens the pages of `guerdon report`.
+BROWSER = chromium fonts-dejavu-core
 
 $(VENV)/.dev: $(VENV)/.core
 	@$(call DEBIAN,$(DEV_NEEDS),Tests that draw robots are left out)
+	@$(call DEBIAN,$(BROWSER),Tests that look at pages are left out)
 	@echo "Installing the tools for tests into $(VENV)."
 	$(call INSTALL,$(VENV)) --editable '.[dev]'
 	@touch $@

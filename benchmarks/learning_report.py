@@ -6,7 +6,10 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from matplotlib.figure import Figure
 from trials import results_of
+
+from guerdon.lab.curves import Curve, draw, finish, middle, on_grid
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -102,22 +105,22 @@ def _table(rows: Iterable[Row], results: Path) -> str:
 def draw_curves(
     path: Path, title: str, curves: dict[str, list[Any]], label: str = "return (evaluation)"
 ) -> None:
-    """A picture of returns over steps, or of something else: a line a run, a colour a name."""
-    import matplotlib as mpl
+    """A picture of returns over steps, or of something else: a colour a name.
 
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(6, 3.5), layout="constrained")
+    Thin lines are runs, thick ones their interquartile means, for which a run that reached its
+    goal keeps its last value.
+    """
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.add_subplot(title=title, xlabel="environment steps", ylabel=label)
     for name, runs in curves.items():
-        for i, curve in enumerate(runs):
-            steps, returns = np.array(curve).T
-            colour = axes.lines[-1].get_color() if i else None
-            axes.plot(steps, returns, label=None if i else name, color=colour, linewidth=1)
-    axes.set(title=title, xlabel="environment steps", ylabel=label)
-    axes.legend(fontsize="small")
+        members = [Curve(*np.array(curve, float).T) for curve in runs]
+        end = max(curve.steps[-1] for curve in members)
+        steps, values = on_grid([Curve(np.append(x, end), np.append(y, y[-1])) for x, y in members])
+        line = draw(axes, name, [Curve(steps, middle(values))])
+        for steps, values in members if len(members) > 1 else ():
+            axes.plot(steps, values, color=line.get_color(), linewidth=0.6, alpha=0.4)
+    finish(figure, "thick: interquartile mean, thin: seeds")
     figure.savefig(path, dpi=110)
-    plt.close(figure)
 
 
 def _machines(results: Path) -> list[str]:

@@ -210,7 +210,7 @@ def _show_fit(result: dict[str, Any], source: str | None) -> None:
     known = preset in sources.options("preset")
     typer.echo(
         f"fitted in {result['seconds']:.0f} s; next: guerdon train {preset if known else 'PRESET'} "
-        f"reward=classifier reward.checkpoint_path={folder}"
+        f"reward=classifier reward.checkpoint_path={folder}\nreport: guerdon report {folder}"
     )
 
 
@@ -248,7 +248,7 @@ def demo(
     out: Annotated[Path | None, Option(help="Output directory; temporary if left out.")] = None,
 ) -> None:
     """Collects images, fits a success classifier to them, and trains a policy on it alone."""
-    from guerdon.lab.workflow_report import table, write_report
+    from guerdon.lab.report import workflow_table, write_report
     from guerdon.training.workflow import Workflow, run_workflow
 
     if out is not None and out.exists() and any(out.iterdir()):
@@ -263,8 +263,8 @@ def demo(
         typer.echo(f"interrupted; the finished stages are in {folder}", err=True)
         raise typer.Exit(common.INTERRUPTED) from None
     typer.echo()
-    common.show_table(table(result))
-    report = write_report(folder, result)
+    common.show_table(workflow_table(result))
+    report = write_report(folder)
     typer.echo(
         f"\nThe report is {report}. Try next:\n"
         f"  guerdon eval {shlex.quote(str(folder / 'learn'))} --video\n"

@@ -1,4 +1,4 @@
-"""``guerdon train``, ``eval``, ``collect`` and ``plot``."""
+"""``guerdon train``, ``eval``, ``collect``, ``plot`` and ``report``."""
 
 import json
 import shlex
@@ -50,11 +50,15 @@ def train(
     ).summary  # fmt: skip
     steps, folder = f"{summary['env_steps']:,}", shlex.quote(summary["run_dir"])
     if summary["stop_reason"] == "interrupted":
-        typer.echo(f"interrupted at step {steps}; resume with: guerdon train --resume {folder}")
+        typer.echo(
+            f"interrupted at step {steps}, which is saved in {folder}; resume with: guerdon train "
+            f"--resume {folder}"
+        )
         raise typer.Exit(common.INTERRUPTED)
     typer.echo(
         f"return {summary['eval_return_mean']:.2f} ± {summary['eval_return_std']:.2f} after "
-        f"{steps} steps, in {folder}; next: guerdon eval {folder}, guerdon plot {folder}"
+        f"{steps} steps, in {folder}; next: guerdon eval {folder}, guerdon plot {folder}\n"
+        f"report: guerdon report {folder}"
     )
     if "trajectories" in summary:
         config = sources.read(Path(summary["run_dir"]))
@@ -159,10 +163,33 @@ def plot(
     runs: Annotated[list[Path], Argument(help="Run directories.")],
     out: Annotated[Path, Option(help="Image file.")] = Path("curves.png"),
     metric: Annotated[str, Option(help="Metric to plot over steps.")] = "eval/mean_reward",
+    title: Annotated[str | None, Option(help="Title of the plot.")] = None,
+    smooth: Annotated[
+        float, Option(metavar="0..1", help="Smooth curves; 0.6 to 0.9 for noisy metrics.")
+    ] = 0.0,
+    center: Annotated[
+        Literal["iqm", "mean"], Option(help="Over seeds: interquartile mean, or mean.")
+    ] = "iqm",
 ) -> None:
-    """Plots runs: the mean over seeds and its 95% bootstrap band."""
+    """Plots runs: the interquartile mean over seeds and its 95% bootstrap band.
+
+    Runs that differ only in `seed` and `run.*` are one curve:
+    guerdon plot runs/cartpole_ppo/* --title CartPole --smooth 0.6
+    """
     from guerdon.lab import curves
 
-    figure = curves.plot(runs, metric, out)
+    figure = curves.plot(runs, metric, out, title=title, smooth=smooth, center=center)
     groups = common.count(len(figure.axes[0].lines), "group")
     typer.echo(f"wrote {out}: {metric} of {common.count(len(runs), 'run')} in {groups}")
+
+
+def report(
+    run: Annotated[
+        Path, Argument(metavar="RUN", help="Directory of a run, of a fit, or of `guerdon demo`.")
+    ],
+    out: Annotated[Path | None, Option(help="HTML file; RUN/report.html if left out.")] = None,
+) -> None:
+    """Writes one HTML page about a run or a fit: curves, warnings, reward, images, config."""
+    from guerdon.lab.report import write_report
+
+    typer.echo(f"wrote {write_report(run, out)}")

@@ -1,9 +1,11 @@
 """Learning curves: read from run directories, grouped over seeds, with confidence bands."""
 
 import json
+import re
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -11,6 +13,8 @@ from guerdon.config import sources
 from guerdon.config.errors import ConfigError, suggestion
 from guerdon.extras import require
 from guerdon.training.run_folder import RunFolder
+
+Center = Literal["iqm", "mean"]
 
 
 class Curve(NamedTuple):
@@ -24,13 +28,21 @@ def plot(
     runs: str | Path | Iterable[str | Path],
     metric: str = "eval/mean_reward",
     out: str | Path | None = None,
+    *,
+    title: str | None = None,
+    smooth: float = 0.0,
+    center: Center = "iqm",
 ) -> Any:
-    """Plot a metric of runs: the mean over seeds and its 95% bootstrap band.
+    """Plot a metric of runs: the center over seeds and its 95% bootstrap band.
 
     Args:
-        runs: Run directories; those that differ only in their seed are a group.
+        runs: Run directories; those that differ only in ``seed`` and ``run.*`` are a group.
         metric: Name of the metric.
         out: Image file to write.
+        title: Title; by default none.
+        smooth: Weight of the past in an exponential moving average, 0 (none) to below 1.
+        center: ``iqm``, the mean of the middle half of the runs (of all if there are fewer than
+            four), or ``mean``.
 
     Returns:
         The matplotlib figure.
@@ -41,70 +53,133 @@ def plot(
     kinds = sorted(figure.canvas.get_supported_filetypes())
     if out is not None and Path(out).suffix.lower().removeprefix(".") not in kinds:
         raise ValueError(f"an image ends in .{', .'.join(kinds)}, which {str(out)!r} does not")
-    axes = figure.add_subplot(xlabel="environment steps", ylabel=metric)
-    axes.grid(alpha=0.3)
     folders = [runs] if isinstance(runs, str | Path) else runs
-    for label, members in group_runs([Path(run) for run in folders]):
-        steps, values = on_grid([read_curve(run, metric) for run in members])
+    groups = group_runs([Path(run) for run in folders])
+    axes = figure.add_subplot(title=title or "", xlabel="environment steps", ylabel=metric)
+    if center == "iqm" and any(len(members) >= 4 for _, members in groups):
+        axes.set_ylabel(f"{metric} (interquartile mean)")
+    for label, members in groups:
+        curves = [smoothed(read_curve(run, metric), smooth) for run in members]
         seeds = "1 seed" if len(members) == 1 else f"{len(members)} seeds"
-        dot = "o" if len(steps) == 1 else None
-        (line,) = axes.plot(steps, values.mean(0), marker=dot, label=f"{label}, {seeds}")
-        if len(members) > 1:
-            low, high = bootstrap_band(values, np.random.default_rng(0))
-            axes.fill_between(steps, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
-    axes.legend()
+        draw(axes, textwrap.fill(f"{label}, {seeds}", 90), curves, center)
+    finish(figure)
     if out is not None:
         Path(out).parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(out, dpi=150)
     return figure
 
 
-def read_curve(run: Path, metric: str) -> Curve:
-    """Read a metric of a run, for example ``eval/mean_reward``."""
+def draw(axes: Any, label: str, curves: Sequence[Curve], center: Center = "iqm") -> Any:
+    """Draw the center of curves and, of several, its band; return the line.
+
+    Lines with the same colour have another style.
+    """
+    steps, values = on_grid(curves)
+    number = len(axes.get_legend_handles_labels()[1])
+    look = {"color": f"C{number % 10}", "linestyle": ("-", "--", ":", "-.")[number // 10 % 4]}
+    dot = "o" if len(steps) == 1 else None
+    (line,) = axes.plot(steps, middle(values, center), label=label, marker=dot, **look)
+    if len(curves) > 1:
+        low, high = bootstrap_band(values, np.random.default_rng(0), center)
+        axes.fill_between(steps, low, high, color=look["color"], alpha=0.2, linewidth=0)
+    return line
+
+
+def finish(figure: Any, title: str | None = None) -> None:
+    """Add a grid, and a legend with a title below the axes, where it hides no curve."""
+    (axes,) = figure.axes
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    labels = axes.get_legend_handles_labels()[1]
+    columns = max(1, min(4, len(labels), 100 // (8 + max(map(len, labels), default=1))))
+    rows = -(-len(labels) // columns)
+    figure.set_figheight(figure.get_figheight() + 0.2 * max(0, rows - 1))
+    figure.legend(
+        loc="outside lower center", ncols=columns, fontsize="small", frameon=False,
+        title=title, title_fontsize="small",
+    )  # fmt: skip
+
+
+def read_metrics(run: Path) -> dict[str, Curve]:
+    """Read all metrics of a run or a fit by their names; values that are not finite are left out.
+
+    A step that a resumed run writes again replaces the one before.
+    """
     file = RunFolder(run).metrics
     if not file.is_file():
         raise ConfigError(f"{str(run)!r} is not a run directory: it has no {file.name}")
-    found: dict[float, float] = {}
-    names: set[str] = set()
+    found: dict[str, dict[float, float]] = {}
     for text in file.read_text(encoding="utf-8").splitlines():
         try:
             row = json.loads(text)
         except json.JSONDecodeError:
             continue  # a line that a killed run did not finish
-        names |= row.keys()
-        value = row.get(metric)
-        if value is not None and np.isfinite(value):
-            found[row["step"]] = value
-    if not found:
-        hint = suggestion(metric, names - {"step", "time"})
+        for name in row.keys() - {"step", "time"}:
+            values = found.setdefault(name, {})
+            if row[name] is not None and np.isfinite(row[name]):
+                values[row["step"]] = row[name]
+    return {
+        name: Curve(np.array([*values], np.float64), np.array([*values.values()], np.float64))
+        for name, values in sorted(found.items())
+    }
+
+
+def read_curve(run: Path, metric: str) -> Curve:
+    """Read a metric of a run, for example ``eval/mean_reward``."""
+    found = read_metrics(run)
+    curve = found.get(metric)
+    if curve is None or not len(curve.steps):
+        hint = suggestion(metric, found)
         raise ConfigError(f"the run {str(run)!r} has no metric {metric!r}: {hint}")
-    return Curve(np.array([*found], np.float64), np.array([*found.values()], np.float64))
+    return curve
+
+
+def smoothed(curve: Curve, weight: float) -> Curve:
+    """Return an exponential moving average that is not biased towards its first value.
+
+    Args:
+        curve: The curve.
+        weight: Weight of the past, 0 (none) to below 1.
+    """
+    if not 0 <= weight < 1:
+        raise ValueError(f"smoothing takes a weight from 0 to below 1, not {weight}")
+    values, total, weights = [], 0.0, 0.0
+    for value in curve.values:
+        total = weight * total + (1 - weight) * value
+        weights = weight * weights + (1 - weight)
+        values.append(total / weights)
+    return Curve(curve.steps, np.array(values))
 
 
 def group_runs(runs: Sequence[Path]) -> list[tuple[str, list[Path]]]:
-    """Group runs that differ only in their seed, in the order of the first of each.
+    """Group runs that differ only in ``seed`` and ``run.*``, in the order of the first of each.
 
     Returns:
         For each group its name, with the options that differ from other groups of that name, and
         its runs.
     """
     groups: dict[tuple[tuple[str, str], ...], list[Path]] = {}
+    names: list[str] = []  # of the first run of each group
     for run in runs:
-        values, file = {"run.name": run.name}, RunFolder(run).config
+        name, values, file = run.name, {"": run.name}, RunFolder(run).config
         if file.is_file():
-            values = dict(_flat(sources.read(file)))
-        values = {key: values[key] for key in sorted(values) if key not in ("seed", "run.dir")}
-        groups.setdefault(tuple(values.items()), []).append(run)
-    configs, labels = [dict(identity) for identity in groups], []
-    for config in configs:
-        name = config.get("run.name", "run")
-        others = [other for other in configs if other.get("run.name", "run") == name]
+            content = sources.read(file)
+            name = str(content.get("run", {}).get("name", "run"))
+            values = dict(sorted(_flat(content)))
+        options = [(key, values[key]) for key in values if not re.match(r"seed$|run\.", key)]
+        members = groups.setdefault(tuple(options), [])
+        names += [] if members else [name]
+        members.append(run)
+    labels = []
+    for name, config in zip(names, map(dict, groups), strict=True):
+        others = [dict(each) for each, one in zip(groups, names, strict=True) if one == name]
         different = [
             f"{key}={value}"
             for key, value in config.items()
-            if any(other.get(key) != value for other in others)
+            if key and any(other.get(key) != value for other in others)
         ]
-        labels.append(name.strip('"') + (f" ({', '.join(different)})" if different else ""))
+        labels.append(name + (f" ({', '.join(different)})" if different else ""))
     return list(zip(labels, groups.values(), strict=True))
 
 
@@ -130,12 +205,28 @@ def on_grid(curves: Sequence[Curve], points: int = 200) -> tuple[np.ndarray, np.
     return grid, np.stack([np.interp(grid, curve.steps, curve.values) for curve in curves])
 
 
+def middle(values: np.ndarray, center: Center = "iqm") -> np.ndarray:
+    """Return the interquartile mean or the mean over runs [..., runs, points].
+
+    The interquartile mean leaves out the lowest and the highest quarter of the runs, rounded down:
+    https://arxiv.org/abs/2108.13264.
+    """
+    cut = values.shape[-2] // 4 if center == "iqm" else 0
+    kept = np.sort(values, axis=-2)[..., cut : values.shape[-2] - cut, :]
+    found: np.ndarray = kept.mean(-2)
+    return found
+
+
 def bootstrap_band(
-    values: np.ndarray, rng: np.random.Generator, level: float = 0.95, samples: int = 2_000
+    values: np.ndarray,
+    rng: np.random.Generator,
+    center: Center = "iqm",
+    level: float = 0.95,
+    samples: int = 2_000,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ends of a bootstrap confidence band of the mean over runs [runs, points]."""
+    """Return the ends of a bootstrap confidence band of the center over runs [runs, points]."""
     rows = rng.integers(len(values), size=(samples, len(values)))
-    counts = (rows[:, :, None] == np.arange(len(values))).sum(1)
-    means = counts @ values / len(values)
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    parts = np.array_split(rows, 20)  # little memory at a time
+    drawn = np.concatenate([middle(values[part], center) for part in parts])
+    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2], axis=0)
     return low, high

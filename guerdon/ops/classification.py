@@ -39,15 +39,32 @@ def pr_auc(scores: np.ndarray, labels: np.ndarray) -> float:
         scores: [N].
         labels: [N].
     """
+    found, passed = _passing(scores, labels)
+    if not len(found) or found[-1] == 0:
+        return math.nan
+    return float(np.sum(np.diff(found, prepend=0) * (found / passed)) / found[-1])
+
+
+def pr_curve(scores: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Recall and precision at every threshold, from the highest on; empty without a positive.
+
+    Args:
+        scores: [N].
+        labels: [N].
+    """
+    found, passed = _passing(scores, labels)
+    if not len(found) or found[-1] == 0:
+        return np.zeros(0), np.zeros(0)
+    return found / found[-1], found / passed
+
+
+def _passing(scores: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The number of positives and of frames that pass each score, from the highest on."""
     same_shape(1, scores=scores, labels=labels)
     order = np.argsort(-scores, kind="stable")
     ranked, hits = scores[order], np.cumsum(labels[order].astype(bool))
-    if not len(hits) or hits[-1] == 0:
-        return math.nan
-    last = np.flatnonzero(np.append(ranked[1:] != ranked[:-1], True))  # of each tie
-    found = hits[last]
-    precision = found / (last + 1)
-    return float(np.sum(np.diff(found, prepend=0) * precision) / hits[-1])
+    last = np.flatnonzero(np.append(ranked[1:] != ranked[:-1], True)[: len(hits)])  # of each tie
+    return hits[last], last + 1
 
 
 def false_positive_rate(scores: np.ndarray, labels: np.ndarray, threshold: float) -> float:
@@ -96,9 +113,31 @@ def expected_calibration_error(
     same_shape(1, probability=probability, labels=labels)
     if not len(labels):
         return math.nan
-    bins = np.minimum((probability * n_bins).astype(np.int64), n_bins - 1)
+    bins = _bins(probability, n_bins)
     gap = np.bincount(bins, weights=probability - labels.astype(np.float64), minlength=n_bins)
     return float(np.abs(gap).sum() / len(labels))
+
+
+def calibration_curve(
+    probability: np.ndarray, labels: np.ndarray, n_bins: int = 15
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mean probability and share of positives in each bin that is not empty.
+
+    Arguments as in `expected_calibration_error`.
+    """
+    same_shape(1, probability=probability, labels=labels)
+    bins = _bins(probability, n_bins)
+    number = np.bincount(bins, minlength=n_bins)
+    mean, share = (
+        np.bincount(bins, weights=values, minlength=n_bins)[number > 0] / number[number > 0]
+        for values in (probability, labels.astype(np.float64))
+    )
+    return mean, share
+
+
+def _bins(probability: np.ndarray, n_bins: int) -> np.ndarray:
+    bins: np.ndarray = np.minimum((probability * n_bins).astype(np.int64), n_bins - 1)
+    return bins
 
 
 def negative_log_likelihood(

@@ -100,7 +100,8 @@ class Reward:
         collected |= {field for model in self.models if cotrain for field in model.collects}
         self.collects = tuple(sorted(collected | ({"rew", *fields} if normalize else set())))
         """Fields of fresh transitions that it collects; none: it needs no fresh data."""
-        self._resolved: tuple[torch.Tensor, Any] | None = None  # the newest rewards, and their mask
+        # The newest rewards, their mask, and the rewards of each term.
+        self._resolved: tuple[torch.Tensor, Any, dict[str, torch.Tensor]] | None = None
 
     def _check_terms(self, sources: Mapping[str, Any]) -> None:
         """Raise an error if terms cannot be used together."""
@@ -217,7 +218,7 @@ class Reward:
             ends = [key for key in ("terminated", "done") if key in batch]
             batch = batch.replace(**{key: batch[key] | paid for key in ends})
         rew = self._scale_and_clip(self._sum(terms))
-        self._resolved = rew, batch.get("mask")
+        self._resolved = rew, batch.get("mask"), terms
         rew_env = batch.get("rew_env", batch.rew)
         found = {"rew": rew, "rew_env": rew_env, "rew_terms": from_leaves(terms)}
         return from_leaves(dict(batch.items()) | found)
@@ -271,13 +272,24 @@ class Reward:
         return self._sum(self._scores(read.to_device(self.models[0].device)))
 
     def reward_stats(self) -> Metrics:
-        """Mean and standard deviation of the newest resolved rewards, unless the environment's."""
+        """Mean and standard deviation of the newest resolved rewards, unless the environment's.
+
+        Of several terms, also the mean of each, without its weight.
+        """
         if self._resolved is None or self.is_env:
             return {}
-        rew, mask = self._resolved
+        rew, mask, terms = self._resolved
         mean = weighted_mean(rew, mask=mask)
         variance = weighted_mean((rew - mean).square(), mask=mask)
-        return {"reward/mean": mean, "reward/std": variance.sqrt()}
+        means = terms if len(terms) > 1 else {}
+        return {
+            "reward/mean": mean,
+            "reward/std": variance.sqrt(),
+            **{
+                f"reward/{name}/mean": weighted_mean(each, mask=mask)
+                for name, each in means.items()
+            },
+        }
 
     def _sum(self, terms: Mapping[str, torch.Tensor]) -> torch.Tensor:
         total: Any = None

@@ -5,9 +5,12 @@ import math
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Literal, TextIO
+
+import numpy as np
 
 Mode = Literal["auto", "live", "lines", "none"]
 
@@ -20,6 +23,10 @@ RUN = {
 }
 """Metrics that are shown of a run, by their names in the display."""
 _REFRESH_SECONDS = 0.25
+_ASKED = "stopping after this iteration; press Ctrl-C again to stop at once"
+_STDERR = 2
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_ECHO = 4  # columns that a terminal needs to show ^C twice on the last line of the panel
 
 
 def make_display(
@@ -89,6 +96,11 @@ class Display:
         except BrokenPipeError:  # the reader has left; the run continues
             self._stream = None
 
+    def interrupt(self) -> None:
+        """Show that the user has asked the run to stop; may be called by a signal handler."""
+        with suppress(OSError):  # not sys.stderr, which a signal may find in the middle of a line
+            os.write(_STDERR, f"{_ASKED}\n".encode())
+
     def close(self) -> None:
         """Restore the terminal; may be called again."""
 
@@ -129,7 +141,8 @@ class LiveDisplay(Display):
         from rich.live import Live
 
         super().__init__(total_steps, stream, shown)
-        self._title = title
+        self._title, self._asked = title, False
+        self._curve: list[float] = []  # of the first metric that is shown
         self._console = Console(file=stream, force_terminal=True)
         self._live = Live(
             console=self._console,
@@ -146,6 +159,8 @@ class LiveDisplay(Display):
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Take in new metrics, and draw them when it is time."""
         self._update(step, metrics)
+        value = metrics.get(next(iter(self._shown.values())), math.nan)
+        self._curve += [value] if math.isfinite(value) else []
         now = time.monotonic()
         if now >= self._next_draw:
             self._next_draw = now + _REFRESH_SECONDS
@@ -159,8 +174,13 @@ class LiveDisplay(Display):
         """Write a message above the panel."""
         self._console.print(line, markup=False, highlight=False)
 
+    def interrupt(self) -> None:
+        """Show at the next draw that the run will stop."""
+        self._asked = True
+
     def close(self) -> None:
         """Draw the last state, and restore the terminal."""
+        self._asked = False
         atexit.unregister(self.close)
         self._live.stop()
 
@@ -182,6 +202,12 @@ class LiveDisplay(Display):
         for name, value in self._texts().items():
             words.append(f"{name} ", style="dim").append(value, style="bold").append("   ")
         parts: list[Any] = [bar, words]
+        if len(self._curve) > 1:
+            ends = f"{min(self._curve):.4g} to {max(self._curve):.4g}"
+            name = f"{next(iter(self._shown))} "
+            parts.append(Text.assemble((name, "dim"), (sparkline(self._curve), "cyan"), f" {ends}"))
+        if self._asked:
+            parts.append(Text(_ASKED, style="bold"))
         for group in ("reward/", "train/"):
             cells = [
                 Text.assemble((f"{name.removeprefix(group)} ", "dim"), f"{value:.4g}")
@@ -190,4 +216,13 @@ class LiveDisplay(Display):
             ]
             if cells:
                 parts.append(Columns(cells, equal=True, title=group.strip("/")))
-        return Panel(Group(*parts), title=self._title or None, title_align="left")
+        width = max(self._console.width - _ECHO, 20)
+        return Panel(Group(*parts), title=self._title or None, title_align="left", width=width)
+
+
+def sparkline(values: Sequence[float], width: int = 40) -> str:
+    """Return a small curve of block characters; each is a mean if there are more values."""
+    cells = [part.mean() for part in np.array_split(values, min(width, len(values)))]
+    low, high = min(cells), max(cells)
+    scale = (len(_BLOCKS) - 1) / (high - low) if high > low else 0
+    return "".join(_BLOCKS[round((cell - low) * scale)] for cell in cells)

@@ -58,7 +58,7 @@ def fit(
         folder = begin_folder(config, overwrite)
         title = f"fit · {config.reward.save_dir} · seed {config.seed}"
         shown = make_display(process.total, sys.stdout, display, title=title, shown=_SHOWN)
-        with Recorder(folder, shown) as recorder, interrupts() as interrupted:
+        with Recorder(folder, shown) as recorder, interrupts(recorder.interrupt) as interrupted:
             for line in (*frames.report().splitlines(), process.note):
                 recorder.text(line)
             with seeded(config.seed, process.device):  # dropout

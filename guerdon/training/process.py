@@ -6,16 +6,16 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
+from guerdon.training.display import Display
+
 _STOPPING = [
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 ]
-_ASKED = b"stopping after this iteration; press Ctrl-C again to stop at once\n"
-_STDERR = 2
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # of mallopt(3)
 _MALLOC_OPTIONS = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES")
 
@@ -45,15 +45,18 @@ def keep_freed_memory() -> None:
 
 
 @contextmanager
-def interrupts() -> Iterator[Callable[[], bool]]:
-    """Make the first SIGINT, SIGTERM or SIGHUP a request to stop; the second is not changed."""
+def interrupts(tell: Callable[[], None] | None = None) -> Iterator[Callable[[], bool]]:
+    """Make the first SIGINT, SIGTERM or SIGHUP a request to stop; the second is not changed.
+
+    Args:
+        tell: Called by the handler of the signal; by default it writes a line to stderr.
+    """
     asked = threading.Event()
 
     def ask(number: int, _: Any) -> None:
         asked.set()
         signal.signal(number, before[number])
-        with suppress(OSError):  # not sys.stderr, which a signal may find in the middle of a line
-            os.write(_STDERR, _ASKED)
+        (tell or Display().interrupt)()
 
     in_main_thread = threading.current_thread() is threading.main_thread()  # others cannot set any
     before: dict[int, Any] = {n: signal.getsignal(n) for n in _STOPPING if in_main_thread}

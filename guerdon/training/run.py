@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -159,7 +159,8 @@ def train(
         if config.reward.collect_data:
             parts.keep_images(config.reward.data_collection)
         recorder = stack.enter_context(_recorder(config, folder, display, step))
-        run = _Run(config, parts, folder, recorder, stack.enter_context(interrupts()), callback)
+        asked = stack.enter_context(interrupts(recorder.interrupt))
+        run = _Run(config, parts, folder, recorder, asked, callback)
         run.start(state, step)
         run_trainer(parts, config, run.monitor)
         return Result(parts.policy.eval(), parts.reward, run.finish(), folder.path)
@@ -191,24 +192,26 @@ def _resumed_config(
         ("env.id", before.env.id, now.env.id),
         ("env.n_envs", before.env.n_envs, now.env.n_envs),
         ("policy.type", before.policy["type"], now.policy["type"]),
-        ("policy.model", before.policy.get("model"), now.policy.get("model")),
+        *_options("policy.model", before.policy.get("model"), now.policy.get("model")),
         ("reward.terms", list(before.reward.terms), list(now.reward.terms)),
         ("reward.checkpoint_path", before.reward.checkpoint_path, now.reward.checkpoint_path),
-        *_options("reward.terms", before.reward.terms, now.reward.terms),
+        *_options("reward.terms", before.reward.terms, now.reward.terms, _MAY_CHANGE),
     ):
         if old != new:
             raise ValueError(f"{key} of a run cannot change on resume: it is {old}, not {new}")
     return now
 
 
-def _options(path: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Yield options of rewards that may not change: key, old and new value."""
+def _options(
+    path: str, old: Any, new: Any, may_change: Collection[str] = ()
+) -> Iterator[tuple[str, Any, Any]]:
+    """Yield options that may not change: the innermost key, old and new value."""
     if not isinstance(old, dict) or not isinstance(new, dict):
         yield path, old, new
         return
     for key in dict.fromkeys((*old, *new)):
-        if key not in _MAY_CHANGE:
-            yield from _options(f"{path}.{key}", old.get(key), new.get(key))
+        if key not in may_change:
+            yield from _options(f"{path}.{key}", old.get(key), new.get(key), may_change)
 
 
 def _check_config(config: GuerdonConfig, state: dict[str, Any] | None) -> None:

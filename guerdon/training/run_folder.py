@@ -248,6 +248,10 @@ class Recorder:
         """Update the display between two calls of `log`; cheap."""
         self._display.progress(step)
 
+    def interrupt(self) -> None:
+        """Show that the user has asked the run to stop; may be called by a signal handler."""
+        self._display.interrupt()
+
     def text(self, line: str) -> None:
         """Add a line to ``log.txt``, with the time of day, and show it."""
         self._log.write(f"{datetime.now():%Y-%m-%d %H:%M:%S} {line}\n".encode())

@@ -48,8 +48,7 @@ def test_the_demo_goes_through_all_stages_and_shows_what_came_of_them(tmp_path):
     assert f"The report is {out / 'report.html'}" in said
     assert f"guerdon eval '{out / 'learn'}' --video" in said
     assert f"reward.checkpoint_path='{out / 'classifier'}'" in said
-    assert (out / "report.html").is_file()
-    assert (out / "report.png").is_file()
+    assert "A reward learned from images" in (out / "report.html").read_text()
 
 
 @pytest.mark.usefixtures("tiny")

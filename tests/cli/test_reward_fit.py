@@ -45,9 +45,10 @@ def test_a_fit_ends_with_a_table_and_what_to_do_next(data, tmp_path):
     for name in ("PR-AUC", "precision", "recall", "calibration error", "threshold"):
         assert any(line.startswith(name) for line in lines)
     assert "on 72 frames of 12 held-out episodes" in result.output
-    assert lines[-1].endswith(
+    assert lines[-2].endswith(
         f"guerdon train reach_ppo reward=classifier reward.checkpoint_path='{folder}'"
     )
+    assert lines[-1] == f"report: guerdon report '{tmp_path / 'a fit'}'"
 
 
 def test_json_is_the_result_alone(data, tmp_path):

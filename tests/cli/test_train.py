@@ -131,20 +131,21 @@ def test_a_file_that_moved_can_be_named_on_resume(tmp_path, monkeypatch):
     assert guerdon("eval", "run", "--episodes", 1).exit_code == 0
 
 
-def test_the_last_line_says_how_it_went_where_it_is_and_what_is_next(tmp_path):
+def test_the_last_lines_say_how_it_went_where_it_is_and_what_is_next(tmp_path):
     folder = tmp_path / "my run"  # which has to be quoted in a command
-    last = train(folder).stdout.splitlines()[-1]
+    last = "\n".join(train(folder).stdout.splitlines()[-2:])
     found = summary(folder)
     mean, std = found["eval_return_mean"], found["eval_return_std"]
     assert last == (
         f"return {mean:.2f} ± {std:.2f} after {found['env_steps']:,} steps, in '{folder}'; "
-        f"next: guerdon eval '{folder}', guerdon plot '{folder}'"
+        f"next: guerdon eval '{folder}', guerdon plot '{folder}'\n"
+        f"report: guerdon report '{folder}'"
     )
 
 
-def test_without_a_display_only_the_last_line_is_left(tmp_path):
+def test_without_a_display_only_the_last_lines_are_left(tmp_path):
     result = train(tmp_path / "run", "--display", "none")
-    assert len(result.stdout.splitlines()) == 1
+    assert len(result.stdout.splitlines()) == 2
     assert result.stderr == ""
 
 
@@ -210,7 +211,8 @@ def test_ctrl_c_saves_and_the_run_can_be_resumed(tmp_path):
     assert found["stop_reason"] == "interrupted"
     assert checkpoint_steps(folder / "checkpoints")[-1] == found["env_steps"]
     assert output.splitlines()[-1] == (
-        f"interrupted at step {found['env_steps']:,}; resume with: guerdon train --resume {folder}"
+        f"interrupted at step {found['env_steps']:,}, which is saved in {folder}; "
+        f"resume with: guerdon train --resume {folder}"
     )
     result = guerdon("train", "--resume", folder, f"run.max_steps={found['env_steps'] + 100}")
     assert result.exit_code == 0, result.output

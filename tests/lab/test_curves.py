@@ -71,6 +71,15 @@ def test_runs_that_differ_only_in_seed_and_folder_are_one_group(tmp_path):
     ]
 
 
+def test_runs_that_differ_in_how_they_were_run_are_one_group(tmp_path):
+    def run(folder, **options):
+        config = {"run": {"name": "ppo", **options}, "seed": 0, "policy": {"gamma": 0.9}}
+        return write_run(tmp_path / folder, rewards((1, 1)), **config)
+
+    runs = [run("a", threads=1), run("b", threads=2, name="again"), run("c", max_steps=9)]
+    assert curves.group_runs(runs) == [("ppo", runs)]
+
+
 def test_other_names_set_groups_apart_and_a_folder_names_itself(tmp_path):
     runs = [
         write_run(tmp_path / "a", rewards((1, 1)), run={"name": "ppo"}, policy={"gamma": 0.9}),
@@ -78,9 +87,41 @@ def test_other_names_set_groups_apart_and_a_folder_names_itself(tmp_path):
         write_run(tmp_path / "c", rewards((1, 1))),
     ]
     assert [label for label, _ in curves.group_runs(runs)] == ["ppo", "dqn", "c"]
+    others = [write_run(tmp_path / name, rewards((1, 1))) for name in ("d", "e")]
+    assert [label for label, _ in curves.group_runs(others)] == ["d", "e"]
 
 
 # --- mathematics
+
+
+def test_the_interquartile_mean_leaves_out_the_outer_quarters():
+    values = np.array([[100.0], [2.0], [0.0], [4.0]])
+    assert curves.middle(values).tolist() == [3]
+    assert curves.middle(values, "mean").tolist() == [26.5]
+    assert curves.middle(values[:3]).tolist() == [34]  # of fewer than four runs: the mean
+    eight = np.array([[1.0, 8], [2, 7], [3, 6], [4, 5], [5, 4], [6, 3], [7, 2], [80, -1]])
+    assert curves.middle(eight).tolist() == [4.5, 4.5]
+    assert curves.middle(np.stack([eight, 2 * eight])).tolist() == [[4.5, 4.5], [9, 9]]
+
+
+def test_the_band_of_the_interquartile_mean_is_narrower_with_an_outlier():
+    values = np.append(np.arange(11.0), 1000.0)[:, None]
+    rng = np.random.default_rng(0)
+    (low,), (high,) = curves.bootstrap_band(values, rng)
+    (mean_low,), (mean_high,) = curves.bootstrap_band(values, rng, "mean")
+    assert 1 <= low < curves.middle(values)[0] == 5.5 < high < 10
+    assert mean_low < values.mean() < mean_high
+    assert mean_high > 100
+
+
+def test_smoothing_is_not_biased_towards_the_first_value():
+    curve = Curve(np.arange(3.0), np.array([4.0, 1.0, 1.0]))
+    assert curves.smoothed(curve, 0.0).values.tolist() == [4, 1, 1]
+    # Weights of 4, 1, 1 with 0.5: 1; 1/3, 2/3; 1/7, 2/7, 4/7.
+    np.testing.assert_allclose(curves.smoothed(curve, 0.5).values, [4, 2, 10 / 7])
+    np.testing.assert_allclose(curves.smoothed(curve, 0.99).values, [4, 2.5, 2], atol=0.02)
+    with pytest.raises(ValueError, match="from 0 to below 1, not 1"):
+        curves.smoothed(curve, 1)
 
 
 def test_curves_are_interpolated_over_the_steps_they_share():
@@ -128,3 +169,41 @@ def test_the_mean_is_inside_the_band():
     np.testing.assert_allclose(values.mean(0), [1, 2, 3])
     assert (low < values.mean(0)).all()
     assert (values.mean(0) < high).all()
+
+
+# --- plots
+
+
+def test_a_plot_has_a_title_a_smooth_curve_and_a_legend_beside_the_axes(tmp_path):
+    runs = [
+        write_run(tmp_path / f"{seed}", rewards((0, 0), (10, seed)), run={"name": "ppo"}, seed=seed)
+        for seed in (1, 2, 3, 40)
+    ]
+    figure = curves.plot(runs, title="CartPole", smooth=0.5, out=tmp_path / "new" / "plot.svg")
+    (axes,), (line,) = figure.axes, figure.axes[0].lines
+    assert (tmp_path / "new" / "plot.svg").is_file()
+    assert axes.get_title() == "CartPole"
+    assert axes.get_ylabel() == "eval/mean_reward (interquartile mean)"
+    assert line.get_ydata()[[0, -1]] == pytest.approx([0, 5 / 3])  # 2/3 of 2.5
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["ppo, 4 seeds"]
+    assert axes.get_legend() is None
+    figure.draw_without_rendering()
+    assert legend.get_window_extent().y1 <= axes.get_tightbbox().y0
+    assert curves.plot(runs, center="mean").axes[0].lines[0].get_ydata()[-1] == pytest.approx(11.5)
+
+
+def test_every_curve_looks_different_and_the_legend_has_a_place_for_all(tmp_path):
+    runs = [
+        write_run(
+            tmp_path / f"a{n}", rewards((0, 0), (1, n)), run={"name": "a" * 40}, policy={"n": n}
+        )
+        for n in range(25)
+    ]
+    figure = curves.plot(runs)
+    looks = {(line.get_color(), line.get_linestyle()) for line in figure.axes[0].lines}
+    assert len(looks) == 25
+    figure.draw_without_rendering()
+    box = figure.legends[0].get_window_extent()
+    assert 0 <= box.x0 < box.x1 <= figure.bbox.width
+    assert figure.axes[0].get_window_extent().height > 200

@@ -494,3 +494,14 @@ def test_annotations_count_for_normalising():
 
 def test_models_that_are_not_cotrained_are_still_annotated():
     assert counting(cotrain=False).collects == ("act",)
+
+
+def test_statistics_of_several_terms_have_the_mean_of_each_without_its_weight():
+    rule = {"target": "tests.reward.cases:first_number", "weight": 0.5}
+    reward = make_reward({"terms": {"function": rule, "constant": {"value": 3.0}}})
+    rows = transitions(4)
+    rows.mask = np.array([True, True, True, False])
+    reward.resolve(rows.to_torch())
+    found = {name: float(x) for name, x in reward.reward_stats().items()}
+    assert found.pop("reward/std") == pytest.approx(0.5 * np.sqrt(2 / 3))
+    assert found == {"reward/mean": 3.5, "reward/function/mean": 1.0, "reward/constant/mean": 3.0}

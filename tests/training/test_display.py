@@ -190,7 +190,89 @@ def test_without_a_number_of_steps_the_panel_counts_only():
     assert re.search(r"steps 1,234 +│", plain(stream.getvalue()))
 
 
+def test_the_panel_has_a_curve_of_the_return(live):
+    shown, stream = live
+    shown.log(0, {"rollout/ep_rew_mean": 10.0})
+    shown.log(1, {"rollout/ep_rew_mean": float("nan"), "train/loss": 1.0})
+    shown.progress(2)
+    for step in range(3, 10):
+        shown.log(step, {"rollout/ep_rew_mean": 10.0 * (step - 1)})
+    shown.close()
+    last = plain(stream.getvalue()).rpartition("╭")[2]
+    assert "return ▁▂▃▄▅▆▇█ 10 to 80" in last
+
+
+def test_a_curve_of_blocks_is_as_wide_as_it_may_be():
+    assert display.sparkline([1.0, 1.0, 1.0]) == "▁▁▁"
+    assert display.sparkline([0.0, 7.0, 3.0]) == "▁█▄"
+    assert display.sparkline([*range(800)], 8) == "▁▂▃▄▅▆▇█"
+    assert len(display.sparkline([*range(1_000)])) == 40
+
+
 # --- real terminals
+
+
+def screen(text, width):
+    """What a terminal shows in the end, as lines: moves, erased lines, and lines that are full."""
+    lines, row, column = [[]], 0, 0
+    for control, argument, kind, character in re.findall(
+        r"(\x1b\[([0-9;?]*)([A-Za-z]))|([^\x1b])", text
+    ):
+        if control:
+            if kind == "A":
+                row = max(0, row - int(argument or 1))
+            elif kind == "K":
+                lines[row] = []
+            continue
+        if character == "\r":
+            column = 0
+            continue
+        if character == "\n" or column == width:
+            row, column = row + 1, 0 if character != "\n" or column == width else column
+            lines += [[]] * (row == len(lines))
+            lines[row] = list(lines[row])
+        if character != "\n":
+            line = lines[row]
+            line += [" "] * (column + 1 - len(line))
+            line[column] = character
+            column += 1
+    return ["".join(line).rstrip() for line in lines]
+
+
+INTERRUPTED = """
+import sys, time
+from guerdon.training.display import make_display
+from guerdon.training.process import interrupts
+shown = make_display(1000, sys.stdout, title="a run")
+with interrupts(shown.interrupt) as asked:
+    for step in range(10, 1_000_000, 10):
+        shown.log(step, {"rollout/ep_rew_mean": 20.0, "train/loss": 1.0})
+        time.sleep(0.01)
+        if asked():
+            break
+    time.sleep(0.3)
+    shown.log(step, {})
+    shown.text("stopped: interrupted")
+shown.close()
+print("saved")
+"""
+
+
+def test_ctrl_c_leaves_the_panel_whole():
+    text, code = on_terminal(interrupt=True, script=INTERRUPTED)
+    assert code == 0
+    assert "^C" in text
+    assert "stopping after this iteration; press Ctrl-C again" in plain(text)
+    lines = screen(text, 100)  # which the program is told
+    assert lines[0] == "stopped: interrupted"
+    assert lines[1].startswith("╭─ a run ─")
+    assert [line[:1] for line in lines[2:]].count("╭") == 0
+    assert lines[-3].startswith("╰──")
+    assert lines[-2] == "saved"
+    assert "^C" not in "".join(lines)
+
+
+# --- and what comes after
 
 
 RUN = """
@@ -206,9 +288,9 @@ shown = make_display(1000, sys.stdout, title="a run")
 """
 
 
-def on_terminal(start, middle, end, interrupt=False):
+def on_terminal(start="", middle="", end="", interrupt=False, script=None):
     """What a script writes to a terminal of its own, and how it ended."""
-    script = RUN.format(start=start, middle=middle, end=end)
+    script = script or RUN.format(start=start, middle=middle, end=end)
     terminal, theirs = pty.openpty()
     process = Program("-c", script, terminal=theirs)
     os.close(theirs)

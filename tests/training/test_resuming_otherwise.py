@@ -23,11 +23,19 @@ def run(tmp_path_factory):
 )
 def test_what_a_run_is_cannot_change(run, override):
     before = RunFolder(run).config.read_text()
-    key = override.partition("=")[0].removesuffix(".hidden")
-    with pytest.raises(ValueError, match=f"{key}.* cannot change on resume"):
+    key = override.partition("=")[0]
+    with pytest.raises(ValueError, match=f"^{key}.* of a run cannot change on resume"):
         train(None, override, resume=run, display="none")
     assert RunFolder(run).config.read_text() == before
     assert json.loads(RunFolder(run).summary.read_text())["stop_reason"] == "max_steps"
+
+
+def test_the_one_option_that_changed_is_named_with_both_values(run):
+    with pytest.raises(ValueError, match="cannot change") as caught:
+        train(None, "policy.model.hidden=[8]", resume=run, display="none")
+    assert str(caught.value) == (
+        "policy.model.hidden of a run cannot change on resume: it is [64, 64], not [8]"
+    )
 
 
 def test_limits_can_change_and_are_kept(run):

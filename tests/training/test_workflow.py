@@ -117,7 +117,7 @@ def test_who_stops_a_stage_stops_all_of_it(stage, function, tmp_path, monkeypatc
         return "interrupted"
 
     @contextmanager
-    def always():
+    def always(_):
         yield lambda: True
 
     told = []

@@ -1,0 +1,376 @@
+"""`write_report`: one HTML page about a run, a fit, or the three stages of `guerdon demo`."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from guerdon.config import sources
+from guerdon.config.schema import DataCollectionConfig
+from guerdon.config.validation import validated
+from guerdon.data.files import atomic_file
+from guerdon.data.frames import read_trajectory
+from guerdon.lab.curves import Curve, read_metrics
+from guerdon.lab.page import (
+    Sections,
+    cards,
+    chart,
+    charts,
+    details,
+    images,
+    metrics_table,
+    number,
+    page,
+    paragraph,
+    render,
+    table,
+    video,
+    warning_list,
+)
+from guerdon.ops.classification import calibration_curve, ensemble_probability, pr_curve
+from guerdon.training.fit import read_frames
+from guerdon.training.fit_files import CONFIG as FIT_CONFIG
+from guerdon.training.fit_files import compose_fit, is_fit, read_classifier
+from guerdon.training.replay import collect_frames, load_reward
+from guerdon.training.run_folder import RunFolder
+from guerdon.training.workflow import RESULT, WorkflowResult
+
+HOW = (
+    "Success is measured with the deterministic policy: at the last step of an episode, and at the "
+    "first frame with predicted success, where the episode ends for the learner. The policy of the "
+    "third stage never sees the environment's reward or success."
+)
+FALL = 0.25  # share of the true return's range from which a fall is worth a warning, and
+OF_HIGHEST = 0.1  # share of its highest value
+FRAMES = 8  # images of each kind
+CURVES: dict[str, dict[str, str]] = {
+    "True return": {"eval/mean_reward": "evaluation", "rollout/ep_rew_mean": "while training"},
+    "Learned return": {"reward/eval_return": "evaluation"},
+    "Success": {
+        "eval/success_rate": "true, last step",
+        "reward/success_rate": "predicted",
+        "eval/success_at_verdict": "true where predicted",
+    },
+    "Rank correlation of learned and true return": {"reward/rank_correlation": "evaluation"},
+    "Episode length": {"eval/mean_ep_length": "evaluation", "rollout/ep_len_mean": "training"},
+}
+FIT_CURVES: dict[str, dict[str, str]] = {
+    "Loss": {"train/loss": "training", "reward/loss": "held out"},
+    "Held-out frames": {
+        "reward/pr_auc": "PR-AUC",
+        "reward/precision": "precision",
+        "reward/recall": "recall",
+    },
+}
+STAGES = (
+    ("collect", "eval/success_rate", "environment reward: true, last step"),
+    ("learn", "eval/success_rate", "classifier reward: true, last step"),
+    ("learn", "reward/success_rate", "classifier reward: predicted"),
+    ("learn", "eval/success_at_verdict", "classifier reward: true where predicted"),
+)
+
+
+def write_report(folder: str | Path, out: str | Path | None = None) -> Path:
+    """Write one HTML page with everything in it, and return its path.
+
+    Args:
+        folder: Folder of a run, of a fit, or of the three stages of `guerdon demo`.
+        out: The file; by default ``report.html`` in the folder.
+    """
+    folder = Path(folder)
+    if (folder / RESULT).is_file():
+        title, body = _workflow_page(folder)
+    elif (folder / FIT_CONFIG).is_file():
+        title, body = f"Classifier {folder.name}", render(_fit_sections(folder))
+    else:
+        config = sources.read(RunFolder(folder).existing_config())
+        title, body = str(config["run"]["name"]), render(_run_sections(folder, config))
+    out = folder / "report.html" if out is None else Path(out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_file(out) as file:
+        file.write(page(title, body).encode())
+    return out
+
+
+# --- a run
+
+
+def _run_sections(folder: Path, config: Mapping[str, Any], classifier: bool = True) -> Sections:
+    files, metrics = RunFolder(folder), read_metrics(folder)
+    log = files.log.read_text(encoding="utf-8") if files.log.exists() else ""
+    summary, reward = _json(files.summary), config["reward"]
+    terms = [
+        name if term["weight"] == 1 else f"{name} (weight {term['weight']:g})"
+        for name, term in reward["terms"].items()
+    ]
+    about = (
+        f"{config['env']['id']} · {config['policy']['type']} · reward: {' + '.join(terms)} · seed "
+        f"{config['seed']} · {_end(summary)}"
+    )
+    curves = (chart(title, _lines(metrics, names)) for title, names in CURVES.items())
+    videos = "".join(map(video, sorted(files.videos.glob("*.mp4"))))
+    path, types = reward["checkpoint_path"], [term["type"] for term in reward["terms"].values()]
+    fit = _fit_sections(Path(path)) if classifier and path and is_fit(path) else []
+    return [
+        ("", paragraph(about) + cards(_run_numbers(summary, metrics))),
+        ("Warnings", warning_list([*log_warnings(log), *return_warnings(metrics)])),
+        ("Curves", charts(curves)),
+        ("Videos", f'<div class="charts">{videos}</div>' if videos else ""),
+        ("Reward", metrics_table(metrics, "reward/")),
+        ("Training", metrics_table(metrics, "train/")),
+        ("Collected frames", _collected(reward)),
+        ("Predicted success of the policy", _predicted(folder) if "classifier" in types else ""),
+        ("Classifier", render(fit, 3)),
+        ("Configuration", _configuration(files.config, files.starts()[-1:])),
+    ]
+
+
+def _lines(metrics: Mapping[str, Curve], names: Mapping[str, str]) -> dict[str, Curve]:
+    return {label: metrics[name] for name, label in names.items() if name in metrics}
+
+
+def _end(summary: Mapping[str, Any]) -> str:
+    reason = summary.get("stop_reason")
+    return f"stopped by {reason}" if reason else "has not ended"
+
+
+def _json(path: Path) -> dict[str, Any]:
+    return dict(json.loads(path.read_bytes())) if path.exists() else {}
+
+
+def _run_numbers(summary: Mapping[str, Any], metrics: Mapping[str, Curve]) -> list[tuple[str, str]]:
+    last = {name: curve.values[-1] for name, curve in metrics.items() if len(curve.values)}
+    found = [
+        ("True return", last.get("eval/mean_reward"), number),
+        ("Best policy, true return", last.get("eval/best_mean_reward"), number),
+        ("Learned return", last.get("reward/eval_return"), number),
+        ("True success", last.get("eval/success_rate"), "{:.0%}".format),
+        ("Predicted success", last.get("reward/success_rate"), "{:.0%}".format),
+        ("Steps", summary.get("env_steps"), "{:,}".format),
+        ("Seconds", summary.get("wall_seconds"), "{:,.0f}".format),
+        ("Steps a second", summary.get("fps"), "{:,.0f}".format),
+    ]
+    return [(name, form(value)) for name, value, form in found if value is not None]
+
+
+def log_warnings(log: str) -> list[str]:
+    """Return the warnings of ``log.txt``; of those that differ only in numbers the newest."""
+    found: dict[str, str] = {}
+    for line in log.splitlines():
+        text = re.sub(r"^[\d-]+ [\d:]+ ", "", line)  # date and time
+        if re.match(r"step \d+: |Warning: |nothing was learned", text):
+            found[re.sub(r"\d+", "", text)] = text.removeprefix("Warning: ")
+    return list(found.values())
+
+
+def return_warnings(metrics: Mapping[str, Curve]) -> list[str]:
+    """Return a warning if the learned return rises while the true one falls."""
+    true, learned = (
+        dict(zip(*metrics.get(name, ((), ())), strict=True))
+        for name in ("eval/mean_reward", "reward/eval_return")
+    )
+    steps = [step for step in true if step in learned]
+    if not steps:
+        return []
+    best, last = max(steps, key=true.__getitem__), steps[-1]
+    fall, span = true[best] - true[last], true[best] - min(true.values())
+    if fall <= max(FALL * span, OF_HIGHEST * abs(true[best])) or learned[last] <= learned[best]:
+        return []
+    text = (
+        f"from step {best:,.0f} to {last:,.0f} the learned return rises from "
+        f"{number(learned[best])} to {number(learned[last])}, but the true return falls from "
+        f"{number(true[best])} to {number(true[last])}: the policy may exploit the reward"
+    )
+    return [text]
+
+
+def _collected(reward: Mapping[str, Any]) -> str:
+    """Return the last frames of trajectories that the run collected, if they are still there."""
+    shown = []
+    for kind in ("positive", "negative") if reward["collect_data"] else ():
+        files = sorted(Path(reward["data_collection"][f"{kind}_dir"]).glob("*.np[yz]"))[-FRAMES:]
+        try:
+            parts = [read_trajectory(path).images for path in files]
+        except (OSError, ValueError) as error:
+            return paragraph(f"The frames cannot be shown: {error}.")
+        frames = [{key: part[-1] for key, part in each.items()} for each in parts]
+        shown.append(images(f"Last frames of {kind} trajectories", frames))
+    return "".join(shown)
+
+
+def _predicted(folder: Path) -> str:
+    """Play the best policy, and return the frames at which its classifier ends episodes."""
+    try:
+        model = load_reward(folder).success
+        with TemporaryDirectory() as out:
+            options = {key: model.meta["model"][key] for key in ("image_keys", "image_size")}
+            options |= {f"{kind}_dir": f"{out}/{kind}" for kind in ("positive", "negative")}
+            collect_frames(folder, validated(DataCollectionConfig, options), FRAMES)
+            played = [read_trajectory(path) for path in sorted(Path(out).glob("*/*.npz"))]
+    except Exception as error:  # of any environment
+        return paragraph(f"The policy cannot be played here: {error}.")
+    hold, frames, captions, wrong = model.config.hold, [], [], []
+    for each in played:
+        scores = model.probability(each.images)
+        passes = np.convolve(scores >= model.threshold, np.ones(hold, int))[: len(scores)] == hold
+        for step in np.flatnonzero(passes)[:1]:
+            frames.append({key: part[step] for key, part in each.images.items()})
+            captions.append(_caption(scores[step], each.labels[step]))
+            wrong.append(each.labels[step] < 0.5)
+    how = (
+        f"The classifier predicts success in {len(frames)} of {len(played)} episodes of the best "
+        f"policy (threshold {model.threshold:.3f})."
+    )
+    return paragraph(how) + images("The first such frame of each", frames, captions, wrong)
+
+
+def _caption(score: float, label: float) -> str:
+    return f"{score:.3f} {'success' if label >= 0.5 else 'no success'}"
+
+
+def _configuration(file: Path, starts: Sequence[Mapping[str, Any]] = ()) -> str:
+    machine = "\n".join(f"{key}: {value}" for start in starts for key, value in start.items())
+    found = details(file.name, file.read_text(encoding="utf-8"))
+    return found + (details("Command, versions and machine", machine) if machine else "")
+
+
+# --- a fit
+
+
+def _fit_sections(folder: Path) -> Sections:
+    meta, root = read_classifier(folder)["meta"], folder
+    if not (root / FIT_CONFIG).is_file():
+        root = folder.parent  # of one of its checkpoints
+    metrics, found = read_metrics(root), meta["validation"]
+    labels = np.asarray(meta["held_out"]["labels"], bool)
+    scores = ensemble_probability(meta["held_out"]["logits"], meta["temperature"])
+    curves = [
+        chart(title, _lines(metrics, names), "gradient steps")
+        for title, names in FIT_CURVES.items()
+    ]
+    precise = {"all thresholds": Curve(*pr_curve(scores, labels))}
+    if found["precision"] is not None:  # something passes
+        point = np.array([[found["recall"]], [found["precision"]]])
+        precise["the chosen one"] = Curve(*point)
+    calibrated = {
+        "share of frames with success": Curve(*calibration_curve(scores, labels)),
+        "perfect": Curve(np.arange(2.0), np.arange(2.0)),
+    }
+    curves.append(chart("Precision over recall", precise, "recall", (0, 1)))
+    curves.append(chart("Calibration", calibrated, "predicted probability", (0, 1)))
+    about = (
+        f"{found['frames']:,} frames of {found['episodes']:,} held-out episodes, "
+        f"{found['base_rate']:.1%} with success · seed {meta['seed']}"
+    )
+    return [
+        ("", paragraph(about) + cards(_fit_numbers(meta))),
+        ("Warnings", warning_list(_json(RunFolder(root).summary).get("warnings", []))),
+        ("Curves", charts(curves)),
+        ("Frames", _held_out(meta, scores, labels)),
+        ("Configuration", _configuration(root / FIT_CONFIG)),
+    ]
+
+
+def _fit_numbers(meta: Mapping[str, Any]) -> list[tuple[str, str]]:
+    names = {
+        "precision": "Precision",
+        "recall": "Recall",
+        "false_positive_rate": "False positives, frames",
+        "episode_false_positive_rate": "False positives, episodes",
+        "calibration_error": "Calibration error",
+    }
+    found = meta["validation"]
+    shares = [
+        (name, "-" if found[key] is None else f"{found[key]:.1%}") for key, name in names.items()
+    ]
+    return [
+        ("PR-AUC", _numbers(found, "pr_auc")),
+        *shares,
+        ("Threshold", _numbers(meta, "threshold")),
+    ]
+
+
+def _held_out(meta: Mapping[str, Any], scores: np.ndarray, labels: np.ndarray) -> str:
+    """Return the worst mistakes and predicted successes among the frames of held-out episodes."""
+    data = {key: meta["data"][key] for key in ("positive_dir", "negative_dir")}
+    model = {key: meta["model"][key] for key in ("image_keys", "image_size")}
+    try:
+        frames = read_frames(compose_fit({"reward": {"data": data, "model": model}}))
+    except (OSError, ValueError) as error:
+        return paragraph(f"The frames cannot be shown: {error}.")
+    if frames.hash != meta["data"]["hash"]:
+        return paragraph("The frames cannot be shown: they have changed since the fit.")
+    _, rows = frames.split(meta["split"], np.random.default_rng(meta["seed"]))
+    passes = scores.astype(np.float32) >= meta["threshold"]  # as networks score
+    order = np.argsort(-scores, kind="stable")
+    kinds = {
+        "No success, the highest probabilities": order[~labels[order]],
+        "Success, the lowest probabilities": order[labels[order]][::-1],
+        "Predicted success, drawn at random": np.random.default_rng(0).permutation(
+            np.flatnonzero(passes)
+        ),
+    }
+    shown = []
+    for title, found in kinds.items():
+        chosen = found[:FRAMES]
+        parts = [{key: part[rows[i]] for key, part in frames.images.items()} for i in chosen]
+        captions = [_caption(scores[i], labels[i]) for i in chosen]
+        shown.append(images(title, parts, captions, (passes != labels)[chosen].tolist()))
+    how = "Below each frame: its predicted probability of success, and what it shows. A red border "
+    how += f"is a mistake at the threshold {meta['threshold']:.3f}."
+    return paragraph(how) + "".join(shown)
+
+
+# --- the three stages
+
+
+def _workflow_page(folder: Path) -> tuple[str, str]:
+    result = WorkflowResult(**_json(folder / RESULT))
+    metrics = {stage: read_metrics(folder / stage) for stage in ("collect", "learn")}
+    lines = {label: metrics[stage][name] for stage, name, label in STAGES if name in metrics[stage]}
+    about = (
+        "A policy was trained on the environment's reward and its camera images were saved, a "
+        "classifier was fitted to them, and a new policy was trained on that classifier alone. "
+        f"Seed {result.seed}."
+    )
+    sections = {"The classifier": _fit_sections(folder / "classifier")}
+    for title, stage in (
+        ("The policy trained on the classifier alone", "learn"),
+        ("The policy that collected the images", "collect"),
+    ):
+        config = sources.read(RunFolder(folder / stage).existing_config())
+        sections[title] = _run_sections(folder / stage, config, classifier=False)
+    shown = charts([table(workflow_table(result)), chart("Success", lines, limits=(0, 1))])
+    first = paragraph(about) + shown + paragraph(HOW)
+    stages = [(title, render(found, 3)) for title, found in sections.items()]
+    return "A reward learned from images", render([("", first), *stages])
+
+
+def workflow_table(result: WorkflowResult) -> list[tuple[str, str]]:
+    """Return the results of the three stages, as names and values."""
+    fit, collect, learn, kept = result.fit, result.collect, result.learn, result.trajectories
+    success = "eval_success_rate"
+    return [
+        ("Trajectories with and without success", f"{kept['positive']}, {kept['negative']}"),
+        ("Classifier on held-out episodes: PR-AUC", _numbers(fit, "pr_auc")),
+        ("  precision, recall at its threshold", _numbers(fit, "precision", "recall")),
+        ("  calibration error", _numbers(fit, "calibration_error")),
+        ("True success at the last step, no exploration:", ""),
+        (f"  environment reward, {collect['env_steps']:,} steps", _percent(collect, success)),
+        (f"  classifier alone, {learn['env_steps']:,} steps", _percent(learn, success)),
+        ("True success where predicted", _percent(learn, "eval_success_at_verdict")),
+        ("  predicted success", _percent(learn, "eval_model_success_rate")),
+        ("Seconds per stage", " + ".join(f"{each:.0f}" for each in result.seconds.values())),
+    ]
+
+
+def _numbers(fit: Mapping[str, Any], *keys: str) -> str:
+    return ", ".join("-" if fit[key] is None else f"{fit[key]:.3f}" for key in keys)
+
+
+def _percent(summary: Mapping[str, Any], key: str) -> str:
+    return f"{summary[key]:.0%}" if key in summary else "-"
