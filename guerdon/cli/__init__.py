@@ -30,6 +30,7 @@ reward.command("fit")(rewards.fit)
 reward.command("probe")(rewards.probe)
 app.command("list")(info.list_options)
 app.command("plot")(runs.plot)
+app.command("export")(runs.export)
 app.command("explain")(info.explain)
 app.command("demo")(rewards.demo)
 

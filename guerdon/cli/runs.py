@@ -1,4 +1,4 @@
-"""``guerdon train``, ``eval``, ``collect`` and ``plot``."""
+"""``guerdon train``, ``eval``, ``collect``, ``plot`` and ``export``."""
 
 import json
 import shlex
@@ -166,3 +166,26 @@ def plot(
     figure = curves.plot(runs, metric, out)
     groups = common.count(len(figure.axes[0].lines), "group")
     typer.echo(f"wrote {out}: {metric} of {common.count(len(runs), 'run')} in {groups}")
+
+
+def export(
+    run: Annotated[Path, Argument(metavar="RUN", help="Run directory, or a fitted classifier.")],
+    onnx: Annotated[Path, Option(metavar="FILE", help="File to write: policy.onnx")],
+    part: Annotated[
+        Literal["policy", "reward"], Option(help="The policy, or the learned reward.")
+    ] = "policy",
+    checkpoint: Annotated[
+        str, Option(metavar="best|latest|STEP", help="Policy of the run.")
+    ] = "best",
+) -> None:
+    """Exports the policy or the learned reward of a run to ONNX.
+
+    guerdon export RUN --onnx policy.onnx
+
+    guerdon export RUN --part reward --onnx reward.onnx
+    """
+    from guerdon.lab.export import export
+
+    described = export(run, onnx, part=part, checkpoint=common.checkpoint_of(checkpoint))
+    *inputs, output = [f"{name} {shape}" for name, shape in described.items()]
+    typer.echo(f"wrote {onnx}: {', '.join(inputs)} -> {output}")
