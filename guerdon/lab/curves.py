@@ -1,7 +1,9 @@
 """Learning curves: read from run directories, grouped over seeds, with confidence bands."""
 
+import io
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,7 +58,14 @@ def plot(
     if out is not None:
         Path(out).parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(out, dpi=150)
+    figure._repr_png_ = partial(_png, figure)  # without pyplot, notebooks show no image
     return figure
+
+
+def _png(figure: Any) -> bytes:
+    file = io.BytesIO()
+    figure.savefig(file)
+    return file.getvalue()
 
 
 def read_curve(run: Path, metric: str) -> Curve:
