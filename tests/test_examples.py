@@ -61,6 +61,25 @@ def test_an_example_learns_cartpole(name, target, tmp_path):
     assert summary["eval_return_mean"] >= 0.7 * target  # on other episodes than those it stopped at
 
 
+def sb3_returns(folder, *arguments):
+    """The true returns of Stable-Baselines3 before and after it was trained."""
+    _, shown = run("sb3_on_learned_reward.py", folder, *arguments)
+    found = re.search(r"true return (-[\d.]+) before, (-[\d.]+) after", shown)
+    return [float(number) for number in found.groups()]
+
+
+def test_stable_baselines3_trains_on_a_learned_reward(tmp_path):
+    before, after = sb3_returns(tmp_path / "run", "--steps", "2000", "--sb3-steps", "500")
+    assert before != after
+
+
+@pytest.mark.slow
+def test_stable_baselines3_learns_from_a_learned_reward_alone(tmp_path):
+    before, after = sb3_returns(tmp_path / "run")
+    assert before < -8
+    assert after > -4
+
+
 @pytest.mark.parametrize(
     ("name", "lines"),
     [("custom_policy.py", 80), ("reward_score_only.py", 30), ("reward_with_network.py", 60)],
