@@ -6,16 +6,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from guerdon.entry import train
     from guerdon.lab.curves import plot
+    from guerdon.lab.export import export
     from guerdon.training.replay import evaluate_policy as evaluate
     from guerdon.training.replay import evaluate_run, load_policy, load_reward
 
 __version__ = "0.2.0"
-__all__ = ["evaluate", "evaluate_run", "load_policy", "load_reward", "plot", "train"]
+__all__ = ["evaluate", "evaluate_run", "export", "load_policy", "load_reward", "plot", "train"]
 
 # Imported when asked for: torch and others take seconds, which `guerdon --help` should not.
 _HOMES = {
     "evaluate": "guerdon.training.replay:evaluate_policy",
     "evaluate_run": "guerdon.training.replay:evaluate_run",
+    "export": "guerdon.lab.export:export",
     "load_policy": "guerdon.training.replay:load_policy",
     "load_reward": "guerdon.training.replay:load_reward",
     "plot": "guerdon.lab.curves:plot",

@@ -230,6 +230,7 @@ def test_a_plot_is_a_figure_and_a_file(imitated, tmp_path):
     assert len(figure.axes[0].lines) == 1
     assert (tmp_path / "curves.png").stat().st_size > 1_000
     assert guerdon.plot(str(imitated.run_dir), "reward/eval_return").axes[0].get_ylabel()
+    assert figure._repr_png_().startswith(b"\x89PNG")  # what a notebook shows
 
 
 # --- printing

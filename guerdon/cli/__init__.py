@@ -31,6 +31,7 @@ reward.command("probe")(rewards.probe)
 app.command("list")(info.list_options)
 app.command("plot")(runs.plot)
 app.command("report")(runs.report)
+app.command("export")(runs.export)
 app.command("explain")(info.explain)
 app.command("demo")(rewards.demo)
 

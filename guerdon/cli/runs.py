@@ -1,4 +1,4 @@
-"""``guerdon train``, ``eval``, ``collect``, ``plot`` and ``report``."""
+"""``guerdon train``, ``eval``, ``collect``, ``plot``, ``report`` and ``export``."""
 
 import json
 import shlex
@@ -193,3 +193,26 @@ def report(
     from guerdon.lab.report import write_report
 
     typer.echo(f"wrote {write_report(run, out)}")
+
+
+def export(
+    run: Annotated[Path, Argument(metavar="RUN", help="Run directory, or a fitted classifier.")],
+    onnx: Annotated[Path, Option(metavar="FILE", help="File to write: policy.onnx")],
+    part: Annotated[
+        Literal["policy", "reward"], Option(help="The policy, or the learned reward.")
+    ] = "policy",
+    checkpoint: Annotated[
+        str, Option(metavar="best|latest|STEP", help="Policy of the run.")
+    ] = "best",
+) -> None:
+    """Exports the policy or the learned reward of a run to ONNX.
+
+    guerdon export RUN --onnx policy.onnx
+
+    guerdon export RUN --part reward --onnx reward.onnx
+    """
+    from guerdon.lab.export import export
+
+    described = export(run, onnx, part=part, checkpoint=common.checkpoint_of(checkpoint))
+    *inputs, output = [f"{name} {shape}" for name, shape in described.items()]
+    typer.echo(f"wrote {onnx}: {', '.join(inputs)} -> {output}")

@@ -1,9 +1,11 @@
 """Learning curves: read from run directories, grouped over seeds, with confidence bands."""
 
+import io
 import json
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -66,6 +68,7 @@ def plot(
     if out is not None:
         Path(out).parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(out, dpi=150)
+    figure._repr_png_ = partial(_png, figure)  # without pyplot, notebooks show no image
     return figure
 
 
@@ -99,6 +102,12 @@ def finish(figure: Any, title: str | None = None) -> None:
         loc="outside lower center", ncols=columns, fontsize="small", frameon=False,
         title=title, title_fontsize="small",
     )  # fmt: skip
+
+
+def _png(figure: Any) -> bytes:
+    file = io.BytesIO()
+    figure.savefig(file)
+    return file.getvalue()
 
 
 def read_metrics(run: Path) -> dict[str, Curve]:

@@ -65,6 +65,10 @@ class A2C(Policy):
         output = branch(self.model, "actor")(self.observation(batch.obs))
         return self.actions.act(output, self.generator if self.explores else None)
 
+    def best_action(self, obs: Any) -> Tensor:
+        """See `Policy`."""
+        return self.actions.mode(branch(self.model, "actor")(self.observation(obs)))
+
     def log_prob(self, obs: Any, act: Tensor) -> Tensor:
         """See `Policy`."""
         output = branch(self.model, "actor")(self.observation(obs))

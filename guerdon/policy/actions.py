@@ -34,6 +34,10 @@ class CategoricalActions:
         numbers = act.numpy(force=True)
         return from_leaves({"act": numbers + self.start if self.start else numbers})
 
+    def mode(self, output: Output) -> Tensor:
+        """The most likely actions."""
+        return ops.categorical_mode(output["logit"]) + self.start
+
     def taken(self, batch: Batch) -> Any:
         """The actions of stored transitions counted from zero, for `log_prob_entropy`."""
         return self._from_zero(batch.act)
@@ -73,6 +77,11 @@ class GaussianActions:
         numbers = raw.numpy(force=True)
         act = np.clip(numbers, self.low, self.high).astype(self.dtype, copy=False)
         return from_leaves({"act": act, "policy": from_leaves({"raw": numbers})})
+
+    def mode(self, output: Output) -> Tensor:
+        """The most likely actions."""
+        low, high = (torch.as_tensor(x, device=output["mu"].device) for x in (self.low, self.high))
+        return output["mu"].clamp(low, high).to(low.dtype)
 
     def taken(self, batch: Batch) -> Any:
         """The actions of stored transitions before clipping, for `log_prob_entropy`."""

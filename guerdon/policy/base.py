@@ -113,8 +113,9 @@ class Policy(nn.Module):
             config = validated(self.Config, config, "policy")
         self.config: Any = config
         model_config = self.config.model
-        self._keys = model_config.keys if isinstance(model_config, ModelConfig) else None
-        self.observation_space = seen_space(observation_space, self._keys)
+        self.obs_keys = model_config.keys if isinstance(model_config, ModelConfig) else None
+        """Parts of a Dict observation that it sees; None for all of them."""
+        self.observation_space = seen_space(observation_space, self.obs_keys)
         self.action_space = action_space
         self.device = torch.device(device)
         self.seed = seed
@@ -172,6 +173,14 @@ class Policy(nn.Module):
             act: np.ndarray = self(Batch.stack([batch]) if single else batch).act
         return act[0] if single else act
 
+    def best_action(self, obs: Any) -> Tensor:
+        """Choose actions [B, ...] without exploration, in torch alone; for `guerdon.export`.
+
+        Args:
+            obs: Observations [B, ...]: a tensor, or a dictionary of tensors.
+        """
+        raise NotImplementedError
+
     @contextmanager
     def testing(self, deterministic: bool = True) -> Iterator[None]:
         """Put it into the testing state, and restore the state of every module afterwards.
@@ -202,7 +211,7 @@ class Policy(nn.Module):
 
     def observation(self, obs: Any) -> Any:
         """Observations as inputs of the networks: a tensor, or a dictionary of tensors."""
-        return self._tensors(obs if self._keys is None else seen_parts(obs, self._keys))
+        return self._tensors(obs if self.obs_keys is None else seen_parts(obs, self.obs_keys))
 
     def _tensors(self, obs: Any) -> Any:
         if isinstance(obs, _NODES):

@@ -27,20 +27,23 @@ class Bounds:
             raise ValueError(
                 f"{policy} acts in Box spaces of real numbers with finite bounds, not in {space}"
             )
-        self._low, self._high, self._dtype = space.low, space.high, space.dtype
-        middle, half = (space.high + space.low) / 2, (space.high - space.low) / 2
-        self._middle, self._half = (x.astype(np.float32) for x in (middle, half))
+        bounds = (space.high + space.low) / 2, (space.high - space.low) / 2
+        middle, half = (x.astype(np.float32) for x in bounds)
         # Where low equals high, the scaled action is 0.
-        scale = np.where(self._half == 0, np.float32(1), self._half)
-        self._to_unit = tuple(torch.from_numpy(x).to(device) for x in (self._middle, scale))
+        scale = np.where(half == 0, np.float32(1), half)
+        arrays = middle, half, scale, space.low, space.high
+        tensors = [torch.tensor(x, device=device) for x in arrays]
+        self._middle, self._half, self._scale, self._low, self._high = tensors
+
+    def scaled(self, act: Tensor) -> Tensor:
+        """Scale actions in [-1, 1] to the environment."""
+        scaled = act * self._half + self._middle
+        return scaled.clamp(self._low, self._high).to(self._low.dtype)
 
     def to_env(self, act: Tensor) -> np.ndarray:
-        """Scale actions in [-1, 1] to the environment."""
-        scaled = act.numpy(force=True) * self._half + self._middle
-        clipped: np.ndarray = np.clip(scaled, self._low, self._high)
-        return clipped.astype(self._dtype, copy=False)
+        """Scale actions in [-1, 1] to the environment, as an array."""
+        return self.scaled(act).numpy(force=True)
 
     def to_unit(self, act: Tensor) -> Tensor:
         """Scale actions of the environment to [-1, 1]."""
-        middle, half = self._to_unit
-        return (act.float() - middle) / half
+        return (act.float() - self._middle) / self._scale

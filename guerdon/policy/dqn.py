@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from pydantic import Field
+from torch import Tensor
 
 from guerdon import ops
 from guerdon.config.schema import Section
@@ -120,6 +121,10 @@ class DQN(Policy):
             act = ops.categorical_mode(q_value)
         numbers = act.numpy(force=True)
         return from_leaves({"act": numbers + self.start if self.start else numbers})
+
+    def best_action(self, obs: Any) -> Tensor:
+        """See `Policy`."""
+        return ops.categorical_mode(self.model(self.observation(obs))["logit"]) + self.start
 
     def advance(self, env_steps: int, progress: float) -> None:
         """Update epsilon and the exponent of importance weights."""

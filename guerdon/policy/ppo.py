@@ -89,6 +89,10 @@ class PPO(Policy):
             stored |= acted.policy.to_dict()
         return from_leaves({"act": acted.act, "policy": from_leaves(stored)})
 
+    def best_action(self, obs: Any) -> Tensor:
+        """See `Policy`."""
+        return self.actions.mode(branch(self.model, "actor")(self.observation(obs)))
+
     def log_prob(self, obs: Any, act: Tensor) -> Tensor:
         """See `Policy`."""
         output = branch(self.model, "actor")(self.observation(obs))

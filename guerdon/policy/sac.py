@@ -121,6 +121,13 @@ class SAC(Policy):
         output = Batch(act=self.bounds.to_env(act))
         return output if state is None else output.replace(state=state)
 
+    def best_action(self, obs: Any) -> Tensor:
+        """See `Policy`."""
+        output = self.actor(self.observation(obs))
+        if self.bounds is None:
+            return ops.categorical_mode(output["logit"]) + int(self.action_space.start)
+        return self.bounds.scaled(torch.tanh(output["mu"]))
+
     @torch.no_grad()
     def process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> Batch:  # noqa: ARG002
         """Add ``target``: the n-step return, bootstrapped with the soft value."""

@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from guerdon.config.validation import ReadIf
 from guerdon.data.batch import Batch
@@ -78,6 +79,10 @@ class TD3(Policy):
         act, state = add_noise(act, state, self.config, self.generator)
         output = Batch(act=self.bounds.to_env(act))
         return output if state is None else output.replace(state=state)
+
+    def best_action(self, obs: Any) -> Tensor:
+        """See `Policy`."""
+        return self.bounds.scaled(self.actor(self.observation(obs))["action"])
 
     @torch.no_grad()
     def process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> Batch:  # noqa: ARG002

@@ -151,6 +151,11 @@ class Reward:
         return self.scaler is not None or trained
 
     @property
+    def changes_replay(self) -> bool:
+        """Whether it relabels or adds samples of a replay buffer."""
+        return bool(self._transforms) or self._source is not None
+
+    @property
     def ends_online(self) -> bool:
         """Whether a predicted success resets the environment."""
         return self.success is not None and bool(self.success.ends_online)
@@ -255,7 +260,7 @@ class Reward:
         """
         from guerdon.reward.wrapper import LearnedReward  # which imports this module
 
-        if self._transforms or self._source is not None:
+        if self.changes_replay:
             raise TypeError(
                 f"the reward {' + '.join(self.terms)} relabels or adds samples of a replay buffer, "
                 "so that it cannot pay single steps: train with guerdon"

@@ -361,21 +361,34 @@ class ClassifierReward(SuccessModel):
         lead = next(iter(images.values())).shape[:-3]
         probability, claimed = np.zeros(lead, np.float32), np.zeros(lead, bool)
         flat = images.apply(lambda leaf: leaf.reshape(-1, *leaf.shape[-3:]))
-        scale = 1.0 / float(self.meta["temperature"])
         for start in range(0, probability.size, _FRAMES):
             rows = slice(start, start + _FRAMES)
             frames = self._prepared(flat[rows]).to_device(self.device)
-            shown = frames.to_dict()
-            each = torch.stack([torch.sigmoid(member(shown) * scale) for member in self.members])
-            mean = each.mean(0)
-            if self.config.pessimism and len(each) > 1:
-                mean = (mean - self.config.pessimism * each.std(0, correction=0)).clamp(min=0)
+            mean = self._mean(frames.to_dict())
             passes = mean >= self._min_claim
             if self._refit is not None and self._refit.fitted and passes.any():
                 mean[passes] *= ~self._refit.rejects(frames[passes])
             probability.reshape(-1)[rows] = mean.float().numpy(force=True)
             claimed.reshape(-1)[rows] = passes.numpy(force=True)
         return probability, claimed
+
+    def _mean(self, frames: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Mean probability of success of frames [N] in the format of the fit, less pessimism."""
+        scale = 1.0 / float(self.meta["temperature"])
+        each = torch.stack([torch.sigmoid(member(frames) * scale) for member in self.members])
+        mean = each.mean(0)
+        if self.config.pessimism and len(each) > 1:
+            mean = (mean - self.config.pessimism * each.std(0, correction=0)).clamp(min=0)
+        return mean
+
+    def success(self, frames: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """See `probability`, for frames [N, ...] in the format of the fit and in torch alone."""
+        mean = self._mean(frames)
+        if self._refit is None or not self._refit.fitted:
+            return mean
+        likeness = torch.sigmoid(self._refit.network(frames))
+        rejected = (mean >= self._min_claim) & (likeness < self.config.min_likeness)
+        return torch.where(rejected, 0.0, mean)
 
     @property
     def _min_claim(self) -> float:

@@ -330,7 +330,7 @@ class CommonPolicy(Policy):
 
     def _to_env(self, action: Any) -> np.ndarray:
         if self._bounds is not None:
-            return self._bounds.to_env(torch.as_tensor(action))
+            return self._bounds.to_env(torch.as_tensor(action, device=self.device))
         act: np.ndarray = _array(action)
         return act + self._start if self._start else act
 
