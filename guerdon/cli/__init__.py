@@ -7,7 +7,7 @@ import typer
 from typer import Option
 
 from guerdon import __version__
-from guerdon.cli import errors, info, rewards, runs
+from guerdon.cli import errors, info, rewards, runs, sweep
 
 Mode = Literal["serial", "parallel", "eval"]
 
@@ -22,6 +22,7 @@ reward = typer.Typer(
     no_args_is_help=True, help="Probes rewards, collects images, and fits success classifiers."
 )
 app.command("train")(runs.train)
+app.command("sweep")(sweep.search)
 app.command("eval")(runs.evaluate)
 app.command("collect")(runs.collect)
 app.add_typer(reward, name="reward")

@@ -22,6 +22,11 @@ AsJson = Annotated[bool, Option("--json", help="Print JSON.")]
 Display = Annotated[
     Literal["auto", "live", "lines", "none"], Option(help="auto: live on a terminal, else lines.")
 ]
+SweepDir = Annotated[
+    Path | None,
+    Option(metavar="DIR", help="Folder of a sweep; name it again to continue. Default: new."),
+]
+Jobs = Annotated[int, Option(metavar="INT", min=1, help="Runs of a sweep at a time.")]
 Checkpoints = Annotated[
     str, Option("--checkpoint", metavar="best|latest|STEP,...", help="Policies of the run.")
 ]

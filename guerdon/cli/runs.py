@@ -29,11 +29,14 @@ def train(
     from_reward: Annotated[
         Path | None, Option(metavar="RUN", help="Learn from the reward of this run, frozen.")
     ] = None,
+    sweep_dir: common.SweepDir = None,
+    jobs: common.Jobs = 1,
     display: common.Display = "auto",
 ) -> None:
-    """Trains a policy, and writes a run directory.
+    """Train a policy, and write a run directory.
 
-    Ctrl-C saves before it stops; `--resume RUN` continues from there.
+    Ctrl-C saves before it stops; `--resume RUN` continues from there. Several values, as in
+    seed=0,1,2, train a run for each combination, and end with a table and a plot.
     """
     source, overrides = common.split(arguments or [])
     if source is None and not overrides and resume is None:
@@ -42,8 +45,18 @@ def train(
             "a config file, or env=NAME policy=NAME"
         )
     from guerdon import entry
+    from guerdon.cli import sweep
     from guerdon.config import sources
+    from guerdon.config.compose import parse
 
+    if any(parse(text).is_sweep_override() for text in overrides):
+        if resume is not None:
+            raise ValueError("a run has one value of each option: leave --resume out, or the lists")
+        options = [] if from_reward is None else ["--from-reward", str(from_reward)]
+        sweep.run_grid(arguments or [], options, sweep_dir, jobs)
+        return
+    if sweep_dir is not None:
+        raise ValueError("--sweep-dir is for several runs: give a list, as in seed=0,1,2")
     summary = entry.train(
         source, *overrides,
         resume=resume, exact=exact, from_reward=from_reward, display=display,

@@ -149,7 +149,7 @@ class RunFolder:
             raise
 
 
-def default_path(name: str, seed: int, root: str | Path = "runs") -> Path:
+def default_path(name: str, seed: int | str, root: str | Path = "runs") -> Path:
     """Return the folder of a run that names none: ``runs/<name>/<time>-<seed>``."""
     safe = re.sub(r"[^\w.-]+", "_", name).strip(".") or "run"
     first = path = Path(root) / safe / f"{datetime.now():%Y%m%d-%H%M%S}-{seed}"
