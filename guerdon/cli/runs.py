@@ -17,8 +17,9 @@ def train(
     arguments: Annotated[
         list[str] | None,
         Argument(
-            metavar="PRESET|FILE|KEY=VALUE",
-            help="Preset (`guerdon list presets`) or file, and overrides: cartpole_ppo seed=3",
+            metavar=common.SOURCE,
+            help="Preset (`guerdon list presets`) or file, and overrides.",
+            autocompletion=common.complete,
         ),
     ] = None,
     resume: Annotated[Path | None, Option(metavar="RUN", help="Run directory to resume.")] = None,
@@ -77,7 +78,7 @@ def train(
 
 def evaluate(
     run: common.Run,
-    episodes: Annotated[int, Option(min=1, help="Number of episodes.")] = 20,
+    episodes: Annotated[int, Option(metavar="INT", min=1, help="Number of episodes.")] = 20,
     checkpoint: Annotated[
         str, Option(metavar="best|latest|STEP", help="Policy of the run.")
     ] = "best",
@@ -87,7 +88,7 @@ def evaluate(
     ] = False,
     as_json: common.AsJson = False,
 ) -> None:
-    """Evaluates the policy of a run in its evaluation environments."""
+    """Evaluate the policy of a run."""
     from guerdon.training.replay import evaluate_run
 
     which = common.checkpoint_of(checkpoint)
@@ -124,7 +125,7 @@ def collect(
     out: Annotated[
         str, Option(metavar="DIR", help="Output directory; for minari, an id: cartpole/mine-v0.")
     ],
-    episodes: Annotated[int, Option(min=1, help="Episodes of each policy.")] = 10,
+    episodes: Annotated[int, Option(metavar="INT", min=1, help="Episodes of each policy.")] = 10,
     checkpoint: common.Checkpoints = "best",
     noise: common.Noise = None,
     seed: common.Seed = 0,
@@ -135,7 +136,7 @@ def collect(
         bool, Option("--overwrite", help="Replace demonstrations in DIR.")
     ] = False,
 ) -> None:
-    """Plays episodes with the policy of a run, and saves them as demonstrations."""
+    """Save episodes of the policy of a run as demonstrations."""
     levels, minari = common.noise_levels(noise), written == "minari"
     if minari and levels:
         raise ValueError("Minari has no place for the level of noise: leave out --noise")
@@ -169,11 +170,13 @@ def collect(
 
 
 def plot(
-    runs: Annotated[list[Path], Argument(help="Run directories.")],
-    out: Annotated[Path, Option(help="Image file.")] = Path("curves.png"),
-    metric: Annotated[str, Option(help="Metric to plot over steps.")] = "eval/mean_reward",
+    runs: Annotated[list[Path], Argument(metavar="RUN", help="Run directories.")],
+    out: Annotated[Path, Option(metavar="FILE", help="Image file.")] = Path("curves.png"),
+    metric: Annotated[
+        str, Option(metavar="NAME", help="Metric to plot over steps.")
+    ] = "eval/mean_reward",
 ) -> None:
-    """Plots runs: the mean over seeds and its 95% bootstrap band."""
+    """Plot runs: the mean over seeds and its 95% bootstrap band."""
     from guerdon.lab import curves
 
     figure = curves.plot(runs, metric, out)

@@ -141,10 +141,7 @@ def parse(text: str) -> Override:
 def _parse(text: str) -> Override:
     override = parse(text)
     if override.is_sweep_override():
-        raise ConfigError(
-            f"the override {text!r} has several values, which only `guerdon train` and `guerdon "
-            f"sweep` take: give one, or quote the comma"
-        )
+        raise ConfigError(f"the override {text!r} has several values: give one, or quote the comma")
     key = override.key_or_group
     if key in GROUPS and not isinstance(override.value(), str):
         raise ConfigError(

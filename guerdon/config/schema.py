@@ -409,13 +409,16 @@ def unread(policy: Any) -> list[str]:
 
 def _term(name: Any, options: dict[str, Any], path: str) -> dict[str, Any]:
     rest = {key: value for key, value in options.items() if key not in ("type", "weight")}
-    weight = validated(_Weight, {"weight": options.get("weight", 1.0)}, path).weight
+    weight = validated(TermConfig, {"weight": options.get("weight", 1.0)}, path).weight
     checked = _options("reward", options.get("type", name), rest, path)
     return {"type": checked.pop("type"), "weight": weight, **checked}
 
 
-class _Weight(Section):
-    weight: float
+class TermConfig(Section):
+    """Options of every reward term, beside those of its ``Config``."""
+
+    weight: float = 1.0
+    """Factor of the term in the sum; 0 logs the term without learning from it."""
 
 
 def _options(kind: str, name: Any, options: dict[str, Any], path: str) -> dict[str, Any]:

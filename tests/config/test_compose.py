@@ -257,8 +257,7 @@ def test_a_file_can_refer_to_its_own_values(tmp_path):
         ),
         (
             ["cartpole_ppo", "seed=1,2"],
-            "the override 'seed=1,2' has several values, which only `guerdon train` and `guerdon "
-            "sweep` take: give one, or quote the comma",
+            "the override 'seed=1,2' has several values: give one, or quote the comma",
         ),
         (["cartpole_ppo", "seed"], "the override 'seed' is not of the form key=value"),
         (["cartpole_ppo", "=3"], "the override '=3' is not of the form key=value"),
