@@ -304,6 +304,9 @@ class RunConfig(Section):
     """Seconds after which the run stops."""
     log_every: int = Field(default=2_000, ge=1)
     """Environment steps between log lines."""
+    wandb: bool = False
+    """Send metrics to Weights & Biases, too (extra ``wandb``); its variables apply, such as
+    ``WANDB_PROJECT`` and ``WANDB_MODE=offline``."""
     checkpoint_every: int | None = Field(default=None, ge=1)
     """Environment steps between checkpoints, at each of which open episodes are truncated; by
     default a twentieth of the run, but at least three episodes of each environment."""
