@@ -27,7 +27,7 @@ unless the same file or override sets that, too."""
 class Section(BaseModel):
     """Base of all sections: rejects unknown keys, and is frozen."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class EnvConfig(Section):

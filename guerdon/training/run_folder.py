@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -224,16 +225,20 @@ class Recorder:
         resume_step: int | None = None,
         wandb: str | None = None,
     ) -> None:
-        from torch.utils.tensorboard import SummaryWriter  # slow to import
-
         self._display = display
         before = 0.0 if resume_step is None else _rewind(folder.metrics, resume_step)
         self._start = time.monotonic() - before
         self._metrics = folder.metrics.open("ab")
         self._log = folder.log.open("ab")
-        purge = None if resume_step is None else resume_step + 1
-        self._tensorboard: Any = SummaryWriter(folder.tensorboard, purge_step=purge, flush_secs=10)
+        self._folder, self._purge = folder, None if resume_step is None else resume_step + 1
         self._wandb: Any = None if wandb is None else _start_wandb(folder, wandb)
+
+    @cached_property
+    def _tensorboard(self) -> Any:
+        """The writer, which is slow to import: made for the first metrics."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        return SummaryWriter(self._folder.tensorboard, purge_step=self._purge, flush_secs=10)
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Record metrics of one moment.
@@ -268,8 +273,10 @@ class Recorder:
 
     def close(self) -> None:
         """Close the files and the display; may be called again."""
-        for each in (self._display, self._tensorboard, self._metrics, self._log):
+        for each in (self._display, self._metrics, self._log):
             each.close()
+        if "_tensorboard" in vars(self):
+            self._tensorboard.close()
         if self._wandb is not None:
             self._wandb.finish()
 
