@@ -80,13 +80,14 @@ class Program:
 
 
 COMMAND = """#!{python} -IS
-import json, os, socket, sys
+import json, os, signal, socket, sys
 state = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 state.connect({address!r})
 arguments = ["-m", "guerdon", *sys.argv[1:]]
 order = {{"arguments": arguments, "cwd": os.getcwd(), "env": dict(os.environ)}}
 socket.send_fds(state, [json.dumps(order).encode()], [1, 2])
-state.recv(64)
+program = int(state.recv(64))
+signal.signal(signal.SIGTERM, lambda number, _: os.kill(program, number))
 code = int(state.recv(64))
 sys.exit(code if code >= 0 else 128 - code)
 """

@@ -1,5 +1,6 @@
 """The command line."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -7,7 +8,7 @@ import typer
 from typer import Option
 
 from guerdon import __version__
-from guerdon.cli import errors, info, rewards, runs
+from guerdon.cli import errors, info, rewards, runs, sweep
 
 Mode = Literal["serial", "parallel", "eval"]
 
@@ -15,25 +16,59 @@ app = typer.Typer(
     cls=errors.Group,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
-    add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
 )
-reward = typer.Typer(
-    no_args_is_help=True, help="Probes rewards, collects images, and fits success classifiers."
-)
-app.command("train")(runs.train)
-app.command("eval")(runs.evaluate)
-app.command("collect")(runs.collect)
+reward = typer.Typer(no_args_is_help=True, help="Probe rewards, and fit success classifiers.")
 app.add_typer(reward, name="reward")
-reward.command("collect")(rewards.collect)
-reward.command("fit")(rewards.fit)
-reward.command("probe")(rewards.probe)
-app.command("list")(info.list_options)
-app.command("plot")(runs.plot)
-app.command("report")(runs.report)
-app.command("export")(runs.export)
-app.command("explain")(info.explain)
-app.command("demo")(rewards.demo)
+
+
+def _add(group: typer.Typer, name: str, verb: Callable[..., None], *examples: str) -> None:
+    """Add a command, with examples at the end of its help."""
+    lines = [f"  guerdon {example}" for example in examples]
+    group.command(name, epilog="\n".join(["\b", "Examples:", *lines]))(verb)
+
+
+_add(
+    app, "train", runs.train,
+    "train cartpole_ppo run.max_steps=20_000",
+    "train env=pendulum policy=sac policy.gamma=0.98 seed=3",
+    "train env=cartpole seed=0,1,2 policy.learning_rate=1e-3,3e-4 --jobs 2",
+    "train --resume runs/cartpole_ppo/20260101-120000-0",
+)  # fmt: skip
+_add(
+    app, "sweep", sweep.search,
+    "sweep cartpole_ppo policy.gamma=0.9,0.99 --trials 10",
+    "sweep cartpole_ppo 'policy.learning_rate=tag(log,interval(1e-4,1e-2))' seed=0,1,2",
+)  # fmt: skip
+_add(app, "eval", runs.evaluate, "eval RUN --episodes 50", "eval RUN --checkpoint latest --video")
+_add(
+    app, "collect", runs.collect,
+    "collect RUN --out demos --episodes 20",
+    "collect RUN --out cartpole/mine-v0 --format minari",
+)  # fmt: skip
+_add(
+    reward, "collect", rewards.collect,
+    "reward collect RUN --out frames --noise 0,0.25,0.5",
+)  # fmt: skip
+_add(reward, "fit", rewards.fit, "reward fit reach_classifier reward.optim.lr=3e-4")
+_add(reward, "probe", rewards.probe, "reward probe cartpole_ppo_gail --episodes 20")
+_add(app, "list", info.list_options, "list presets", "list envs --all")
+_add(app, "plot", runs.plot, "plot runs/cartpole_ppo/* --title CartPole --smooth 0.6")
+_add(app, "report", runs.report, "report RUN", "report reward_models/reach_classifier")
+_add(
+    app, "export", runs.export,
+    "export RUN --onnx policy.onnx",
+    "export RUN --part reward --onnx reward.onnx",
+)  # fmt: skip
+_add(
+    app, "explain", info.explain,
+    "explain policy.gamma",
+    "explain policy.clip_range policy=ppo",
+    "explain reward.terms.gail.form",
+    "explain cartpole_ppo_gail reward.clip=[-1,1] --full",
+)  # fmt: skip
+_add(app, "demo", rewards.demo, "demo --out demo")
 
 
 def _show_version(wanted: bool) -> None:
@@ -52,7 +87,9 @@ def _options(
         str | None,
         Option("--config", "-c", metavar="FILE", help="With -m: a config file, or a run."),
     ] = None,
-    seed: Annotated[int | None, Option("--seed", "-s", min=0, help="With -m: random seed.")] = None,
+    seed: Annotated[
+        int | None, Option("--seed", "-s", metavar="INT", min=0, help="With -m: random seed.")
+    ] = None,
     _version: Annotated[
         bool,
         Option("--version", "-v", callback=_show_version, is_eager=True, help="Show the version."),

@@ -13,15 +13,31 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130  # as in a shell: 128 and the number of the signal
 
-Run = Annotated[Path, Argument(metavar="RUN", help="Run directory.")]
+SOURCE = "PRESET|FILE|KEY=VALUE"
+
+
+def complete(incomplete: str) -> list[str]:
+    """Return the presets and first words of overrides that begin with a text, for shells."""
+    presets = (Path(__file__).parents[1] / "zoo" / "preset").glob("*.yaml")
+    words = [*sorted(path.stem for path in presets), "env=", "policy=", "reward=", "seed="]
+    return [word for word in words if word.startswith(incomplete)]
+
+
 Arguments = Annotated[
-    list[str], Argument(metavar="PRESET|FILE|KEY=VALUE", help="Preset or file, and overrides.")
+    list[str],
+    Argument(metavar=SOURCE, help="Preset or file, and overrides.", autocompletion=complete),
 ]
-Seed = Annotated[int, Option(min=0, help="Random seed.")]
+Run = Annotated[Path, Argument(metavar="RUN", help="Run directory.")]
+Seed = Annotated[int, Option(metavar="INT", min=0, help="Random seed.")]
 AsJson = Annotated[bool, Option("--json", help="Print JSON.")]
 Display = Annotated[
     Literal["auto", "live", "lines", "none"], Option(help="auto: live on a terminal, else lines.")
 ]
+SweepDir = Annotated[
+    Path | None,
+    Option(metavar="DIR", help="Folder of a sweep; name it again to continue. Default: new."),
+]
+Jobs = Annotated[int, Option(metavar="INT", min=1, help="Runs of a sweep at a time.")]
 Checkpoints = Annotated[
     str, Option("--checkpoint", metavar="best|latest|STEP,...", help="Policies of the run.")
 ]

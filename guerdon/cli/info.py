@@ -3,29 +3,80 @@
 import contextlib
 import inspect
 import json
+import re
 from typing import Annotated, Literal
 
 import typer
 from typer import Argument, Option
 
-from guerdon.cli.common import Arguments, AsJson, show_table, split
+from guerdon.cli.common import SOURCE, AsJson, complete, show_table, split
 
 Row = dict[str, str]
 Kind = Literal["policies", "rewards", "envs", "presets", "fits"]
 
 
 def explain(
-    arguments: Arguments,
+    arguments: Annotated[
+        list[str],
+        Argument(
+            metavar=f"KEY|{SOURCE}",
+            help="Option; or preset or file, and overrides.",
+            autocompletion=complete,
+        ),
+    ],
     full: Annotated[bool, Option("--full", help="Show the whole configuration too.")] = False,
 ) -> None:
-    """Shows the resolved reward pipeline in one line."""
+    """Explain an option, or the reward of a configuration."""
     from guerdon import config
+    from guerdon.config import sources
     from guerdon.entry import compose
 
+    sections = config.GuerdonConfig.model_fields
+    keys = [
+        each
+        for each in arguments
+        if re.split("[.=]", each)[0] in sections and "=" not in each and not sources.is_file(each)
+    ]
+    if keys:
+        _explain_key(keys[0], *split([each for each in arguments if each not in keys]))
+        return
     resolved = compose(*split(arguments))
     typer.echo(config.explain(resolved))
     if full:
         typer.echo(f"\n{config.to_yaml(resolved)}", nl=False)
+
+
+def _explain_key(key: str, source: str | None, overrides: list[str]) -> None:
+    from guerdon.config import ConfigError, registry_of, sources
+    from guerdon.config.options import options
+    from guerdon.config.validation import unknown_key
+
+    chosen: dict[str, str] = {}
+    if source is not None and not sources.is_file(source):
+        chosen = sources.split_preset(source, registry_of("policy").names())
+    chosen |= {name: value for name, _, value in (each.partition("=") for each in overrides)}
+    if match := re.fullmatch(r"reward\.terms\.(\w+)\.(.+)", key):
+        chosen["reward"], key = match[1], f"reward.{match[2]}"
+    known = options(*([chosen[kind]] if kind in chosen else None for kind in ("policy", "reward")))
+    found = [each for each in known if f"{each.key}.".startswith(f"{key}.")]
+    if not found:
+        by_section: dict[str, list[str]] = {"": []}
+        for each in known:
+            section, _, name = each.key.rpartition(".")
+            by_section.setdefault(section, []).append(name)
+        raise ConfigError(unknown_key(key, by_section))
+    of = {each: f" ({', '.join(each.owners)})" if each.owners else "" for each in found}
+    if any(each.key != key for each in found):
+        show_table(
+            [[each.key + of[each], each.default, each.meaning] for each in found],
+            ("option", "default", "meaning"),
+            "left",
+        )
+        return
+    for each in found:
+        typer.echo(
+            f"{key}{of[each]}: {each.meaning}\n  type: {each.type}\n  default: {each.default}"
+        )
 
 
 def list_options(
@@ -35,7 +86,10 @@ def list_options(
         bool, Option("--all", help="envs: every registered Gymnasium id too.")
     ] = False,
 ) -> None:
-    """Lists policies, rewards, environments, presets, or presets of `guerdon reward fit`."""
+    """List policies, rewards, environments or presets.
+
+    fits are the presets of `guerdon reward fit`.
+    """
     rows = _environments(everything) if kind == "envs" else _rows(kind)
     if as_json:
         typer.echo(json.dumps(rows, indent=2))

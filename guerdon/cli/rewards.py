@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from typer import Option
+from typer import Argument, Option
 
 from guerdon.cli import common
 
@@ -42,15 +42,15 @@ def collect(
     out: Annotated[Path, Option(metavar="DIR", help="Output: DIR/positive and DIR/negative.")],
     episodes: Annotated[
         int | None,
-        Option(min=1, help="Most episodes of each policy; until both folders are full if omitted."),
+        Option(metavar="INT", min=1, help="Most episodes of each policy. Default: no limit."),
     ] = None,
     checkpoint: common.Checkpoints = "best",
     noise: common.Noise = None,
     positive: Annotated[
-        int, Option(min=0, help="Trajectories with a success at which to stop.")
+        int, Option(metavar="INT", min=0, help="Stop at so many trajectories with a success.")
     ] = 500,
     negative: Annotated[
-        int, Option(min=0, help="Trajectories without a success at which to stop.")
+        int, Option(metavar="INT", min=0, help="Stop at so many trajectories without.")
     ] = 500,
     image_keys: Annotated[str, Option(metavar="NAME,...", help="Cameras.")] = "base_camera",
     image_size: Annotated[
@@ -62,9 +62,9 @@ def collect(
     ] = "npz",
     seed: common.Seed = 0,
 ) -> None:
-    """Plays with the policy of a run, and saves camera frames for `guerdon reward fit`.
+    """Save camera frames of the policy of a run, for `reward fit`.
 
-    Continues from what DIR holds. Ctrl-C stops after the current episodes.
+    Add to what DIR holds. Ctrl-C stops after the current episodes.
     """
     levels = common.noise_levels(noise)
     checkpoints = [common.checkpoint_of(each) for each in checkpoint.split(",")]
@@ -159,14 +159,16 @@ def trajectories_in_words(
 
 
 def fit(
-    arguments: common.Arguments,
+    arguments: Annotated[
+        list[str], Argument(metavar=common.SOURCE, help="Preset or file, and overrides.")
+    ],
     overwrite: Annotated[
         bool, Option("--overwrite", help="Replace the fit in reward.save_dir.")
     ] = False,
     as_json: common.AsJson = False,
     display: common.Display = "auto",
 ) -> None:
-    """Fits a classifier of success to collected frames, for `guerdon train` to learn from.
+    """Fit a success classifier to collected frames.
 
     Presets: `guerdon list fits`; overrides: reward.optim.lr=3e-4. Ctrl-C saves before it stops.
     """
@@ -216,11 +218,13 @@ def _show_fit(result: dict[str, Any], source: str | None) -> None:
 
 def probe(
     arguments: common.Arguments,
-    episodes: Annotated[int, Option(min=1, help="Episodes of each kind.")] = 10,
-    steps: Annotated[int, Option(min=0, help="Transitions to train the reward on.")] = 5_000,
+    episodes: Annotated[int, Option(metavar="INT", min=1, help="Episodes of each kind.")] = 10,
+    steps: Annotated[
+        int, Option(metavar="INT", min=0, help="Transitions to train the reward on.")
+    ] = 5_000,
     as_json: common.AsJson = False,
 ) -> None:
-    """Shows the reward of good and bad behaviour, before any policy learns from it."""
+    """Show the reward of good and bad behaviour before training."""
     from guerdon.config import explain
     from guerdon.entry import compose
     from guerdon.lab import probe as probing
@@ -245,9 +249,11 @@ def probe(
 
 def demo(
     seed: common.Seed = 0,
-    out: Annotated[Path | None, Option(help="Output directory; temporary if left out.")] = None,
+    out: Annotated[
+        Path | None, Option(metavar="DIR", help="Output directory. Default: temporary.")
+    ] = None,
 ) -> None:
-    """Collects images, fits a success classifier to them, and trains a policy on it alone."""
+    """Collect images, fit a success classifier to them, and train a policy on it alone."""
     from guerdon.lab.report import workflow_table, write_report
     from guerdon.training.workflow import Workflow, run_workflow
 

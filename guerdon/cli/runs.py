@@ -17,8 +17,9 @@ def train(
     arguments: Annotated[
         list[str] | None,
         Argument(
-            metavar="PRESET|FILE|KEY=VALUE",
-            help="Preset (`guerdon list presets`) or file, and overrides: cartpole_ppo seed=3",
+            metavar=common.SOURCE,
+            help="Preset (`guerdon list presets`) or file, and overrides.",
+            autocompletion=common.complete,
         ),
     ] = None,
     resume: Annotated[Path | None, Option(metavar="RUN", help="Run directory to resume.")] = None,
@@ -29,11 +30,14 @@ def train(
     from_reward: Annotated[
         Path | None, Option(metavar="RUN", help="Learn from the reward of this run, frozen.")
     ] = None,
+    sweep_dir: common.SweepDir = None,
+    jobs: common.Jobs = 1,
     display: common.Display = "auto",
 ) -> None:
-    """Trains a policy, and writes a run directory.
+    """Train a policy, and write a run directory.
 
-    Ctrl-C saves before it stops; `--resume RUN` continues from there.
+    Ctrl-C saves before it stops; `--resume RUN` continues from there. Several values, as in
+    seed=0,1,2, train a run for each combination, and end with a table and a plot.
     """
     source, overrides = common.split(arguments or [])
     if source is None and not overrides and resume is None:
@@ -42,8 +46,18 @@ def train(
             "a config file, or env=NAME policy=NAME"
         )
     from guerdon import entry
+    from guerdon.cli import sweep
     from guerdon.config import sources
+    from guerdon.config.compose import parse
 
+    if any(parse(text).is_sweep_override() for text in overrides):
+        if resume is not None:
+            raise ValueError("a run has one value of each option: leave --resume out, or the lists")
+        options = [] if from_reward is None else ["--from-reward", str(from_reward)]
+        sweep.run_grid(arguments or [], options, sweep_dir, jobs)
+        return
+    if sweep_dir is not None:
+        raise ValueError("--sweep-dir is for several runs: give a list, as in seed=0,1,2")
     summary = entry.train(
         source, *overrides,
         resume=resume, exact=exact, from_reward=from_reward, display=display,
@@ -68,7 +82,7 @@ def train(
 
 def evaluate(
     run: common.Run,
-    episodes: Annotated[int, Option(min=1, help="Number of episodes.")] = 20,
+    episodes: Annotated[int, Option(metavar="INT", min=1, help="Number of episodes.")] = 20,
     checkpoint: Annotated[
         str, Option(metavar="best|latest|STEP", help="Policy of the run.")
     ] = "best",
@@ -78,7 +92,7 @@ def evaluate(
     ] = False,
     as_json: common.AsJson = False,
 ) -> None:
-    """Evaluates the policy of a run in its evaluation environments."""
+    """Evaluate the policy of a run."""
     from guerdon.training.replay import evaluate_run
 
     which = common.checkpoint_of(checkpoint)
@@ -115,7 +129,7 @@ def collect(
     out: Annotated[
         str, Option(metavar="DIR", help="Output directory; for minari, an id: cartpole/mine-v0.")
     ],
-    episodes: Annotated[int, Option(min=1, help="Episodes of each policy.")] = 10,
+    episodes: Annotated[int, Option(metavar="INT", min=1, help="Episodes of each policy.")] = 10,
     checkpoint: common.Checkpoints = "best",
     noise: common.Noise = None,
     seed: common.Seed = 0,
@@ -126,7 +140,7 @@ def collect(
         bool, Option("--overwrite", help="Replace demonstrations in DIR.")
     ] = False,
 ) -> None:
-    """Plays episodes with the policy of a run, and saves them as demonstrations."""
+    """Save episodes of the policy of a run as demonstrations."""
     levels, minari = common.noise_levels(noise), written == "minari"
     if minari and levels:
         raise ValueError("Minari has no place for the level of noise: leave out --noise")
@@ -160,10 +174,12 @@ def collect(
 
 
 def plot(
-    runs: Annotated[list[Path], Argument(help="Run directories.")],
-    out: Annotated[Path, Option(help="Image file.")] = Path("curves.png"),
-    metric: Annotated[str, Option(help="Metric to plot over steps.")] = "eval/mean_reward",
-    title: Annotated[str | None, Option(help="Title of the plot.")] = None,
+    runs: Annotated[list[Path], Argument(metavar="RUN", help="Run directories.")],
+    out: Annotated[Path, Option(metavar="FILE", help="Image file.")] = Path("curves.png"),
+    metric: Annotated[
+        str, Option(metavar="NAME", help="Metric to plot over steps.")
+    ] = "eval/mean_reward",
+    title: Annotated[str | None, Option(metavar="TEXT", help="Title of the plot.")] = None,
     smooth: Annotated[
         float, Option(metavar="0..1", help="Smooth curves; 0.6 to 0.9 for noisy metrics.")
     ] = 0.0,
@@ -171,10 +187,9 @@ def plot(
         Literal["iqm", "mean"], Option(help="Over seeds: interquartile mean, or mean.")
     ] = "iqm",
 ) -> None:
-    """Plots runs: the interquartile mean over seeds and its 95% bootstrap band.
+    """Plot runs: the interquartile mean over seeds and its 95% bootstrap band.
 
-    Runs that differ only in `seed` and `run.*` are one curve:
-    guerdon plot runs/cartpole_ppo/* --title CartPole --smooth 0.6
+    Runs that differ only in `seed` and `run.*` are one curve.
     """
     from guerdon.lab import curves
 
@@ -187,9 +202,11 @@ def report(
     run: Annotated[
         Path, Argument(metavar="RUN", help="Directory of a run, of a fit, or of `guerdon demo`.")
     ],
-    out: Annotated[Path | None, Option(help="HTML file; RUN/report.html if left out.")] = None,
+    out: Annotated[
+        Path | None, Option(metavar="FILE", help="HTML file. Default: RUN/report.html.")
+    ] = None,
 ) -> None:
-    """Writes one HTML page about a run or a fit: curves, warnings, reward, images, config."""
+    """Write one HTML page about a run or a fit: curves, warnings, reward, images, config."""
     from guerdon.lab.report import write_report
 
     typer.echo(f"wrote {write_report(run, out)}")
@@ -205,12 +222,7 @@ def export(
         str, Option(metavar="best|latest|STEP", help="Policy of the run.")
     ] = "best",
 ) -> None:
-    """Exports the policy or the learned reward of a run to ONNX.
-
-    guerdon export RUN --onnx policy.onnx
-
-    guerdon export RUN --part reward --onnx reward.onnx
-    """
+    """Export the policy or the learned reward of a run to ONNX."""
     from guerdon.lab.export import export
 
     described = export(run, onnx, part=part, checkpoint=common.checkpoint_of(checkpoint))

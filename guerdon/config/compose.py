@@ -135,16 +135,21 @@ def _read(source: str | Path | Mapping[str, Any] | None) -> tuple[Values, Choice
     return values, choices
 
 
-def _parse(text: str) -> Override:
+def parse(text: str) -> Override:
+    """Parse an override with Hydra's grammar; it may have several values: ``seed=0,1,2``."""
     if not re.match(r"~[\w.]+$|[+]{0,2}[\w.]+=", text):
         raise ConfigError(f"the override {text!r} is not of the form key=value")
     parser = OverridesParser.create()
     try:
-        override = parser.parse_override(text)
+        return parser.parse_override(text)
     except HydraException:
         # Such as a path with brackets: what is no value of Hydra's grammar is text.
         key, _, value = text.partition("=")
-        override = parser.parse_override(f"{key}={_quoted(value)}")
+        return parser.parse_override(f"{key}={_quoted(value)}")
+
+
+def _parse(text: str) -> Override:
+    override = parse(text)
     if override.is_sweep_override():
         raise ConfigError(f"the override {text!r} has several values: give one, or quote the comma")
     key = override.key_or_group

@@ -12,7 +12,11 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     """The end of a sentence: ``did you mean 'x'?``, or the names there are."""
     names = sorted(set(known))
     word = name.lower()
-    parts = [other for other in names if word in other.lower() or other.lower() in word]
+    parts = [
+        other
+        for other in names
+        if word in other.lower() or (len(other) > 2 and other.lower() in word)
+    ]
     near = parts if len(word) > 2 else []
     if not near:
         lower = {other.lower(): other for other in names}

@@ -29,7 +29,7 @@ unless the same file or override sets that, too."""
 class Section(BaseModel):
     """Base of all sections: rejects unknown keys, and is frozen."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class EnvConfig(Section):
@@ -310,6 +310,9 @@ class RunConfig(Section):
     """Seconds after which the run stops."""
     log_every: int = Field(default=2_000, ge=1)
     """Environment steps between log lines."""
+    wandb: bool = False
+    """Send metrics to Weights & Biases, too (extra ``wandb``); its variables apply, such as
+    ``WANDB_PROJECT`` and ``WANDB_MODE=offline``."""
     checkpoint_every: int | None = Field(default=None, ge=1)
     """Environment steps between checkpoints, at each of which open episodes are truncated; by
     default a twentieth of the run, but at least three episodes of each environment."""
@@ -425,13 +428,16 @@ def unread(policy: Any) -> list[str]:
 
 def _term(name: Any, options: dict[str, Any], path: str) -> dict[str, Any]:
     rest = {key: value for key, value in options.items() if key not in ("type", "weight")}
-    weight = validated(_Weight, {"weight": options.get("weight", 1.0)}, path).weight
+    weight = validated(TermConfig, {"weight": options.get("weight", 1.0)}, path).weight
     checked = _options("reward", options.get("type", name), rest, path)
     return {"type": checked.pop("type"), "weight": weight, **checked}
 
 
-class _Weight(Section):
-    weight: float
+class TermConfig(Section):
+    """Options of every reward term, beside those of its ``Config``."""
+
+    weight: float = 1.0
+    """Factor of the term in the sum; 0 logs the term without learning from it."""
 
 
 def _options(kind: str, name: Any, options: dict[str, Any], path: str) -> dict[str, Any]:

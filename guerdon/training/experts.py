@@ -10,7 +10,6 @@ from typing import Annotated, Any
 from urllib.parse import parse_qsl
 
 import numpy as np
-from filelock import FileLock
 from pydantic import ConfigDict, Field, field_validator
 
 from guerdon.config import GuerdonConfig, compose, to_yaml
@@ -84,6 +83,8 @@ def expert_folder(name: str, display: Mode = "auto") -> Path:
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
     folder = cache / "guerdon" / "demonstrations" / f"{Path(expert.preset).stem}-{digest}"
     folder.parent.mkdir(parents=True, exist_ok=True)
+    from filelock import FileLock  # slow to import
+
     with FileLock(folder.with_name(f".{folder.name}.lock")):
         if not folder.exists():
             _make(expert, config, folder, display)

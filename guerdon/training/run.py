@@ -12,6 +12,7 @@ from guerdon.config import GuerdonConfig, compose, to_yaml
 from guerdon.config.imports import find_object, refuse_while_importing
 from guerdon.data.serializer import DamagedError
 from guerdon.envs.ids import registered_limit
+from guerdon.extras import require
 from guerdon.nn import seeded
 from guerdon.policy import Policy
 from guerdon.reward import Reward
@@ -217,6 +218,8 @@ def _options(
 def _check_config(config: GuerdonConfig, state: dict[str, Any] | None) -> None:
     """Check what needs no parts, before experts are trained."""
     check_config(config)
+    if config.run.wandb:
+        require("wandb", "wandb")
     if state is None and config.reward.checkpoint_path is not None:
         check_path(config.reward.checkpoint_path)
 
@@ -286,7 +289,8 @@ def _recorder(
 ) -> Recorder:
     title = f"{config.run.name} · {config.env.id} · {config.policy['type']} · seed {config.seed}"
     shown = make_display(config.run.max_steps, sys.stdout, display, title=title)
-    return Recorder(folder, shown, resume_step=step)
+    name = f"{config.run.name} · seed {config.seed}" if config.run.wandb else None
+    return Recorder(folder, shown, resume_step=step, wandb=name)
 
 
 # --- beside the loop

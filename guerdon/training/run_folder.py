@@ -1,5 +1,6 @@
 """The run directory: its files, its lock, and the `Recorder` that writes metrics to it."""
 
+import hashlib
 import json
 import math
 import os
@@ -13,6 +14,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,7 +22,9 @@ import numpy as np
 import torch
 
 import guerdon
+from guerdon.config import sources
 from guerdon.data.files import atomic_file
+from guerdon.extras import require
 from guerdon.training.display import Display
 
 _held: set[Path] = set()  # a POSIX lock keeps other processes out, but not this one
@@ -149,7 +153,7 @@ class RunFolder:
             raise
 
 
-def default_path(name: str, seed: int, root: str | Path = "runs") -> Path:
+def default_path(name: str, seed: int | str, root: str | Path = "runs") -> Path:
     """Return the folder of a run that names none: ``runs/<name>/<time>-<seed>``."""
     safe = re.sub(r"[^\w.-]+", "_", name).strip(".") or "run"
     first = path = Path(root) / safe / f"{datetime.now():%Y%m%d-%H%M%S}-{seed}"
@@ -200,7 +204,7 @@ def finite(value: Any) -> Any:
 
 
 class Recorder:
-    """Writes metrics to ``metrics.jsonl``, to TensorBoard and to a display.
+    """Writes metrics to ``metrics.jsonl``, to TensorBoard, to a display, and to Weights & Biases.
 
     Every line is written when `log` returns, so that a killed process loses at most the line it was
     writing. A resumed run keeps the lines up to its checkpoint: log metrics of a checkpoint's step
@@ -210,20 +214,31 @@ class Recorder:
         folder: The folder of the run.
         display: Shows the metrics; closed with the recorder.
         resume_step: Step of the checkpoint that the run resumes from; None for a new run.
+        wandb: Name of the run for Weights & Biases; None to leave them out.
     """
 
     def __init__(
-        self, folder: RunFolder, display: Display, *, resume_step: int | None = None
+        self,
+        folder: RunFolder,
+        display: Display,
+        *,
+        resume_step: int | None = None,
+        wandb: str | None = None,
     ) -> None:
-        from torch.utils.tensorboard import SummaryWriter  # slow to import
-
         self._display = display
         before = 0.0 if resume_step is None else _rewind(folder.metrics, resume_step)
         self._start = time.monotonic() - before
         self._metrics = folder.metrics.open("ab")
         self._log = folder.log.open("ab")
-        purge = None if resume_step is None else resume_step + 1
-        self._tensorboard: Any = SummaryWriter(folder.tensorboard, purge_step=purge, flush_secs=10)
+        self._folder, self._purge = folder, None if resume_step is None else resume_step + 1
+        self._wandb: Any = None if wandb is None else _start_wandb(folder, wandb)
+
+    @cached_property
+    def _tensorboard(self) -> Any:
+        """The writer, which is slow to import: made for the first metrics."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        return SummaryWriter(self._folder.tensorboard, purge_step=self._purge, flush_secs=10)
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Record metrics of one moment.
@@ -242,6 +257,8 @@ class Recorder:
         self._metrics.flush()
         for name, value in values.items():
             self._tensorboard.add_scalar(name, value, step)
+        if self._wandb is not None:
+            self._wandb.log({"step": step, **values})
         self._display.log(step, values)
 
     def progress(self, step: int) -> None:
@@ -260,14 +277,34 @@ class Recorder:
 
     def close(self) -> None:
         """Close the files and the display; may be called again."""
-        for each in (self._display, self._tensorboard, self._metrics, self._log):
+        for each in (self._display, self._metrics, self._log):
             each.close()
+        if "_tensorboard" in vars(self):
+            self._tensorboard.close()
+        if self._wandb is not None:
+            self._wandb.finish()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _start_wandb(folder: RunFolder, name: str) -> Any:
+    """Start a run of Weights & Biases, or continue it when the run is resumed."""
+    wandb: Any = require("wandb", "wandb")
+    started = wandb.init(
+        project=os.environ.get("WANDB_PROJECT", "guerdon"),
+        id=hashlib.sha256(json.dumps(folder.starts()[0]).encode()).hexdigest()[:16],
+        resume="allow",
+        name=name,
+        dir=folder.path,
+        config=sources.read(folder.config),
+        settings=wandb.Settings(console="off"),  # which would disturb the display
+    )
+    started.define_metric("*", step_metric="step")
+    return started
 
 
 def _number(name: str, value: Any) -> float:

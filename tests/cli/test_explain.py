@@ -1,11 +1,11 @@
-"""``guerdon explain``: the reward pipeline of a preset, a file or an environment."""
+"""``guerdon explain``: an option, or the reward pipeline of a configuration."""
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
 from guerdon.cli.info import explain
-from guerdon.config import compose
+from guerdon.config import ConfigError, compose
 
 app = typer.Typer()
 app.command()(explain)
@@ -31,3 +31,71 @@ def test_the_whole_configuration_can_be_shown_and_used(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text(result.output.partition("\n\n")[2])
     assert compose(file) == compose("cartpole_ppo", ["seed=3"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "lines"),
+    [
+        (
+            ["policy.clip_range", "policy=ppo"],
+            [
+                "policy.clip_range (ppo): Clip range of the probability ratio; 0.1 to 0.3.",
+                "  type: float, > 0",
+                "  default: 0.2",
+            ],
+        ),
+        (
+            ["run.keep"],
+            ["run.keep: Number of checkpoints to keep.", "  type: int, ≥ 1", "  default: 3"],
+        ),
+        (
+            ["cartpole_dqn", "collect.n_step"],
+            [
+                "collect.n_step: Environment steps per iteration, over all environments.",
+                "  type: int or null, ≥ 1",
+                "  default: null; 8 for dqn",
+            ],
+        ),
+    ],
+)
+def test_an_option_is_explained(arguments, lines):
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    assert result.output.splitlines() == lines
+
+
+def test_an_option_of_several_policies_is_explained_for_each():
+    lines = CliRunner().invoke(app, ["policy.learning_rate"]).output.splitlines()
+    assert [line.partition(":")[0] for line in lines[::3]] == [
+        f"policy.learning_rate ({names})" for names in ("a2c", "ddpg, td3", "dqn", "ppo", "sac")
+    ]
+
+
+@pytest.mark.parametrize("arguments", [["reward.terms.gail.form"], ["reward.form", "reward=gail"]])
+def test_an_option_of_a_reward_term_is_explained(arguments):
+    result = CliRunner().invoke(app, arguments)
+    assert result.output.startswith("reward.form (gail): Reward of a logit:")
+
+
+def test_a_section_is_a_table_of_its_options():
+    lines = CliRunner().invoke(app, ["policy.epsilon"]).output.splitlines()
+    assert lines[0].split() == ["option", "default", "meaning"]
+    assert [line.split()[0] for line in lines[1:4]] == [
+        "policy.epsilon",
+        "policy.epsilon.start",
+        "policy.epsilon.end",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [
+        ("policy.gama", "did you mean 'gamma'?"),
+        ("run.clip_range", "did you mean 'policy.clip_range'?"),
+        ("reward.terms.gail.fom", "did you mean 'form'?"),
+    ],
+)
+def test_an_unknown_option_gets_the_nearest(key, hint):
+    result = CliRunner().invoke(app, [key])
+    assert isinstance(result.exception, ConfigError)
+    assert str(result.exception).endswith(hint)

@@ -3,11 +3,13 @@
 import json
 
 import pytest
+import typer
 
 import guerdon as package
+from guerdon.cli import app
 from tests.cli.tiny import BUDGET, guerdon, start, train
 
-VERBS = ["train", "eval", "list", "plot", "explain", "demo"]
+VERBS = ["train", "sweep", "eval", "list", "plot", "explain", "demo"]
 
 
 @pytest.mark.parametrize("arguments", [[], ["-h"], ["--help"]])
@@ -23,6 +25,38 @@ def test_every_verb_has_help(verb):
         result = guerdon(verb, option)
         assert result.exit_code == 0
         assert f"guerdon {verb}" in result.stdout or f"root {verb}" in result.stdout
+
+
+def commands(group, *words):
+    """The words of every command, with the command."""
+    for name, command in group.commands.items():
+        inner = hasattr(command, "commands")
+        yield from commands(command, *words, name) if inner else [([*words, name], command)]
+
+
+@pytest.mark.parametrize(("words", "command"), [*commands(typer.main.get_command(app))])
+def test_help_is_plain_and_ends_with_examples(words, command):
+    first = command.get_short_help_str(60)
+    assert first.endswith(".")
+    assert not first.endswith("...")  # it is short enough for the list of commands
+    assert not first.split()[0].endswith("s")  # imperative
+    assert all(param.help for param in command.params if param.name != "help")
+    shown = guerdon(*words, "--help").output
+    assert "range>" not in shown
+    assert f"Examples:\n    guerdon {' '.join(words)} " in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [("tr", ["train"]), ("train cartpole_pp", ["cartpole_ppo", "cartpole_ppo_gail"])],
+)
+def test_shells_complete_commands_and_presets(words, found, monkeypatch):
+    monkeypatch.setenv("COMP_WORDS", f"guerdon {words}")
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split())))
+    monkeypatch.setenv("_GUERDON_COMPLETE", "complete_bash")
+    with start() as process:
+        output, errors = process.communicate()
+    assert (output.split(), errors) == (found, "")
 
 
 @pytest.mark.parametrize("option", ["-v", "--version"])

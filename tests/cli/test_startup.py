@@ -8,7 +8,7 @@ import pytest
 import guerdon
 
 ANSWERS = {"--version": f"guerdon {guerdon.__version__}", "--help": "Usage"}
-VERBS = ("train", "eval", "collect", "reward", "list", "plot", "explain", "demo")
+VERBS = ("train", "sweep", "eval", "collect", "reward", "list", "plot", "explain", "demo")
 HEAVY = {"torch", "numpy", "numba", "gymnasium", "ray", "hydra", "pydantic", "tensorboard"}
 
 

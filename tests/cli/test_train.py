@@ -5,6 +5,7 @@ import os
 import pty
 import select
 import signal
+import sys
 import time
 import warnings
 
@@ -304,3 +305,31 @@ def read_until_closed(terminal, seconds=60):
         parts.append(part)
     os.close(terminal)
     return b"".join(parts).decode()
+
+
+# --- Weights & Biases
+
+
+def test_metrics_go_to_weights_and_biases_too(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
+    for name in ("CONFIG", "CACHE", "DATA"):
+        monkeypatch.setenv(f"WANDB_{name}_DIR", str(tmp_path / "wandb"))
+    folder = tmp_path / "run"
+    arguments = [*BUDGET, "run.wandb=true", f"run.dir={folder}"]
+    with start("train", "cartpole_ppo", *arguments) as process:
+        output, errors = process.communicate()
+    assert process.returncode == 0, output + errors
+    (file,) = folder.glob("wandb/offline-run-*/*.wandb")
+    content = file.read_bytes()
+    logged = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for name in {name for line in logged for name in line} - {"time"}:
+        assert name.encode() in content, name
+
+
+def test_without_wandb_the_extra_is_named_before_the_run_starts(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    result = guerdon("train", "cartpole_ppo", "run.wandb=true", f"run.dir={tmp_path / 'run'}")
+    assert result.exit_code == 2
+    assert "guerdon[wandb]" in result.stderr
+    assert not (tmp_path / "run").exists()

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from guerdon.config import ConfigError
+from guerdon.config.options import meanings_of
 from guerdon.config.schema import EnvConfig, GuerdonConfig
 from guerdon.config.validation import keys_of, validated
 from tests.config import fakes
@@ -62,8 +63,8 @@ def test_every_field_says_what_it_does():
         model = GuerdonConfig
         for part in filter(None, section.split(".")):
             model = model.model_fields[part].annotation
-        for name, field in model.model_fields.items():
-            assert field.description, f"{section}.{name}"
+        for name in model.model_fields:
+            assert meanings_of(model)[name], f"{section}.{name}"
 
 
 # --- mistakes

@@ -56,6 +56,12 @@ def test_the_page_of_costs_is_made_of_its_file():
     assert rewards.PAGE.read_text() == made
 
 
+def test_the_page_of_start_up_is_made_of_its_file():
+    import startup
+
+    assert startup.PAGE.read_text() == startup.page(json.loads(startup.RESULTS.read_text()))
+
+
 def test_seeds_are_run_in_order_and_none_is_left_out():
     import learning
     import reward_learning

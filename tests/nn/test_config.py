@@ -1,6 +1,7 @@
 import pytest
 from pydantic import ValidationError
 
+from guerdon.config.options import meanings_of
 from guerdon.nn import ModelConfig
 
 
@@ -18,4 +19,4 @@ def test_what_it_does_not_know_is_refused(wrong):
 
 
 def test_every_field_says_what_it_does():
-    assert all(field.description for field in ModelConfig.model_fields.values())
+    assert all(meanings_of(ModelConfig)[name] for name in ModelConfig.model_fields)

@@ -1,0 +1,23 @@
+"""``docs/options.md`` is what ``python docs/options.py`` writes."""
+
+from pathlib import Path
+
+from guerdon.config.options import options
+from tests.processes import Program
+
+DOCS = Path(__file__).parents[2] / "docs"
+PRINT = "import runpy, sys; sys.stdout.write(runpy.run_path(sys.argv[1])['page']())"
+
+
+def test_the_page_of_options_is_current():
+    with Program("-c", PRINT, DOCS / "options.py") as process:  # which has no policies of tests
+        page, errors = process.communicate()
+    assert process.returncode == 0, errors
+    assert (DOCS / "options.md").read_text(encoding="utf-8") == page, "python docs/options.py"
+
+
+def test_every_option_has_a_meaning_and_a_type_in_words():
+    for option in options():
+        assert option.meaning, option.key
+        assert "typing" not in option.type, option
+        assert "<" not in option.type.replace("< ", ""), option
