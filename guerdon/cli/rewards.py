@@ -253,7 +253,7 @@ def demo(
         Path | None, Option(metavar="DIR", help="Output directory. Default: temporary.")
     ] = None,
 ) -> None:
-    """Collect images, fit a success classifier to them, and train a policy on it alone."""
+    """Learn a reward from images, and a policy from it alone."""
     from guerdon.lab.report import workflow_table, write_report
     from guerdon.training.workflow import Workflow, run_workflow
 

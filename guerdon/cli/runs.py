@@ -187,9 +187,10 @@ def plot(
         Literal["iqm", "mean"], Option(help="Over seeds: interquartile mean, or mean.")
     ] = "iqm",
 ) -> None:
-    """Plot runs: the interquartile mean over seeds and its 95% bootstrap band.
+    """Plot learning curves with confidence bands.
 
-    Runs that differ only in `seed` and `run.*` are one curve.
+    A curve is the interquartile mean of all runs that differ only in `seed` and `run.*`, with its
+    95% bootstrap band.
     """
     from guerdon.lab import curves
 
@@ -206,7 +207,10 @@ def report(
         Path | None, Option(metavar="FILE", help="HTML file. Default: RUN/report.html.")
     ] = None,
 ) -> None:
-    """Write one HTML page about a run or a fit: curves, warnings, reward, images, config."""
+    """Write an HTML page about a run or a fit.
+
+    It has curves, warnings, statistics of the reward, images and the configuration.
+    """
     from guerdon.lab.report import write_report
 
     typer.echo(f"wrote {write_report(run, out)}")
