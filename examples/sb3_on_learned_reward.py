@@ -64,7 +64,7 @@ def main(arguments: list[str] | None = None) -> None:
     returns = {}
     for name, steps in (("before", 0), ("after", options.sb3_steps)):
         model.learn(steps)
-        returns[name], _ = evaluate_policy(model, Walk(), n_eval_episodes=50, warn=False)
+        returns[name], _ = evaluate_policy(model, Walk(), n_eval_episodes=20, warn=False)
     print("true return {before:.2f} before, {after:.2f} after".format(**returns))  # noqa: T201
 
 
