@@ -12,6 +12,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import torch
 from stable_baselines3 import PPO
 from stable_baselines3.common.evaluation import evaluate_policy
 
@@ -46,6 +47,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--dir", default="runs/learned_reward", help="folder of guerdon's run")
     options = parser.parse_args(arguments)
+    torch.set_num_threads(1)  # more are slower with small networks
 
     guerdon.train(
         env={"id": f"{__file__}:Walk"},  # a name by which `load_reward` finds it again
