@@ -69,7 +69,7 @@ def sb3_returns(folder, *arguments):
 
 
 def test_stable_baselines3_trains_on_a_learned_reward(tmp_path):
-    before, after = sb3_returns(tmp_path / "run", "--steps", "2000", "--sb3-steps", "500")
+    before, after = sb3_returns(tmp_path / "run", "--steps", "1000", "--sb3-steps", "500")
     assert before != after
 
 

@@ -289,14 +289,19 @@ def test_other_rewards_are_refused(name, options, tmp_path):
 # --- success classifiers
 
 
+def images_of(cameras, number):
+    """Random images."""
+    numbers, shape = np.random.default_rng(number), (number, 3, SIZE, SIZE)
+    return {key: numbers.integers(0, 256, shape, np.uint8) for key in cameras}
+
+
 def check_classifier(model, cameras, path):
-    numbers, shape = np.random.default_rng(0), (3, SIZE, SIZE)
     described = dict.fromkeys(cameras, f"uint8 [batch, 3, {SIZE}, {SIZE}]")
     assert guerdon.export(make_reward(model), path) == {
         **described, "probability": "float32 [batch]",
     }  # fmt: skip
     for size in SIZES:
-        images = {key: numbers.integers(0, 256, (size, *shape), np.uint8) for key in cameras}
+        images = images_of(cameras, size)
         found = run(path, images)
         np.testing.assert_allclose(found, model.probability(images), rtol=0, atol=1e-5)
     return found
@@ -311,8 +316,12 @@ def test_a_classifier_predicts_success(tmp_path):
 @pytest.mark.slow
 def test_refitted_classifiers_of_several_cameras_predict_success(tmp_path):
     model = loaded(weights(3, image_keys=["left", "right"]), pessimism=0.5, threshold=1e-3)
-    model._start_refit().trained = 1
-    model.config = model.config.model_copy(update={"min_likeness": float(model.meta["threshold"])})
+    refit = model._start_refit()
+    refit.trained = 1
+    images = {key: torch.from_numpy(x) for key, x in images_of(model.image_keys, SIZES[-1]).items()}
+    low, high = torch.sigmoid(refit.network(images)).detach().sort().values[1:3].tolist()
+    changed = model.config.model_copy(update={"min_likeness": (low + high) / 2})
+    model.config = refit.config = changed
     found = check_classifier(model, ["left", "right"], tmp_path / "success.onnx")
     assert (found == 0).any()
     assert (found > 0).any()
