@@ -37,6 +37,7 @@ bench: $(BENCH_VENV)/.peers .venv-diengine/.peer .venv-imitation/.peer ## guerdo
 	$(BENCH_VENV)/bin/python benchmarks/training.py
 	$(BENCH_VENV)/bin/python benchmarks/rewards.py
 	$(BENCH_VENV)/bin/python benchmarks/workflow.py
+	$(BENCH_VENV)/bin/python benchmarks/startup.py
 
 results: reward-results workflow-results ## train what the pages of results lack, and write those pages
 	$(BIN)/python benchmarks/learning.py
