@@ -203,14 +203,14 @@ def test_what_minari_cannot_hold():
         to_minari(Demonstrations([batch], **given), "x-v0")
     batch = data.episodes[0][:]
     batch.info = Batch(note=np.array([None] * len(batch), dtype=object))
-    with pytest.raises(ValueError, match=r"info\.note of episode 0 is neither numbers nor text"):
+    with pytest.raises(ValueError, match=r"info\.note of episode 0 is neither numeric nor text"):
         to_minari(Demonstrations([batch], **given), "x-v0")
 
 
 def test_what_is_missing_is_said(monkeypatch):
     with pytest.raises(FileNotFoundError, match="minari download nobody/has-v0"):
         load_demonstrations("minari:nobody/has-v0")
-    with pytest.raises(TypeError, match="not read from a list"):
+    with pytest.raises(TypeError, match="cannot be read from a list"):
         load_demonstrations([1])
 
     def missing(_name):

@@ -774,7 +774,7 @@ def test_every_row_is_as_likely(make, eligible):
 
 def test_no_row_has_enough_history():
     buffer = filled(range(4), ends=range(4), size=9, stack_num=2, sample_avail=True)
-    with pytest.raises(ValueError, match="no row has 1 rows of its episode before it"):
+    with pytest.raises(ValueError, match="no row has 1 earlier rows of its episode"):
         buffer.sample(1)
     assert len(buffer.sample(0)[1]) == 0
 
