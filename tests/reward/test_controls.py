@@ -116,14 +116,16 @@ def test_function_needs_a_target():
 
 @pytest.mark.parametrize("target", ["operator:add", "os:getcwd", "json:JSONDecodeError"])
 def test_a_function_that_is_not_called_with_one_thing_is_named(target):
-    with pytest.raises(ValueError, match=rf"{target} is called with a Batch .* takes \("):
+    with pytest.raises(
+        ValueError, match=rf"{target} is called with one argument, a Batch .* takes \("
+    ):
         FunctionReward({"target": target})
 
 
 @pytest.mark.parametrize(("target", "name"), [("math:sqrt", "math:sqrt"), (float, "float")])
 def test_a_function_that_cannot_take_a_batch_is_named(target, name):
     model = FunctionReward({"target": target})
-    with pytest.raises(ValueError, match=f"{name} cannot take a Batch of transitions: .*Batch"):
+    with pytest.raises(ValueError, match=f"{name} failed for a Batch of transitions: .*Batch"):
         model.estimate(transitions())
 
 
