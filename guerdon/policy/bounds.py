@@ -12,8 +12,8 @@ class Bounds:
     """Maps actions between a Box and [-1, 1].
 
     Args:
-        space: The action space of one environment.
-        policy: Name of the policy, for the error.
+        space: Action space of one environment.
+        policy: Name of the policy, for the error message.
         device: Device of the networks.
     """
 
@@ -25,12 +25,12 @@ class Bounds:
             or not space.shape
         ):
             raise ValueError(
-                f"{policy} acts in Box spaces of real numbers with finite bounds, not in {space}"
+                f"{policy} supports real-valued Box action spaces with finite bounds, not {space}"
             )
         self._low, self._high, self._dtype = space.low, space.high, space.dtype
         middle, half = (space.high + space.low) / 2, (space.high - space.low) / 2
         self._middle, self._half = (x.astype(np.float32) for x in (middle, half))
-        # Where low equals high, the scaled action is 0.
+        # If low equals high, the scaled action is 0.
         scale = np.where(self._half == 0, np.float32(1), self._half)
         self._to_unit = tuple(torch.from_numpy(x).to(device) for x in (self._middle, scale))
 
