@@ -204,7 +204,7 @@ def test_an_unknown_id_is_answered_with_the_nearest(env_id, nearest):
 
 
 def test_an_id_like_no_other_is_answered_with_what_to_do():
-    with pytest.raises(UnknownEnvironmentError, match=r"'xyzzy'\. An environment of your own"):
+    with pytest.raises(UnknownEnvironmentError, match=r"'xyzzy'\. Your own environment is given"):
         make_vec("xyzzy", 1)
 
 
@@ -289,7 +289,7 @@ def test_a_module_that_cannot_be_imported_is_named():
         ("TimeLimit", "write 'package.module:Name'"),
         ("no_such_module:Wrapper", "names the module 'no_such_module', which cannot be imported"),
         ("gymnasium.wrappers:NoSuch", "has no 'NoSuch'"),
-        ("math:pi", "'math:pi', which is a float: name a class or function"),
+        ("math:pi", "'math:pi', which is a float: give a class or function"),
         ("gymnasium.wrappers:TimeLimit", "the wrapper TimeLimit .* 'max_episode_steps'"),
     ],
 )
@@ -324,7 +324,7 @@ def test_processes_do_not_render():
 def test_envpool_refuses_what_it_cannot_do():
     pytest.importorskip("envpool")
     for arguments in ({"settings": [{}]}, {"frame_stack": 2}, {"wrappers": [lambda env: env]}):
-        with pytest.raises(ValueError, match="EnvPool takes no"):
+        with pytest.raises(ValueError, match="EnvPool has no settings"):
             make_vec("CartPole-v1", 1, backend="envpool", **arguments)
     with pytest.raises(UnknownEnvironmentError, match=r"EnvPool has no 'CartPol-v1'.*CartPole-v1"):
         make_vec("CartPol-v1", 1, backend="envpool")
