@@ -105,7 +105,7 @@ def to_minari(demonstrations: Demonstrations, dataset_id: str, **description: An
     minari = require("minari", "minari")
     observation_space, action_space = demonstrations.observation_space, demonstrations.action_space
     if observation_space is None or action_space is None:
-        raise ValueError("Minari needs to know the spaces: give observation_space and action_space")
+        raise ValueError("Minari requires the spaces: set observation_space and action_space")
     buffers = []
     for number, episode in enumerate(demonstrations.episodes):
         if not shares_observations(episode):

@@ -86,7 +86,7 @@ def save_preferences(path: str | os.PathLike[str], preferences: Iterable[Prefere
             {
                 "pair": each.pair,
                 "segments": f"{folder.name}/{each.pair}",
-                **_judgement(each.label, each.rater, each.time),
+                **_label_line(each.label, each.rater, each.time),
             }
         )
     _append(path, lines)
@@ -100,7 +100,7 @@ def save_label(
     path = pathlib.Path(path)
     if not any(line["pair"] == pair for line in _read_lines(path)):
         raise KeyError(f"{path} has no pair {pair!r}")
-    _append(path, [{"pair": pair, **_judgement(label, rater, time)}])
+    _append(path, [{"pair": pair, **_label_line(label, rater, time)}])
 
 
 def load_preferences(path: str | os.PathLike[str]) -> list[Preference]:
@@ -110,7 +110,7 @@ def load_preferences(path: str | os.PathLike[str]) -> list[Preference]:
     """
     path = pathlib.Path(path)
     segments: dict[str, str] = {}
-    judged: dict[str, dict[str, dict[str, Any]]] = {}
+    by_pair: dict[str, dict[str, dict[str, Any]]] = {}
     for line in _read_lines(path):
         pair = line["pair"]
         if "segments" in line:
@@ -119,13 +119,13 @@ def load_preferences(path: str | os.PathLike[str]) -> list[Preference]:
             raise ValueError(
                 f"{path} has a label of the pair {pair!r} before the line with its segments"
             )
-        raters = judged.setdefault(pair, {})
+        raters = by_pair.setdefault(pair, {})
         if line["label"] is not None:
             raters[line["rater"]] = line
     found = []
-    for pair, raters in judged.items():
+    for pair, raters in by_pair.items():
         first, second = _read_segments(path, segments[pair])
-        lines: Sequence[dict[str, Any]] = list(raters.values()) or [_judgement(None, "", "")]
+        lines: Sequence[dict[str, Any]] = list(raters.values()) or [_label_line(None, "", "")]
         found += [
             Preference(pair, first, second, line["label"], line["rater"], line["time"])
             for line in lines
@@ -133,7 +133,7 @@ def load_preferences(path: str | os.PathLike[str]) -> list[Preference]:
     return found
 
 
-def _judgement(label: Label, rater: str, time: str) -> dict[str, Any]:
+def _label_line(label: Label, rater: str, time: str) -> dict[str, Any]:
     return {
         "label": label,
         "rater": rater,

@@ -81,10 +81,10 @@ class CartPoleFixedVector(CartPoleVectorEnv):
         self, action: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Step; environments whose episode had ended are reset instead."""
-        anew = self.prev_done
+        new = self.prev_done
         obs, _, down, truncated, info = super().step(action)
-        self._fallen = (self._fallen & ~anew) | down
-        rew = (~(self._fallen | anew)).astype(np.float32)
+        self._fallen = (self._fallen & ~new) | down
+        rew = (~(self._fallen | new)).astype(np.float32)
         self.prev_done = truncated  # a fall does not end the episode
         return obs, rew, np.zeros_like(down), truncated, info
 

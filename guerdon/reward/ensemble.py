@@ -204,8 +204,8 @@ def _with_columns(batch: Batch, number: int) -> Batch:
 
 def _mean(found: list[Metrics | None]) -> Metrics | None:
     """Return the mean metrics of the members that returned any."""
-    told = [metrics for metrics in found if metrics]
-    if not told:
+    reported = [metrics for metrics in found if metrics]
+    if not reported:
         return None
-    shared = [name for name in told[0] if all(name in metrics for metrics in told)]
-    return {name: sum(metrics[name] for metrics in told) / len(told) for name in shared}
+    shared = [name for name in reported[0] if all(name in metrics for metrics in reported)]
+    return {name: sum(metrics[name] for metrics in reported) / len(reported) for name in shared}

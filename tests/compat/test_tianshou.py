@@ -106,7 +106,7 @@ def test_environments_of_their_own_pace():
         ids = np.arange(count) + 10_000 * env
         assert buffer[rows].obs.tolist() == ids.tolist()
         assert buffer[rows].obs_next.tolist() == (ids + 1).tolist()
-    with pytest.raises(IndexError, match="holds no transition"):
+    with pytest.raises(IndexError, match="has no transition"):
         buffer[buffer.capacity + 3]
 
 

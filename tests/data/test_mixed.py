@@ -282,7 +282,7 @@ def test_several_rows_before_are_those_of_the_same_buffer(pair, length):
 
 def test_an_index_without_a_transition_is_an_error(pair):
     mixed = pair(agent=filled(rows=3, size=8))
-    with pytest.raises(IndexError, match="index 5 holds no transition"):
+    with pytest.raises(IndexError, match="index 5 has no transition"):
         mixed[np.array([0, 5])]
 
 

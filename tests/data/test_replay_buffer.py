@@ -563,7 +563,7 @@ def test_the_first_and_last_rows_of_episodes_are_found_for_rows_of_any_shape():
     assert buffer.episode_first(rows).tolist() == [[0, 2], [0, 2]]
     assert buffer.episode_last(rows).tolist() == [[1, 4], [1, 4]]
     assert buffer.episode_last(3) == 4
-    with pytest.raises(IndexError, match="holds no transition"):
+    with pytest.raises(IndexError, match="has no transition"):
         buffer.episode_last(5)
 
 

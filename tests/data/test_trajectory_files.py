@@ -58,7 +58,7 @@ LABELS = np.zeros(2, np.float32)
         ({"a": IMAGES.astype("f4")}, LABELS, r"'a' have to be uint8 \[T, C, H, W\]: float32"),
         ({"a": IMAGES[0]}, LABELS, r"'a' have to be uint8 \[T, C, H, W\]: .*\(3, 4, 4\)"),
         ({"a": IMAGES}, np.zeros(2), "labels have to be float32.*float64"),
-        ({"a": IMAGES[:0]}, LABELS[:0], "one or more"),
+        ({"a": IMAGES[:0]}, LABELS[:0], "T >= 1"),
         ({"a": IMAGES}, np.float32([0, 2]), "a label is not in"),
         ({"a": IMAGES}, np.float32([0, np.nan]), "a label is not in"),
     ],

@@ -59,7 +59,7 @@ def test_auto_takes_base_where_a_native_vector_cannot_do_it(env_id, arguments):
 
 
 def test_native_says_why_it_cannot():
-    with pytest.raises(ValueError, match=r"'Acrobot-v1' has no native vector.*registered without"):
+    with pytest.raises(ValueError, match=r"'Acrobot-v1' has no native vector.*none is registered"):
         make_vec("Acrobot-v1", 2, backend="native")
     with pytest.raises(ValueError, match=r"no argument 'gravity'.*use backend 'base'"):
         make_vec("CartPole-v1", 2, backend="native", kwargs={"gravity": 3})
@@ -231,7 +231,7 @@ def test_a_class_that_is_not_there_is_unknown():
 
 
 def test_what_is_no_gymnasium_environment_is_refused():
-    with pytest.raises(UnusableEnvironmentError, match="'dict' made a dict, which is no gymnasium"):
+    with pytest.raises(UnusableEnvironmentError, match="made a dict, which is not a gymnasium"):
         make_vec(dict, 1)
     with pytest.raises(UnusableEnvironmentError, match="the wrapper str made a str"):
         make_vec("CartPole-v1", 1, wrappers=[str])

@@ -167,7 +167,7 @@ def test_weights_that_do_not_fit_are_named(tmp_path):
     refused({**weights, "fc.weight": torch.zeros(1)}, r'Unexpected key\(s\).*"fc.weight"')
     refused(
         {**weights, "1.bias": torch.zeros(3)},
-        r"(?s)width or .* may be another.*mismatch for 1.bias.*\[3\].*\[4\]",
+        r"(?s)width or .* may differ.*mismatch for 1.bias.*\[3\].*\[4\]",
     )
 
 

@@ -76,7 +76,9 @@ def test_function_reads_the_fields_of_its_options():
 )
 def test_a_result_that_is_not_one_number_each_is_refused(answer, shape):
     model = FunctionReward({"target": lambda _: answer})
-    with pytest.raises(ValueError, match=rf"gave shape {shape} for transitions of shape \(4,\)"):
+    with pytest.raises(
+        ValueError, match=rf"returned shape {shape} for transitions of shape \(4,\)"
+    ):
         model.estimate(transitions())
 
 

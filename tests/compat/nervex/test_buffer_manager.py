@@ -170,7 +170,7 @@ def test_stale_rows_go_from_buffers_without_a_share_too():
 def test_a_dropped_row_is_gone_from_the_buffer():
     manager = BufferManager({"agent": filled(3)}, limits=Limits(max_use=1))
     _, indices = manager.sample(1)
-    with pytest.raises(IndexError, match="holds no transition"):
+    with pytest.raises(IndexError, match="has no transition"):
         manager["agent"][indices]
 
 
