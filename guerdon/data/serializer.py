@@ -116,10 +116,10 @@ def check_replaceable(folder: str | os.PathLike[str], kind: str) -> None:
 def check_only(folder: Path, names: Collection[str]) -> None:
     """Raise an error if a folder that is to be replaced has files of other names."""
     if folder.is_file():
-        raise FileExistsError(f"{folder} is a file: choose a new folder, or remove it")
+        raise FileExistsError(f"{folder} is a file: name a new folder, or remove it")
     others = {path.name for path in folder.glob("*")}.difference(names)
     if others:
-        raise FileExistsError(f"{folder} has {min(others)!r}, too: choose a new folder")
+        raise FileExistsError(f"{folder} holds {min(others)!r}, too: name a new folder")
 
 
 # --- files

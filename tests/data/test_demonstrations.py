@@ -70,7 +70,7 @@ def test_properties():
         ([episode(), changed("rew", np.ones(2))], "episode 1: lengths differ"),
         ([changed("rew", 1.0)], "rew of episode 0 must be an array"),
         ([changed("info", "text")], "episode 0: key 'info'"),
-        ([changed("rew", np.ones((3, 1)))], "rew of episode 0 must be numbers, one a row"),
+        ([changed("rew", np.ones((3, 1)))], "rew of episode 0 must be numbers, one per row"),
         ([changed("terminated", np.zeros(3))], "terminated of episode 0 must be booleans"),
         ([changed("truncated", np.array([0, 1, 0], bool))], "episode 0 ends in row 1 of 3"),
         ([episode(), changed("extra", np.ones(3))], "not have the same keys: see 'extra'"),
@@ -436,7 +436,7 @@ def without(key):
     ("data", "error"),
     [
         ([], "must hold a list of transitions"),
-        ([[]], "has no transitions"),
+        ([[]], "holds no transitions"),
         ({"obs": 1}, "must hold a list of transitions"),
         ([1, 2], "a list of dictionaries"),
         ([without("obs")], "has no 'obs'"),

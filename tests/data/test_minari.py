@@ -194,7 +194,7 @@ def test_numbers_get_the_type_of_their_space():
 
 def test_what_minari_cannot_hold():
     data = from_minari(cartpole())
-    with pytest.raises(ValueError, match="give observation_space and action_space"):
+    with pytest.raises(ValueError, match="set observation_space and action_space"):
         to_minari(Demonstrations(data.episodes), "x-v0")
     given = {"observation_space": data.observation_space, "action_space": data.action_space}
     batch = data.episodes[0][:]
