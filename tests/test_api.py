@@ -122,7 +122,7 @@ def test_functions_are_passed_by_name(tmp_path):
     guerdon.train(env="cartpole", reward=reward, **options)
     target = sources.read(tmp_path / "run")["reward"]["terms"]["function"]["target"]
     assert target == "tests.test_api:angle"
-    with pytest.raises(ValueError, match="cannot be found by its name: define it in a file"):
+    with pytest.raises(ValueError, match="cannot be found by name: define it in a file"):
         guerdon.train(env="cartpole", reward=reward | {"target": lambda _: 0}, **options)
 
 
@@ -218,7 +218,7 @@ def test_the_return_of_a_wrapped_environment_is_the_learned_return(name, data, t
 def test_a_reward_that_needs_a_replay_buffer_wraps_nothing(preset, tmp_path):
     options = {"collect": {"warmup_steps": 8}, "run": {"max_steps": 64, "dir": tmp_path / "run"}}
     reward = guerdon.train(preset, **options, eval={"episodes": 1}, display="none").reward
-    with pytest.raises(TypeError, match="cannot pay single steps"):
+    with pytest.raises(TypeError, match="cannot score single steps"):
         reward.wrap(Corridor())
 
 

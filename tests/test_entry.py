@@ -268,7 +268,7 @@ def test_an_on_policy_policy_learns_from_a_reward_model(tmp_path):
         (
             serial_pipeline_reward_model_onpolicy,
             "dqn",
-            "is for on-policy policies, and dqn is none",
+            "is for on-policy policies, but dqn is not one",
         ),
         (
             serial_pipeline_reward_model_offpolicy,

@@ -1,4 +1,4 @@
-"""Policies meet environments."""
+"""Collection of transitions and labelled frames from environments."""
 
 from guerdon.collect.collector import Collected, Collector
 

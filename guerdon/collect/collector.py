@@ -1,4 +1,4 @@
-"""`Collector`: a policy acts in environments, and a buffer stores the transitions."""
+"""`Collector`: steps environments with a policy, and stores the transitions."""
 
 import copy
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from guerdon.data import ReplayBuffer
 from guerdon.data.batch import Batch, from_leaves
 from guerdon.data.rollout import Rollout
 from guerdon.envs import Step, VectorEnv
-from guerdon.envs.rows import told_success
+from guerdon.envs.rows import reported_success
 from guerdon.policy import Policy
 from guerdon.reward import Reward
 
@@ -23,47 +23,47 @@ _NONE = np.zeros(0, np.int64)
 
 @dataclass
 class Collected:
-    """What one call of `Collector.collect` brought."""
+    """Result of `Collector.collect`."""
 
     n_step: int = 0
-    """Transitions."""
+    """Number of transitions."""
     returns: list[float] = field(default_factory=list)
-    """Of the episodes that ended, in the environment's own reward."""
+    """Returns of the finished episodes, in the environment reward."""
     lengths: list[int] = field(default_factory=list)
-    """Of the same episodes."""
+    """Lengths of these episodes."""
     successes: list[bool] = field(default_factory=list)
-    """Of the same episodes, where the environment tells."""
+    """Success of these episodes, if the environment reports it."""
     learned: list[float] = field(default_factory=list)
-    """Returns of the same episodes in the learned reward, where `evaluate` was given one."""
+    """Returns of these episodes in the learned reward, if `evaluate` has one."""
     audit: Any = None
-    """Predicted beside true success of them, where `evaluate` was given a success model."""
+    """Predicted and true success of these episodes, if `evaluate` has a success model."""
 
     @property
     def n_episode(self) -> int:
-        """Episodes that ended."""
+        """Number of finished episodes."""
         return len(self.returns)
 
     @property
     def success_rate(self) -> float | None:
-        """The share of episodes that succeeded, where the environment tells."""
+        """Fraction of successful episodes, if the environment reports success."""
         return float(np.mean(self.successes)) if self.successes else None
 
 
 class Collector:
-    """Lets a policy act, and stores the transitions.
+    """Steps environments with a policy, and stores the transitions.
 
-    It alone knows about episodes: their boundaries, autoreset, broken environments and returns.
+    Handles episode boundaries, autoreset, broken environments and episode returns.
 
     Args:
-        policy: Policy that acts; None for random actions.
-        env: The environments.
+        policy: Policy; None for random actions.
+        env: Vector environment.
         buffer: A `Rollout` or `ReplayBuffer` for the transitions; None keeps only returns and
             lengths, as for an evaluation.
-        reward: Annotates fresh transitions, and may end episodes at a predicted success.
+        reward: Annotates new transitions, and may end episodes at a predicted success.
         seed: Random seed of the resets.
-        store_info: Whether ``info`` is stored with transitions.
-        watch: Called after every step with its rows as they are stored, the step, and which rows
-            are no transitions (None: all are).
+        store_info: Whether to store ``info`` with transitions.
+        watch: Called after every step with the rows as they are stored, the step, and which rows
+            are not transitions (None if all are).
     """
 
     def __init__(
@@ -79,8 +79,8 @@ class Collector:
     ) -> None:
         if not hasattr(env, "n_envs"):
             raise TypeError(
-                f"a collector acts in vectors of environments, not in one {type(env).__name__}: "
-                "make them with guerdon.envs.make_vec"
+                f"a collector needs a vector environment, not a single {type(env).__name__}: "
+                "make it with guerdon.envs.make_vec"
             )
         if buffer is not None and buffer.n_envs != env.n_envs:
             raise ValueError(
@@ -94,7 +94,7 @@ class Collector:
         self.store_info = store_info
         self.watch = watch
         self.annotated: tuple[Batch, np.ndarray] | None = None
-        """What the last `collect` stored as the reward has annotated it; see `fresh`."""
+        """Annotated transitions of the last `collect`; see `fresh`."""
         self._generator = np.random.default_rng(seed)
         self._everyone = np.arange(env.n_envs)
         self._returns = np.zeros(env.n_envs)
@@ -103,11 +103,11 @@ class Collector:
         self._env_ids: np.ndarray | None = None
         self._state: Any = None
         self._sent = Batch()
-        self._since: np.ndarray | None = None  # rows of the buffer before the last `collect`
+        self._since: np.ndarray | None = None  # rows written before the last `collect`
         self._memory = reward.new_memory(env.n_envs) if reward is not None else {}
 
     def reset(self) -> None:
-        """Reset every environment with a seed of the generator; open episodes are cut."""
+        """Reset every environment with a new seed; open episodes are cut."""
         self.break_off()
         self._obs = self.env.reset(int(self._generator.integers(2**31)))
 
@@ -126,19 +126,19 @@ class Collector:
     def collect(
         self, n_step: int | None = None, n_episode: int | None = None, random: bool = False
     ) -> Collected:
-        """Collects at least so many transitions, or exactly so many episodes.
+        """Collect at least `n_step` transitions, or exactly `n_episode` episodes.
 
-        Episodes are shared out among the environments beforehand: taking the first that end would
-        favour short ones. They start fresh, and an environment that has done its share is no longer
-        looked at.
+        Episodes are divided among the environments beforehand: taking the first ones to end would
+        favour short ones. All environments are reset, and an environment that has finished its
+        share is ignored.
 
         Args:
-            n_step: Transitions, over all environments.
-            n_episode: Episodes, over all environments.
-            random: Whether actions are drawn from the action space instead of the policy.
+            n_step: Number of transitions, over all environments.
+            n_episode: Number of episodes, over all environments.
+            random: Whether to sample actions from the action space instead of the policy.
         """
         if (n_step is None) == (n_episode is None):
-            raise ValueError("collect() takes either n_step or n_episode")
+            raise ValueError("collect() needs either n_step or n_episode")
         for name, amount in (("n_step", n_step), ("n_episode", n_episode)):
             if amount is not None and amount < 1:
                 raise ValueError(f"{name} is {amount}, but has to be 1 or more")
@@ -157,16 +157,16 @@ class Collector:
         return collected
 
     def _annotate(self) -> None:
-        """Store the annotations of fresh transitions; those after a success are dropped."""
+        """Store the annotations of new transitions; drop transitions after a success."""
         if self.reward is None or self.buffer is None or not self._memory:
             return
         if not isinstance(self.buffer, Rollout):
             new = self.buffer.written - self._since
             if (new > self.buffer.capacity).any():
                 raise ValueError(
-                    f"the buffer holds {self.buffer.capacity} steps of each environment, fewer "
-                    f"than the {new.max()} that were collected at once, so that the reward cannot "
-                    "follow episodes: make 'collect.buffer_size' larger"
+                    f"the buffer has {self.buffer.capacity} steps per environment, fewer than the "
+                    f"{new.max()} collected at once, so the reward cannot annotate whole episodes: "
+                    "increase 'collect.buffer_size'"
                 )
         fresh, rows = self.fresh(self.reward.collects)
         batch, self._memory = self.reward.annotate(fresh, self._memory)
@@ -177,10 +177,10 @@ class Collector:
         self.annotated = batch, rows
 
     def fresh(self, fields: tuple[str, ...]) -> tuple[Batch, np.ndarray]:
-        """What the last `collect` stored: NumPy arrays [T, n_envs, ...] in time order.
+        """Return the transitions of the last `collect` as arrays [T, n_envs, ...] in time order.
 
         Args:
-            fields: Fields to read, beside ``rew`` and the ends.
+            fields: Fields to read, in addition to ``rew``, ``terminated`` and ``truncated``.
 
         Returns:
             The batch, with ``mask`` and ``first``, and the indices [T, n_envs].
@@ -195,7 +195,7 @@ class Collector:
         return n_episode // self.env.n_envs + (self._everyone < n_episode % self.env.n_envs)
 
     def _step(self, collected: Collected, quota: np.ndarray | None, random: bool) -> None:
-        """One step of every environment that waits for an action."""
+        """Step every environment that is ready for an action."""
         batch = {"obs": self._obs}
         if self._env_ids is not None:
             batch["env_ids"] = self._env_ids
@@ -233,7 +233,7 @@ class Collector:
     def _record(
         self, step: Step, rows: dict[str, Any], collected: Collected, quota: np.ndarray | None
     ) -> None:
-        """Counts and stores the rows of a step that are transitions."""
+        """Count and store the rows of a step that are transitions."""
         ids = self._everyone if step.env_ids is None else step.env_ids
         dummy, n_rows, rew = step.dummy, len(ids), step.rew
         done = step.terminated | step.truncated
@@ -254,7 +254,7 @@ class Collector:
         }
         if self.watch is not None:
             self.watch(rows, step, dummy)
-        if step.env_ids is None and dummy is None:  # by far the most frequent
+        if step.env_ids is None and dummy is None:  # the usual case
             self._returns += rew
             self._lengths += 1
         else:
@@ -263,7 +263,8 @@ class Collector:
         if self.buffer is not None and n_rows:
             if self.store_info:
                 rows["info"] = step.info
-            one_axis = step.env_ids is None and self.env.n_envs == 1  # as `ReplayBuffer.add` wants
+            # `ReplayBuffer.add` expects an environment axis only with env_ids.
+            one_axis = step.env_ids is None and self.env.n_envs == 1
             self.buffer.add(
                 rows, ids if one_axis else step.env_ids, None if dummy is None else ~dummy
             )
@@ -273,7 +274,7 @@ class Collector:
                 quota[ids[done]] -= 1
 
     def _predicted_ends(self, step: Step, quota: np.ndarray | None) -> np.ndarray:
-        """The environments whose episodes continue, but end at a predicted success."""
+        """Return running environments whose episodes end at a predicted success."""
         if self.reward is None or not self.reward.ends_online:
             return _NONE
         done = step.terminated | step.truncated
@@ -290,8 +291,8 @@ class Collector:
         collected.lengths.extend(self._lengths[ended].tolist())
         self._returns[ended] = 0.0
         self._lengths[ended] = 0
-        told = told_success(info, len(done))[done]
-        collected.successes.extend((told[~np.isnan(told)] != 0).tolist())
+        success = reported_success(info, len(done))[done]
+        collected.successes.extend((success[~np.isnan(success)] != 0).tolist())
 
     def _drop_episodes(self, env_ids: np.ndarray) -> None:
         """Drop the open episodes of environments that were restarted."""
@@ -305,7 +306,7 @@ class Collector:
                 self.buffer.discard(self.buffer.newest_rows(int(env), int(length)))
         self.buffer.cut(env_ids)
 
-    # --- asynchronous environments: what was sent is needed again when the answer comes
+    # --- asynchronous environments: inputs of a step are stored until its result arrives
 
     def _remember(self, rows: dict[str, Any]) -> None:
         sent = Batch(**rows)
@@ -317,7 +318,7 @@ class Collector:
     def _recall(self, env_ids: np.ndarray | None) -> dict[str, Any]:
         return dict((self._sent if env_ids is None else self._sent[env_ids]).items())
 
-    # --- recurrent state: one row an environment, zero at the start of an episode
+    # --- recurrent state: one row per environment, zero at the start of an episode
 
     def _state_of(self, env_ids: np.ndarray | None) -> Any:
         return self._state if env_ids is None or self._state is None else self._state[env_ids]
@@ -338,7 +339,7 @@ class Collector:
     # --- files
 
     def training_state(self) -> dict[str, Any]:
-        """What is needed to resume after `break_off`."""
+        """Return everything needed to resume after `break_off`."""
         return {"generator": self._generator.bit_generator.state}
 
     def load_training_state(self, state: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""`RewardDataCollector`: camera frames with success labels, one file for each episode."""
+"""`RewardDataCollector`: camera frames with success labels, one file per episode."""
 
 import atexit
 import errno
@@ -26,18 +26,18 @@ from guerdon.data.frames import (
 )
 from guerdon.data.leaves import to_numpy
 from guerdon.envs import Step
-from guerdon.envs.rows import SUCCESS, column, told_success
+from guerdon.envs.rows import SUCCESS, column, reported_success
 
 CHANNELS = (1, 3, 4)
-"""Possible numbers of channels, if none is given."""
+"""Accepted numbers of channels, if none is given."""
 _SECTION = "reward.data_collection"
 _LABELS = ("success_frame", *SUCCESS)  # names of a frame's label in infos
-_WAITING = 16  # finished episodes, or one an environment; then `add_env_output` blocks
+_WAITING = 16  # maximum number of unwritten episodes (at least one per environment)
 
 
 @dataclass
 class _Episode:
-    """Frames of an open episode by camera, and their labels."""
+    """Frames of an open episode by camera, and labels."""
 
     frames: dict[str, list[np.ndarray]]
     labels: list[float] = field(default_factory=list)
@@ -45,16 +45,16 @@ class _Episode:
 
     @property
     def positive(self) -> bool:
-        """Whether it succeeded at any time, or a label is 0.5 or more."""
+        """Whether the episode succeeded at any time, or a label is 0.5 or more."""
         return self.success_once or max(self.labels) >= 0.5
 
 
 class RewardDataCollector:
-    """Collects the frames of environments, and writes every episode that ends to a folder.
+    """Collects frames of environments, and writes every finished episode to a folder.
 
-    Episodes that succeeded are positive, all others negative. Files are written in a thread; when
-    episodes end faster, `add_env_output` waits. Close it at the end, or use it in ``with``. `watch`
-    is for a `Collector`.
+    Successful episodes are positive, all others negative. Files are written in a thread; if
+    episodes end faster, `add_env_output` waits. Close it at the end, or use it in a ``with``
+    statement. Pass `watch` to a `Collector`.
 
     Args:
         config: Cameras, folders and limits.
@@ -68,7 +68,7 @@ class RewardDataCollector:
         self.n_envs = n_envs
         self._open: dict[int, _Episode] = {}
         self.break_off()
-        # By whether the trajectories are positive.
+        # Keys: whether trajectories are positive.
         folders = (config.positive_dir, config.negative_dir)
         limits = [
             math.inf if limit is None else limit
@@ -79,7 +79,7 @@ class RewardDataCollector:
         for folder in self._folders.values():
             folder.mkdir(parents=True, exist_ok=True)
             remove_stale(folder)
-        # With episodes that wait to be written.
+        # Includes episodes that are not yet written.
         self._numbers = dict(zip((True, False), self.counts, strict=True))
         self._waiting: deque[Future[None]] = deque()
         self._error: BaseException | None = None
@@ -102,17 +102,17 @@ class RewardDataCollector:
         env_info: Mapping[str, Any],
         is_last_step: bool | np.ndarray | torch.Tensor,
     ) -> None:
-        """Add a frame for each environment; episodes that end with it are written.
+        """Add a frame of each environment; write the episodes that end.
 
         Args:
             env_output: ``obs``: observations after the step, images by camera ([rows, H, W, C] or
                 [rows, C, H, W]; uint8, or float in [0, 1]). For environments that reset in the same
                 step, ``final_obs``: the true last observations, as arrays like ``obs`` or as one
-                observation for each row that ended; it may also be in ``env_info``. ``env_ids``:
-                environments of the rows, if not all. ``dummy``: rows that are no steps.
+                observation per finished row; it may also be in ``env_info``. ``env_ids``:
+                environments of the rows, if not all. ``dummy``: rows that are not steps.
             env_info: ``success``, ``is_success`` or ``success_frame``: whether the frame of each
-                row shows success. ``success_once``: whether the episode succeeded so far. Rows that
-                ended take them from ``final_info``, if it has them.
+                row shows success. ``success_once``: whether the episode has succeeded so far.
+                Finished rows read them from ``final_info``, if it has them.
             is_last_step: Whether episodes end here, for all rows or for each.
         """
         self._settle(max(_WAITING, self.n_envs) + 1)
@@ -128,7 +128,7 @@ class RewardDataCollector:
         if not real.any():
             return
         labels = _labels(env_info, last, real)
-        once = _told(env_info, last, ["success_once"]) > 0
+        once = _success_of_rows(env_info, last, ["success_once"]) > 0
         images = {key: self._images(env_output["obs"], key) for key in self.config.image_keys}
         for key, array in images.items():
             if len(array) != len(ids):
@@ -153,11 +153,11 @@ class RewardDataCollector:
         Args:
             rows: Observations and actions before the step.
             step: The step.
-            dummy: Rows that are no transitions.
+            dummy: Rows that are not transitions.
         """
         if step.broken is not None:
             self.break_off(step.broken)
-        # At episode ends, the next observation is the last one.
+        # At episode ends, this is the final observation.
         output = {"obs": step.obs_next, "env_ids": step.env_ids, "dummy": dummy}
         self.add_env_output(output, step.info, step.terminated | step.truncated)
 
@@ -171,7 +171,7 @@ class RewardDataCollector:
         if not episode.labels:
             return
         self.break_off([env_idx])
-        self._settle(max(_WAITING, self.n_envs))  # and one that is being written
+        self._settle(max(_WAITING, self.n_envs))  # in addition to the one being written
         if self._thread is None:
             raise ValueError("this RewardDataCollector is closed: make a new one")
         if not self._reached(episode.positive):
@@ -188,11 +188,11 @@ class RewardDataCollector:
             self._open[env] = _Episode({key: [] for key in self.config.image_keys})
 
     def flush(self) -> None:
-        """Wait until every episode that ended is written."""
+        """Wait until every finished episode is written."""
         self._settle(0)
 
     def close(self) -> None:
-        """Wait until every episode that ended is written, and stop; open ones are dropped."""
+        """Write every finished episode, and stop; open episodes are dropped."""
         atexit.unregister(self.close)
         self.break_off()
         if self._thread is not None:
@@ -208,9 +208,9 @@ class RewardDataCollector:
         self.close()
 
     def _images(self, obs: Any, key: str) -> np.ndarray:
-        """Return the images of one camera in uint8, in their own layout."""
+        """Return the images of one camera as uint8, in their own layout."""
         if not hasattr(obs, "keys") or key not in obs:
-            there = ", ".join(map(repr, obs.keys())) if hasattr(obs, "keys") else "no keys at all"
+            there = ", ".join(map(repr, obs.keys())) if hasattr(obs, "keys") else "no keys"
             raise ValueError(
                 f"observations have no camera {key!r}: there are {there}; "
                 f"name cameras in '{_SECTION}.image_keys'"
@@ -226,11 +226,11 @@ class RewardDataCollector:
         return images
 
     def _reached(self, positive: bool) -> bool:
-        """Whether a folder reaches its limit once all waiting episodes are written."""
+        """Return whether a folder is full once all waiting episodes are written."""
         return self._numbers[positive] >= self._limits[positive]
 
     def _settle(self, most: int) -> None:
-        """Wait until at most `most` episodes are not written yet; raise the error of one."""
+        """Wait until at most `most` episodes are unwritten; raise an error of writing."""
         while self._waiting and (len(self._waiting) > most or self._waiting[0].done()):
             error = self._waiting.popleft().exception()
             if error is None:
@@ -245,7 +245,7 @@ class RewardDataCollector:
                     error.errno or errno.EIO,
                     f"a trajectory could not be written ({error.strerror or error}): {positive} "
                     f"positive and {negative} negative ones are safe in {self._folders[True]} and "
-                    f"{self._folders[False]}, {lost} newer ones are lost; make room or choose "
+                    f"{self._folders[False]}, {lost} newer ones are lost; free space or choose "
                     f"other folders ('{_SECTION}.positive_dir' and 'negative_dir'), and collect "
                     f"again: it resumes from there",
                 )
@@ -256,7 +256,7 @@ class RewardDataCollector:
         """Write a file; runs in the thread."""
         folder, size = self._folders[positive], self.config.image_size
         found = count_trajectories(folder)  # other processes may write there, too
-        # Without a lock: a count that is lost here is found again in the folder.
+        # No lock: a lost count is found again in the folder.
         self._numbers[positive] = max(self._numbers[positive], found)
         if found >= self._limits[positive]:
             return
@@ -270,26 +270,25 @@ class RewardDataCollector:
         write_trajectory(folder, trajectory, format=self.config.format)
 
 
-# --- reading of steps
+# --- inputs of steps
 
 
 def _final_obs(
     env_output: Mapping[str, Any], env_info: Mapping[str, Any], ended: np.ndarray
 ) -> Any:
-    """Return the last observations, which have to be given if their labels are."""
+    """Return the final observations; required if ``final_info`` has labels."""
     found = (env_output.get("final_obs"), *map(env_info.get, ("final_obs", "final_observation")))
     final = next((each for each in found if each is not None), None)
     if final is None and ended.any() and env_info.get("final_info") is not None:
         raise ValueError(
-            "the environment's info has 'final_info', but there is no 'final_obs': labels would "
-            "be of the episodes that ended, and frames of those that began; add the last "
-            "observations as 'final_obs'"
+            "the environment's info has 'final_info', but there is no 'final_obs': labels and "
+            "frames would be of different episodes; add the final observations as 'final_obs'"
         )
     return final
 
 
 def _final_row(final: Any, row: int, key: str) -> dict[str, Any] | None:
-    """Return the last observation of a row as a batch of one; they are given by camera or row."""
+    """Return the final observation of a row as a batch of one; given by camera or by row."""
     if hasattr(final, "keys"):
         return {name: part[row][None] for name, part in final.items() if name == key}
     found = None if final is None else final[row]
@@ -297,12 +296,12 @@ def _final_row(final: Any, row: int, key: str) -> dict[str, Any] | None:
 
 
 def _labels(env_info: Mapping[str, Any], last: np.ndarray, real: np.ndarray) -> np.ndarray:
-    """Return whether the frame shows success [rows]; info has to have it for all real rows."""
-    labels = _told(env_info, last)
+    """Return whether frames show success [rows]; required for all real rows."""
+    labels = _success_of_rows(env_info, last)
     if np.isnan(labels[real]).any():
         raise ValueError(
             "the environment's info has no 'success' for some steps, only "
-            f"{', '.join(env_info) or 'nothing'}: every step has to say whether its frame shows "
+            f"{', '.join(env_info) or 'nothing'}: every step has to report whether its frame shows "
             "success"
         )
     if not ((labels >= 0) & (labels <= 1))[real].all():
@@ -310,17 +309,17 @@ def _labels(env_info: Mapping[str, Any], last: np.ndarray, real: np.ndarray) -> 
     return labels
 
 
-def _told(
+def _success_of_rows(
     env_info: Mapping[str, Any], last: np.ndarray, names: Sequence[str] = _LABELS
 ) -> np.ndarray:
     """Return success [rows], NaN where info does not report it.
 
-    Environments that reset in the same step report the old episode in ``final_info``, some of them
-    for all rows.
+    Environments that reset in the same step report the finished episode in ``final_info``, some of
+    them for all rows.
     """
-    told, final = told_success(env_info, len(last), names), env_info.get("final_info")
-    ended = told_success(final if isinstance(final, Mapping) else {}, len(last), names)
-    return np.where((last | np.isnan(told)) & ~np.isnan(ended), ended, told)
+    success, final = reported_success(env_info, len(last), names), env_info.get("final_info")
+    ended = reported_success(final if isinstance(final, Mapping) else {}, len(last), names)
+    return np.where((last | np.isnan(success)) & ~np.isnan(ended), ended, success)
 
 
 # --- cameras
@@ -331,24 +330,24 @@ def channel_axis(shape: Sequence[int], size: Sequence[int] | None) -> int | None
 
     Args:
         shape: Shape of the frames.
-        size: Channels, height and width that are requested, if any.
+        size: Requested channels, height and width, if any.
     """
     possible = CHANNELS if size is None else (size[0],)
     return next((axis for axis in (3, 1) if len(shape) == 4 and shape[axis] in possible), None)
 
 
 def check_cameras(space: spaces.Space[Any], config: DataCollectionConfig, env_id: str) -> None:
-    """Refuse cameras that observations do not have.
+    """Raise an error for cameras that observations do not have.
 
     Args:
         space: Observation space.
-        config: Names the cameras.
-        env_id: Environment of the observations.
+        config: Config with the cameras.
+        env_id: Id of the environment.
     """
     if not isinstance(space, spaces.Dict):
         raise ConfigError(
-            f"observations of {env_id!r} are one array, in which no camera can be told: frames are "
-            f"kept of dictionaries with a part for each camera (of many, env.kwargs.obs=both)"
+            f"observations of {env_id!r} are one array without cameras: collecting frames needs a "
+            f"dictionary with one part per camera (for many environments, env.kwargs.obs=both)"
         )
     size = config.image_size
     shapes = {key: part.shape or () for key, part in space.items()}
@@ -358,13 +357,13 @@ def check_cameras(space: spaces.Space[Any], config: DataCollectionConfig, env_id
         axis = channel_axis((1, *shapes.get(key, ())), None)
         if key not in cameras and axis is not None:
             raise ConfigError(
-                f"image_size asks for images of {size and size[0]} channels, but those of "
+                f"image_size requires images of {size and size[0]} channels, but those of "
                 f"{key!r} in observations of {env_id!r} are {list(shapes[key])}"
             )
         if key not in cameras:
-            what = f"{space[key]}, no image" if key in shapes else "not there"
+            what = f"{space[key]}, no image" if key in shapes else "missing"
             raise ConfigError(
-                f"image_keys names {key!r}, which in observations of {env_id!r} is {what}: "
+                f"image_keys has {key!r}, which in observations of {env_id!r} is {what}: "
                 f"{suggestion(key, cameras)}"
             )
         *rest, last = shapes[key]
@@ -372,6 +371,6 @@ def check_cameras(space: spaces.Space[Any], config: DataCollectionConfig, env_id
     if size is None and len(set(map(tuple, sizes.values()))) > 1:
         listed = ", ".join(f"{key!r} {each}" for key, each in sizes.items())
         raise ConfigError(
-            f"images have several sizes ({listed}), but a classifier takes all cameras in one: set "
+            f"images have several sizes ({listed}), but a classifier needs one size: set "
             "image_size, for example to [3, 64, 64]"
         )

@@ -1,1 +1,1 @@
-"""Other systems' own spellings of what guerdon does; nothing in the core imports them."""
+"""Interfaces of other systems on top of guerdon; the core does not import them."""

@@ -1,4 +1,4 @@
-"""Translates configs in the layouts of nerveX, DI-engine and RLinf into guerdon's."""
+"""Translates configs of nerveX, DI-engine and RLinf to guerdon's keys."""
 
 import warnings
 from collections.abc import Iterable, Mapping
@@ -10,15 +10,15 @@ from guerdon.compat.rlinf import config as rlinf
 from guerdon.config import ConfigError, GuerdonConfig, imports, sources
 
 Pair = tuple[Mapping[str, Any], Mapping[str, Any]]
-"""``(main_config, create_config)`` of DI-engine: the second says what the first leaves out."""
+"""``(main_config, create_config)`` of DI-engine; the second completes the first."""
 Source = str | Path | Mapping[str, Any] | GuerdonConfig | Pair
 
 
 def translated(source: Source | None, overrides: Iterable[str] = ()) -> tuple[Any, list[str]]:
-    """A source and overrides with guerdon's keys, as `guerdon.config.compose` takes them.
+    """Translate a source and overrides to guerdon's keys, for `guerdon.config.compose`.
 
-    Keys that have no meaning in guerdon are dropped with a warning. Keys of another layout set
-    ``eval.select_by: env``: the value at which it stops is a return of the environment.
+    Keys without a meaning in guerdon are dropped with a warning. Keys of another layout set
+    ``eval.select_by: env``, since their stop value is an environment return.
 
     Args:
         source: A preset, the path of a file or of a run, sections, a config, or None.
@@ -41,7 +41,7 @@ def translated(source: Source | None, overrides: Iterable[str] = ()) -> tuple[An
 def translated_fit(
     source: str | Path | Mapping[str, Any] | None, overrides: Iterable[str] = ()
 ) -> tuple[Any, list[str]]:
-    """A source and overrides of a fit with guerdon's keys, as `compose_fit` takes them.
+    """Translate a source and overrides of a fit to guerdon's keys, for `compose_fit`.
 
     Args:
         source: A preset, the path of a file, sections, or None.
@@ -62,12 +62,12 @@ def _warn(dropped: list[str]) -> None:
 
 
 def is_preset(source: Any) -> bool:
-    """Whether a source is the name of a preset."""
+    """Return whether a source is the name of a preset."""
     return isinstance(source, str) and not sources.is_file(source)
 
 
 def sections(source: Source) -> dict[str, Any]:
-    """A source that is not a preset as sections, with its own keys."""
+    """Return the sections of a source that is not a preset, with its own keys."""
     if isinstance(source, GuerdonConfig):
         return source.model_dump()
     if isinstance(source, tuple):
@@ -84,7 +84,7 @@ def sections(source: Source) -> dict[str, Any]:
 
 
 def merged(weak: Any, strong: dict[str, Any]) -> dict[str, Any]:
-    """Sections, completed by others."""
+    """Merge sections; `strong` takes precedence."""
     values = {**weak} if isinstance(weak, dict) else {}
     for key, value in strong.items():
         both = isinstance(value, dict) and isinstance(values.get(key), dict)

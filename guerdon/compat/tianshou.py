@@ -12,25 +12,25 @@ _FIRST_CAPACITY = 256
 
 
 class ListReplayBuffer(ReplayBuffer):
-    """A buffer in memory that grows like a list instead of overwriting its oldest rows.
+    """A buffer in memory that grows instead of overwriting its oldest rows.
 
     Growing changes the indices of all environments but the first.
 
     Args:
         n_envs: Number of environments.
         storage: See `ReplayBuffer`; not files.
-        **options: See `ReplayBuffer`; there is no size.
+        **options: See `ReplayBuffer`; without a size.
     """
 
     def __init__(
         self, n_envs: int = 1, storage: str | torch.device | Storage = "memory", **options: Any
     ) -> None:
         if isinstance(storage, DiskStorage) or str(storage).startswith("disk:"):
-            raise ValueError("a ListReplayBuffer lives in memory: use ReplayBuffer(size) for files")
+            raise ValueError("a ListReplayBuffer is in memory: use ReplayBuffer(size) for files")
         super().__init__(_FIRST_CAPACITY * n_envs, n_envs, storage=storage, **options)
 
     def options(self) -> dict[str, Any]:
-        """See `ReplayBuffer`; without a size."""
+        """See `ReplayBuffer`; excludes the size."""
         return {name: value for name, value in super().options().items() if name != "size"}
 
     def _make_room(self, envs: np.ndarray) -> None:

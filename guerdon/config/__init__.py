@@ -1,4 +1,4 @@
-"""Configuration: registries, the schema, and composition from presets, files and overrides."""
+"""Configuration: registries, the schema, and composition of presets, files and overrides."""
 
 from guerdon.config.compose import as_overrides, compose
 from guerdon.config.describe import explain, to_yaml

@@ -1,6 +1,6 @@
-"""Composition: a preset, a file or a mapping, and overrides, become one checked configuration.
+"""Composition of a preset, file or mapping and overrides to one checked configuration.
 
-From weak to strong: the schema's defaults, the policy's ``defaults``, the options of the groups
+In increasing precedence: defaults of the schema, ``defaults`` of the policy, options of the groups
 ``env`` and ``reward``, the presets of the chosen groups, the file or mapping, the overrides.
 """
 
@@ -31,16 +31,16 @@ DEFAULTS: Choices = {"policy": "ppo", "reward": "env"}
 def compose(
     source: str | Path | Mapping[str, Any] | None = None, overrides: Iterable[str] = ()
 ) -> GuerdonConfig:
-    """Composes and checks a configuration.
+    """Compose and check a configuration.
 
-    An override that chooses another environment, policy or reward than a file does replaces what
-    the file says about it; with a policy, also the sections ``collect`` and ``learn``. An unknown
-    option, and one that has no effect, is an error.
+    An override that chooses another environment, policy or reward than a file replaces the file's
+    options of it; with a policy, also the sections ``collect`` and ``learn``. Unknown options, and
+    options without effect, are errors.
 
     Args:
         source: A preset (``"cartpole_ppo"``), the path of a YAML file, of a Python file with
-            ``main_config`` or of a run's folder, a mapping of sections, or None.
-        overrides: Hydra's ``key=value``: a group's option (``policy=dqn``) or any dotted key
+            ``main_config`` or of a run directory, a mapping of sections, or None.
+        overrides: Hydra's ``key=value``: an option of a group (``policy=dqn``) or any dotted key
             (``policy.gamma=0.9``).
     """
     values, choices = _read(source)
@@ -73,7 +73,7 @@ def compose(
 def as_overrides(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     """Yield overrides for nested values, such as ``{"policy": {"gamma": 0.9}, "env": "pendulum"}``.
 
-    A string for ``env`` that is no option of the group is an environment's id.
+    A string for ``env`` that is not an option of the group is an environment id.
     """
     for key, value in values.items():
         path = f"{prefix}{key}"
@@ -98,7 +98,7 @@ def _written(value: Any) -> str:
     if callable(value):
         if (name := imports.name_of(value)) is None:
             raise ConfigError(
-                f"{value!r} cannot be found by its name: define it in a file, or give the sections "
+                f"{value!r} cannot be found by name: define it in a file, or pass the sections "
                 "as a dictionary, guerdon.train({...})"
             )
         return _quoted(name)
@@ -106,16 +106,16 @@ def _written(value: Any) -> str:
 
 
 def _quoted(text: str) -> str:
-    # Backslashes are doubled before quotes alone.
+    # Backslashes are doubled only before quotes.
     escaped = re.sub(r"(\\+)(?='|$)", r"\1\1", text).replace("'", "\\'")
     return f"'{escaped}'"
 
 
-# --- what was asked for
+# --- sources and overrides
 
 
 def _read(source: str | Path | Mapping[str, Any] | None) -> tuple[Values, Choices]:
-    """The sections of a source, and the options of groups that it chooses."""
+    """Return the sections of a source, and the group options that it chooses."""
     if isinstance(source, str) and not sources.is_file(source):
         presets = sources.options("preset")
         if source not in presets:
@@ -143,7 +143,7 @@ def parse(text: str) -> Override:
     try:
         return parser.parse_override(text)
     except HydraException:
-        # Such as a path with brackets: what is no value of Hydra's grammar is text.
+        # For example a path with brackets: text that is not a value in Hydra's grammar.
         key, _, value = text.partition("=")
         return parser.parse_override(f"{key}={_quoted(value)}")
 
@@ -165,7 +165,7 @@ def _deletes(override: Override) -> bool:
 
 
 def _choice(override: Override) -> tuple[str, str] | None:
-    """The group and option of ``policy=dqn`` or ``policy.type=dqn``; None for other overrides."""
+    """Return group and option of ``policy=dqn`` or ``policy.type=dqn``; None for others."""
     key, value = override.key_or_group, override.value()
     if isinstance(value, str) and key in (*GROUPS, "policy.type", "reward.type"):
         return key.removesuffix(".type"), value
@@ -173,7 +173,7 @@ def _choice(override: Override) -> tuple[str, str] | None:
 
 
 def _import(values: Values, changes: Sequence[Override]) -> None:
-    """Imports what a source or an override names, and sets it with whole paths."""
+    """Import the code that a source or an override names, and make its paths absolute."""
     for change in changes:
         if change.key_or_group == "imports":
             values["imports"] = [] if _deletes(change) else change.value()
@@ -182,7 +182,7 @@ def _import(values: Values, changes: Sequence[Override]) -> None:
 
 
 def _choose(values: Values, choices: Choices, group: str, option: str) -> None:
-    """Chooses an option, and drops what a file says about another one."""
+    """Choose an option, and drop a file's options of another one."""
     section = values.get(group)
     named = choices.get(group) or (isinstance(section, dict) and section.keys() & {"id", "terms"})
     if named and choices.get(group) != option:
@@ -197,7 +197,7 @@ def _choose(values: Values, choices: Choices, group: str, option: str) -> None:
 
 
 def _layers(choices: Choices) -> Iterator[Values]:
-    """The options of the chosen groups and the presets they have, weak to strong."""
+    """Yield the options of the chosen groups and their presets, in increasing precedence."""
     env, policy, reward = (choices.get(group) for group in GROUPS)
     yield _defaults_of("policy", str(policy))
     if env is not None:
@@ -215,10 +215,10 @@ def _layers(choices: Choices) -> Iterator[Values]:
 
 
 def _defaults_of(group: str, name: str) -> Values:
-    """The name of a registered class, and its defaults for all sections."""
+    """Return the type of a registered class, and its defaults for all sections."""
     cls = registry_of(group).get(name)
     defaults = sources.plain(getattr(cls, "defaults", {}))
-    for key in unread(cls) if group == "policy" else ():  # of a class that it derives from
+    for key in unread(cls) if group == "policy" else ():  # may be set by a base class
         section, _, option = key.partition(".")
         defaults.get(section, {}).pop(option, None)
     if "terms" not in defaults.get(group, {}):
@@ -235,26 +235,26 @@ def _merged(layers: Iterable[Values]) -> DictConfig:
 
 
 def _override(config: DictConfig, changes: Sequence[Override], choices: Choices) -> None:
-    """Applies overrides that are not choices of groups."""
+    """Apply overrides that do not choose an option of a group."""
     keys = [change.key_or_group for change in changes]
     if any(key.startswith("reward.terms") for key in keys):
         section: Any = OmegaConf.to_container(config.get("reward") or OmegaConf.create({}))
         reward = as_terms(section)
         if "reward.terms" in keys:
-            reward["terms"] = {}  # the override lists all of them
+            reward["terms"] = {}  # the override lists all terms
         config["reward"], choices["reward"] = reward, None
     _supersede(config, dict(_flat({change.key_or_group: change.value() for change in changes})))
     for change in changes:
         if not _deletes(change):
             OmegaConf.update(config, change.key_or_group, change.value(), force_add=True)
         elif not _delete(config, change.key_or_group):
-            raise ConfigError(f"{change.input_line!r} removes a key that is not there")
+            raise ConfigError(f"{change.input_line!r} removes a key that is not set")
 
 
-def _supersede(config: DictConfig, said: Values) -> None:
-    """Removes keys of weaker layers that exclude, or depend on, what a layer says."""
+def _supersede(config: DictConfig, layer: Values) -> None:
+    """Remove keys of weaker layers that exclude, or depend on, keys of a layer."""
     for key, other in SUPERSEDES:
-        if said.get(key) is not None and other not in said:
+        if layer.get(key) is not None and other not in layer:
             _delete(config, other)
     models: Values = {"reward": RewardConfig}
     if policy := OmegaConf.select(config, "policy.type"):
@@ -262,7 +262,8 @@ def _supersede(config: DictConfig, said: Values) -> None:
     for section, model in models.items():
         for option, other, needed in getattr(model, "read_if", ()):
             key = f"{section}.{other}"
-            if key in said and not is_read(said[key], needed) and f"{section}.{option}" not in said:
+            idle = key in layer and not is_read(layer[key], needed)
+            if idle and f"{section}.{option}" not in layer:
                 _delete(config, f"{section}.{option}")
 
 
@@ -276,7 +277,7 @@ def _delete(config: DictConfig, key: str) -> bool:
 
 
 def _flat(sections: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The dotted keys of sections."""
+    """Yield dotted keys and values of sections."""
     for key, value in sections.items():
         yield key, value
         if isinstance(value, Mapping):
@@ -287,7 +288,7 @@ def _flat(sections: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _own_classes(config: GuerdonConfig) -> list[Any]:
-    """The classes that a configuration uses and that others than guerdon have registered."""
+    """Return the classes outside guerdon that a configuration uses."""
     model = config.policy.get("model")
     used = {
         ("policy", config.policy["type"]),
@@ -298,7 +299,7 @@ def _own_classes(config: GuerdonConfig) -> list[Any]:
 
 
 def _check_sections(keys: Iterable[str], policy: str) -> None:
-    """Rejects unknown sections; validation rejects unknown keys in them."""
+    """Raise an error for unknown sections; validation rejects unknown keys in them."""
     known = keys_of(GuerdonConfig) | keys_of(registry_of("policy").get(policy).Config, "policy")
     for key in keys:
         if key.partition(".")[0] not in known[""]:
@@ -306,7 +307,7 @@ def _check_sections(keys: Iterable[str], policy: str) -> None:
 
 
 def _name(composed: Values, choices: Choices) -> str:
-    """The name of the preset that a run is, or would be."""
+    """Return the name of a run's preset, whether or not it exists."""
     env, reward = composed.get("env"), composed.get("reward")
     env_id = env.get("id") if isinstance(env, dict) else env
     terms = reward.get("terms", ()) if isinstance(reward, dict) else ()

@@ -1,4 +1,4 @@
-"""A configuration in words: the reward pipeline in one line, and the whole as YAML."""
+"""Descriptions of a configuration: the reward pipeline in one line, and YAML."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ _TIMES = "\N{MULTIPLICATION SIGN}"
 
 
 def explain(config: GuerdonConfig) -> str:
-    """The resolved reward pipeline: each term with its weight, the stages after it, the target.
+    """Describe the resolved reward pipeline: terms with weights, later stages, the target.
 
     Args:
         config: A checked configuration.
@@ -27,7 +27,7 @@ def explain(config: GuerdonConfig) -> str:
 
 
 def to_yaml(config: GuerdonConfig) -> str:
-    """The whole configuration as YAML that composes to the same configuration again.
+    """Return the configuration as YAML that composes to the same configuration.
 
     Args:
         config: A checked configuration.
@@ -42,11 +42,11 @@ def _term(name: str, options: dict[str, Any]) -> str:
 
 
 def _written(value: Any) -> Any:
-    """Plain values as they are; a class or function by its name."""
+    """Return plain values unchanged; a class or function by name."""
     if isinstance(value, dict):
         return {key: _written(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [_written(inner) for inner in value]
     if not hasattr(value, "__qualname__"):
         return value
-    return name_of(value) or f"<{value.__qualname__}>"  # which has to be passed again
+    return name_of(value) or f"<{value.__qualname__}>"  # has to be passed again

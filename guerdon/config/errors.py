@@ -1,15 +1,15 @@
-"""Errors of a configuration: one sentence each, with the nearest right name."""
+"""Errors of a configuration: one sentence each, with the most similar valid name."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 
 class ConfigError(ValueError):
-    """A configuration cannot be used; the message says why in one sentence."""
+    """Raised for an invalid configuration; the message is one sentence."""
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """The end of a sentence: ``did you mean 'x'?``, or the names there are."""
+    """Return the end of a sentence: ``did you mean 'x'?``, or the valid names."""
     names = sorted(set(known))
     word = name.lower()
     parts = [
@@ -27,12 +27,12 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def either(names: list[str]) -> str:
-    """Quoted names with ``or`` between the last two."""
+    """Quote names, with ``or`` between the last two."""
     *first, last = map(repr, names)
     return f"{', '.join(first)} or {last}" if first else last
 
 
 def line(error: BaseException) -> str:
-    """An error's message in one line."""
+    """Return an error message as one line."""
     lines = [part.strip() for part in str(error).splitlines() if part.strip()]
     return "; ".join(lines) or type(error).__name__

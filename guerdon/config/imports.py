@@ -1,7 +1,7 @@
-"""Python code that a configuration names: modules and files, and classes and functions in them.
+"""Python code named by a configuration: modules and files, and classes and functions in them.
 
-Modules are also searched in the current folder, and in the folders among ``imports``; `needed`
-lists what another process has to import in order to find the same code.
+Modules are also searched in the current folder, and in the folders of ``imports``; `needed` lists
+what another process has to import to find the same code.
 """
 
 import importlib
@@ -21,15 +21,15 @@ from guerdon.config.registry import registered
 _PREFIX = "guerdon_file_"
 _IN_FILE = re.compile(r"(.+\.py):([\w.]+)")
 _IN_MODULE = re.compile(r"([A-Za-z_][\w.]*):[\w.-]+")
-_registering: set[Path] = set()  # files that have registered something
-_searched: set[Path] = set()  # folders that were added to the search path
+_registering: set[Path] = set()  # files that registered something
+_searched: set[Path] = set()  # folders added to the search path
 _running: list[Path] = []  # files that are being imported
 
 
 def import_all(names: Iterable[str], key: str = "imports") -> None:
     """Import modules and files, and add folders to the search path.
 
-    A file that is loaded already, under any name, is left alone.
+    A file that is already loaded, under any name, is not run again.
     """
     for name in names:
         if Path(name).is_dir() and is_path(name):
@@ -39,17 +39,17 @@ def import_all(names: Iterable[str], key: str = "imports") -> None:
 
 
 def find_object(name: str, key: str, ids: Container[str] = ()) -> Any:
-    """Return the class or function that ``package.module:Name`` or ``path/file.py:Name`` means.
+    """Return the class or function of ``package.module:Name`` or ``path/file.py:Name``.
 
     Args:
         name: The name.
-        key: Key of the configuration, for the error.
+        key: Configuration key, for the error message.
         ids: Names that the module may register instead; these return None.
     """
     module, colon, attribute = name.rpartition(":")
     if name.startswith("<"):
         raise ConfigError(
-            f"{key!r} is {name}, which was passed as an object and is in no file: pass it again"
+            f"{key!r} is {name}, which was passed as an object without a file: pass it again"
         )
     if not colon:
         raise ConfigError(
@@ -68,9 +68,9 @@ def find_object(name: str, key: str, ids: Container[str] = ()) -> Any:
 
 
 def name_of(found: Any) -> str | None:
-    """Return the name by which `find_object` finds a class or function in any process.
+    """Return a name with which `find_object` finds a class or function in any process.
 
-    None if there is none: for lambdas, functions inside functions, and classes of a notebook.
+    None for lambdas, functions inside functions, and classes of a notebook.
     """
     module, qualname = getattr(found, "__module__", None), getattr(found, "__qualname__", "<")
     if module is None or "<" in qualname or module not in sys.modules:
@@ -81,7 +81,7 @@ def name_of(found: Any) -> str | None:
 
 
 def _place(module: str) -> str | None:
-    """Return the name of a module for `_load`: a path for a script or a file that was run."""
+    """Return the name of a module for `_load`: a path for scripts and files."""
     if module != "__main__" and not module.startswith(_PREFIX):
         return module
     file = getattr(sys.modules[module], "__file__", None)
@@ -89,7 +89,7 @@ def _place(module: str) -> str | None:
 
 
 def needed(values: Any, classes: Iterable[Any] = ()) -> list[str]:
-    """Return what another process has to import to find the code that a configuration names.
+    """Return what another process has to import to find the code of a configuration.
 
     Args:
         values: The configuration.
@@ -104,7 +104,7 @@ def needed(values: Any, classes: Iterable[Any] = ()) -> list[str]:
 
 
 def _registering_env(env_id: str) -> list[str]:
-    """Return the script or module of the user that has registered an environment."""
+    """Return the user's script or module that registered an environment."""
     spec = importlib.import_module("gymnasium").registry.get(env_id)
     creator: Any = getattr(spec, "entry_point", "")
     module = creator.partition(":")[0] if isinstance(creator, str) else creator.__module__
@@ -121,7 +121,7 @@ def _texts(values: Any) -> Iterator[str]:
 
 
 def _own_folder(module: str) -> Path | None:
-    """Return the folder of a module that is found only from there, or by the script beside it."""
+    """Return the folder of a module that is importable only from there or from its script."""
     package = module.partition(".")[0]
     file = getattr(sys.modules.get(package), "__file__", None)
     if file is None or package == "guerdon":
@@ -134,7 +134,7 @@ def _own_folder(module: str) -> Path | None:
 
 
 def _search(folder: Path) -> None:
-    """Add a folder to the end of the search path."""
+    """Append a folder to the search path."""
     folder = folder.resolve()
     _searched.add(folder)
     if str(folder) not in sys.path:
@@ -142,7 +142,7 @@ def _search(folder: Path) -> None:
 
 
 def with_whole_paths(values: Any) -> Any:
-    """Values in which each ``file.py:Name`` of an existing file has that file's whole path."""
+    """Return values with absolute paths for each ``file.py:Name`` of an existing file."""
     if isinstance(values, dict):
         return {key: with_whole_paths(value) for key, value in values.items()}
     if isinstance(values, list):
@@ -154,12 +154,12 @@ def with_whole_paths(values: Any) -> Any:
 
 
 def is_path(name: str) -> bool:
-    """Whether a name means a file, and not a module."""
+    """Return whether a name is a file rather than a module."""
     return name.endswith(".py") or "/" in name or "\\" in name
 
 
 def resolved(names: Any, folder: Path) -> list[str]:
-    """Names of modules and files, with whole paths; one name is a list of one."""
+    """Return names of modules and files with absolute paths; a single name becomes a list."""
     names = [names] if isinstance(names, str) else names
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ConfigError(f"'imports' is {names!r}: it should be a list of modules and files")
@@ -167,7 +167,7 @@ def resolved(names: Any, folder: Path) -> list[str]:
 
 
 def run_file(path: Path) -> ModuleType:
-    """Runs a Python file as a module that others can refer to, as often as it is called."""
+    """Run a Python file as a module, again at every call."""
     name = f"{_PREFIX}{path.stem}"
     spec = spec_from_loader(name, _Loader(name, str(path.resolve())))
     assert spec is not None
@@ -186,7 +186,7 @@ def run_file(path: Path) -> ModuleType:
         raise
     finally:
         _running.pop()
-    # No other process finds it by its name, so that its classes have to travel as a whole.
+    # Other processes cannot import it by name, so that its classes have to be pickled by value.
     importlib.import_module("cloudpickle").register_pickle_by_value(module)
     if _known() != known:
         _registering.add(path.resolve())
@@ -194,7 +194,7 @@ def run_file(path: Path) -> ModuleType:
 
 
 def loaded(path: Path) -> ModuleType | None:
-    """The module that a file is already, be it as a script, a module or a config."""
+    """Return the loaded module of a file: a script, a module or a config."""
     path = path.resolve()
     for module in list(sys.modules.values()):
         file = getattr(module, "__dict__", {}).get("__file__")
@@ -204,7 +204,7 @@ def loaded(path: Path) -> ModuleType | None:
 
 
 def refuse_while_importing(what: str) -> None:
-    """Raise an error if a file that is being imported does what only a script should."""
+    """Raise an error if a file that is being imported does something reserved for scripts."""
     if _running:
         raise ConfigError(
             f"{_running[-1].name} calls {what} while it is imported: put the call under "
@@ -213,12 +213,12 @@ def refuse_while_importing(what: str) -> None:
 
 
 def registers(path: Path) -> bool:
-    """Whether a file has registered a class or an environment when it was run."""
+    """Return whether a file registered a class or an environment when it was run."""
     return path.resolve() in _registering
 
 
 def _load(name: str, key: str) -> ModuleType:
-    """The module of a dotted name or of a file."""
+    """Return the module of a dotted name or of a file."""
     if not is_path(name):
         try:
             return _import_module(name)
@@ -256,7 +256,7 @@ def _import_module(name: str) -> ModuleType:
 
 
 class _Loader(SourceFileLoader):
-    """Reads no compiled file: one is taken for new if the source changed in the same second."""
+    """Ignores compiled files, which look current if the source changed within the same second."""
 
     def get_code(self, fullname: str) -> CodeType:  # noqa: ARG002
         code: CodeType = self.source_to_code(self.get_data(self.path), self.path)
@@ -264,7 +264,7 @@ class _Loader(SourceFileLoader):
 
 
 def _known() -> dict[Any, Any]:
-    """What others than guerdon have registered, here and with Gymnasium."""
+    """Return the registrations outside guerdon, here and with Gymnasium."""
     environments = importlib.import_module("gymnasium").registry
     own = {name: environments[name] for name in environments if not name.startswith("guerdon/")}
     return {**registered(), **own}

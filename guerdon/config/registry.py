@@ -1,4 +1,4 @@
-"""Registries: classes under short names, from guerdon and from other packages."""
+"""Registries of classes under short names, from guerdon and other packages."""
 
 import importlib
 import sys
@@ -18,13 +18,13 @@ _REGISTRIES: dict[str, "Registry[Any]"] = {}
 class Registry(Generic[T]):
     """Classes of one kind under short names, for example ``Registry[type[Policy]]``.
 
-    The names are those that the module ``home`` registers when it is imported, and the entry
-    points of the group ``guerdon.<kinds>`` (``guerdon.policies``, ``guerdon.rewards``) of other
-    packages; both are read on first use. A registered name takes precedence over an entry point.
+    Names are registered by importing the module ``home``, and by entry points of the group
+    ``guerdon.<kinds>`` (``guerdon.policies``, ``guerdon.rewards``) of other packages; both are read
+    on first use. A registered name takes precedence over an entry point.
 
     Args:
-        kind: What the classes are, in the singular: ``"policy"``.
-        home: The module that registers guerdon's own, for example ``"guerdon.policy"``.
+        kind: Kind of classes, in the singular: ``"policy"``.
+        home: Module that registers guerdon's classes, for example ``"guerdon.policy"``.
     """
 
     def __init__(self, kind: str, home: str) -> None:
@@ -41,12 +41,12 @@ class Registry(Generic[T]):
     def register(self, name: str, cls: C, *, override: bool = ...) -> C: ...
 
     def register(self, name: str, cls: Any = None, *, override: bool = False) -> Any:
-        """Registers a class, as a decorator or as a call with the class.
+        """Register a class, as a decorator or as a call with the class.
 
         Args:
-            name: The name in configurations.
-            cls: The class; left out when used as a decorator.
-            override: Whether the name may belong to another class already.
+            name: Name in configurations.
+            cls: Class; omitted when used as a decorator.
+            override: Whether to replace another class of this name.
         """
         if cls is None:
             return lambda decorated: self.register(name, decorated, override=override)
@@ -60,13 +60,13 @@ class Registry(Generic[T]):
         return cls
 
     def get(self, name: str) -> T:
-        """The class of a name.
+        """Return the class of a name.
 
         Args:
-            name: As it was registered, or ``package.module:Name`` or ``path/to/file.py:Name``.
+            name: Registered name, ``package.module:Name`` or ``path/to/file.py:Name``.
         """
         if ":" in name:
-            from guerdon.config.imports import find_object  # which imports this module
+            from guerdon.config.imports import find_object  # circular import
 
             key = "policy.model.type" if self.kind == "model" else f"{self.kind}.type"
             return find_object(name, key)  # type: ignore[no-any-return]
@@ -79,13 +79,13 @@ class Registry(Generic[T]):
         return self._classes[name]
 
     def names(self) -> list[str]:
-        """All names, sorted; entry points are named without being imported."""
+        """Return all names, sorted; entry points are not imported."""
         importlib.import_module(self.home)
         return sorted({*self._classes, *self._entry_points()})
 
     def _hint(self, name: str) -> str:
         hint = suggestion(name, self.names())
-        more = ", or name the file or module that registers it under 'imports'"
+        more = ", or add the file or module that registers it to 'imports'"
         return hint if hint.startswith("did") else hint + more
 
     def _entry_points(self) -> dict[str, EntryPoint]:
@@ -93,14 +93,14 @@ class Registry(Generic[T]):
 
 
 def registry_of(kind: str) -> Registry[Any]:
-    """The registry of a kind, which the package of that name makes when it is imported."""
+    """Return the registry of a kind; imports the package that makes it."""
     if kind not in _REGISTRIES:
         importlib.import_module(f"guerdon.{kind}")
     return _REGISTRIES[kind]
 
 
 def registered() -> dict[tuple[str, str], Any]:
-    """The classes that others than guerdon have registered, by kind and name."""
+    """Return the registered classes outside guerdon, by kind and name."""
     return {
         (kind, name): cls
         for kind, registry in _REGISTRIES.items()
@@ -110,9 +110,9 @@ def registered() -> dict[tuple[str, str], Any]:
 
 
 def _origin(cls: Any) -> tuple[Path | str, str]:
-    """The file of a class, or the name of its module, and its name there.
+    """Return the file of a class, or the name of its module, and its name there.
 
-    A file that is run again, be it as a module, a script or a config, makes its classes anew.
+    A file that is run again, as a module, a script or a config, makes new classes.
     """
     file = getattr(sys.modules.get(cls.__module__), "__file__", None)
     return Path(file).resolve() if file else str(cls.__module__), cls.__qualname__
@@ -129,5 +129,5 @@ def _load(point: EntryPoint) -> type:
     except Exception as error:
         raise ConfigError(f"{source} cannot be imported: {error}") from error
     if not isinstance(loaded, type):
-        raise ConfigError(f"{source} has to name a class, and names {loaded!r}")
+        raise ConfigError(f"{source} has to be a class, but is {loaded!r}")
     return loaded

@@ -1,6 +1,6 @@
-"""The sections of a configuration, with types, defaults and checks: every key is known here alone.
+"""Sections of a configuration, with types, defaults and checks; the only definition of its keys.
 
-The options of policies and reward models are those of the ``Config`` of their classes.
+Options of policies and reward models are defined by the ``Config`` of their classes.
 """
 
 import importlib
@@ -22,12 +22,12 @@ SUPERSEDES = (
     ("eval.episodes", "eval.n_envs"),
     ("reward.checkpoint_path", "reward.cotrain"),
 )
-"""Pairs of keys: the first, where a file or an override sets it, resets the second to its default
-unless the same file or override sets that, too."""
+"""Pairs of keys: setting the first in a file or override resets the second to its default, unless
+the same file or override sets it, too."""
 
 
 class Section(BaseModel):
-    """Base of all sections: rejects unknown keys, and is frozen."""
+    """Base class of all sections: frozen, rejects unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -40,7 +40,7 @@ class EnvConfig(Section):
     n_envs: int = Field(default=8, ge=1)
     """Number of parallel environments; usually 1 to 64."""
     backend: Backend = "auto"
-    """Vectorization; ``auto`` uses a native vector environment where there is one."""
+    """Vectorisation backend; ``auto`` uses a native vector environment if available."""
     kwargs: dict[str, Any] = {}
     """Arguments of the environment."""
     settings: list[dict[str, Any]] = []
@@ -55,19 +55,19 @@ class EnvConfig(Section):
     frame_stack: int = Field(default=1, ge=1)
     """Number of stacked observations; 4 for Atari."""
     atari: bool = Field(default_factory=lambda given: _shows_atari(**given))
-    """Apply Atari preprocessing (frame skip, resize, grayscale). Default: for ``ALE/`` games."""
+    """Atari preprocessing (frame skip, resize, grayscale). Default: true for ``ALE/`` games."""
     timeout: float = Field(default=60.0, gt=0)
-    """Seconds after which a subprocess environment is restarted."""
+    """Seconds after which an unresponsive subprocess environment is restarted; 10 to 600."""
     max_restarts: int = Field(default=10, ge=0)
-    """Restarts of crashed environments after which the run stops."""
+    """Number of restarts of crashed environments after which the run stops."""
     wait_num: int = Field(default=1, ge=1)
-    """Environments that a step of ``async_subprocess`` waits for; 1 to half of ``n_envs``."""
+    """Number of environments that a step of ``async_subprocess`` waits for; 1 to ``n_envs`` / 2."""
     eval: dict[str, Any] = {}
-    """Changes of this section for evaluation."""
+    """Options of this section that differ in evaluation."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if ":" in self.id:  # of a class, or of a module that registers an id
+        if ":" in self.id:  # a class, or a module that registers an id
             find_object(self.id, "env.id", importlib.import_module("gymnasium").registry)
         for wrapper in self.wrappers:
             find_object(wrapper, "env.wrappers")
@@ -81,10 +81,10 @@ class EnvConfig(Section):
         return self
 
     def for_evaluation(self, n_envs: int) -> "EnvConfig":
-        """The section with the changes of ``eval``.
+        """Return the section with the changes of ``eval``.
 
         Args:
-            n_envs: Number of evaluation environments; further entries of ``settings`` are left out.
+            n_envs: Number of evaluation environments; extra entries of ``settings`` are dropped.
         """
         if "n_envs" in self.eval:
             raise ConfigError("'env.eval' has 'n_envs': set 'eval.n_envs' instead")
@@ -106,7 +106,7 @@ def _usual_wrappers(env_id: str) -> list[str]:
 
 
 def check_image_size(size: Sequence[int] | None, key: str) -> None:
-    """Rejects (height, width, channels)."""
+    """Raise an error for sizes given as (height, width, channels)."""
     if size is not None and size[0] > 4 >= size[2]:
         raise ConfigError(
             f"'{key}' is {list(size)}: channels come first, so write {[size[2], *size[:2]]}"
@@ -117,18 +117,18 @@ class DataCollectionConfig(Section):
     """Camera frames to save for fitting a reward model."""
 
     positive_dir: str = Field(default="./reward_data/positive", min_length=1)
-    """Folder of successful trajectories: at any time, or with a frame of label 0.5 or more."""
+    """Folder of trajectories that succeeded at any time, or have a label of 0.5 or more."""
     negative_dir: str = Field(default="./reward_data/negative", min_length=1)
     """Folder of all other trajectories."""
     image_keys: list[str] = Field(default=["base_camera"], min_length=1)
-    """Cameras, by their names in the observations."""
+    """Names of cameras in the observations."""
     image_size: tuple[PositiveInt, PositiveInt, PositiveInt] | None = None
     """Channels, height and width to resize frames to, for example ``[3, 64, 64]``."""
     max_positive_trajectories: int | None = Field(default=500, ge=0)
-    """Positive trajectories in the folder, including earlier runs', at which to stop saving; null
-    for no limit."""
+    """Number of positive trajectories in the folder, including earlier runs, at which to stop
+    saving; null for no limit."""
     max_negative_trajectories: int | None = Field(default=500, ge=0)
-    """Negative trajectories at which to stop saving."""
+    """Number of negative trajectories at which to stop saving; null for no limit."""
     format: Literal["npz", "npy"] = "npz"
     """``npz``: compressed uint8; ``npy``: pickled dictionaries of float32, many times larger."""
 
@@ -152,23 +152,23 @@ class RewardConfig(Section):
     """
 
     terms: dict[str, dict[str, Any]]
-    """Options of each term by name; ``type`` (default: the name) and ``weight`` (1)."""
+    """Options of each term by name, including ``type`` (default: the name) and ``weight`` (1)."""
     scale: float = 1.0
-    """Factor of the sum; 0.1 or so where returns are in the thousands."""
+    """Factor of the sum; about 0.1 if returns are in the thousands."""
     clip: tuple[float, float] | None = None
-    """Lowest and highest reward, for example ``[-1, 1]``."""
+    """Minimum and maximum reward, for example ``[-1, 1]``; null for no clipping."""
     normalize: bool = False
     """Divide by a running standard deviation of the return."""
     pretrain: bool = False
-    """Train reward models before the policy, on the data they have by then."""
+    """Train reward models before the policy, on the data available by then."""
     checkpoint_path: str | None = None
     """Run, its folder ``reward``, or a fit (`guerdon reward fit`) to load reward models from."""
     cotrain: bool = Field(default_factory=lambda given: given.get("checkpoint_path") is None)
-    """Train reward models together with the policy. Default: unless ``checkpoint_path`` is set."""
+    """Train reward models with the policy. Default: true unless ``checkpoint_path`` is set."""
     collect_data: bool = False
     """Save camera frames as trajectories for `guerdon reward fit`."""
     data_collection: DataCollectionConfig = DataCollectionConfig()
-    """Which frames to save, and where."""
+    """Frames to save, and their folders."""
     read_if: ClassVar[ReadIf] = (("data_collection", "collect_data", True),)
 
     @model_validator(mode="before")
@@ -187,7 +187,7 @@ class RewardConfig(Section):
             closed = config.model_config.get("extra") == "forbid"
             for key in [key for key in options if closed and key not in known["reward"]]:
                 raise ConfigError(unknown_key(f"reward.{key}", known))
-        _term(options["type"], options, "reward")  # its errors name keys as they are written
+        _term(options["type"], options, "reward")  # so that errors have the keys as written
         return as_terms(values)
 
     @field_validator("terms", mode="after")
@@ -218,11 +218,11 @@ class RewardConfig(Section):
 
 
 _SHARED = tuple(name for name in RewardConfig.model_fields if name != "terms")
-"""Keys of the section that are not options of a term that is written flat."""
+"""Keys of the section that are not options of a flat term."""
 
 
 def as_terms(reward: dict[str, Any]) -> dict[str, Any]:
-    """The section ``reward`` with its one term under ``terms``, if it is written flat."""
+    """Return the section ``reward`` with a flat term moved to ``terms``."""
     if "type" not in reward or "terms" in reward:
         return {**reward}
     shared = {key: reward[key] for key in _SHARED if key in reward}
@@ -239,7 +239,7 @@ class CollectConfig(Section):
     """Data collected per iteration."""
 
     n_step: int | None = Field(default=None, ge=1)
-    """Environment steps per iteration, over all environments."""
+    """Environment steps per iteration, over all environments; 1 to 8, on-policy 64 to 8,192."""
     n_episode: int | None = Field(default=None, ge=1)
     """Episodes per iteration, instead of ``n_step``."""
     warmup_steps: int = Field(default=0, ge=0)
@@ -263,25 +263,25 @@ class LearnConfig(Section):
     repeat: int = Field(default=1, ge=1)
     """On-policy: epochs per rollout; 1 for a2c, 4 to 20 for ppo."""
     updates_per_collect: int = Field(default=1, ge=1)
-    """Off-policy: gradient steps per iteration."""
+    """Off-policy: gradient steps per iteration; 1 to ``collect.n_step``."""
 
 
 class EvalConfig(Section):
     """Evaluation."""
 
     every: int = Field(default=10_000, ge=1)
-    """Environment steps between evaluations."""
+    """Environment steps between evaluations; a tenth to a hundredth of the run."""
     episodes: int = Field(default=20, ge=1)
     """Episodes per evaluation; 20 to 100."""
     n_envs: int = Field(default_factory=lambda given: min(given.get("episodes", 1), 10), ge=1)
     """Number of parallel environments. Default: ``episodes``, at most 10."""
     target_return: float | None = None
-    """Mean return at which the run stops."""
+    """Mean evaluation return at which the run stops; null for none."""
     select_by: Literal["reward", "env"] = "reward"
-    """Return that selects `best` and stops at `target_return`: the learned one (``reward``) or the
+    """Return for selecting `best` and for `target_return`: the learned one (``reward``) or the
     environment's (``env``)."""
     deterministic: bool = True
-    """Act without exploration."""
+    """Evaluate without exploration."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -303,9 +303,9 @@ class RunConfig(Section):
     name: str = Field(default="run", min_length=1)
     """Name of the run; defaults to the preset's."""
     max_steps: int = Field(default=100_000, ge=1)
-    """Environment steps at which the run stops."""
+    """Number of environment steps at which the run stops."""
     max_updates: int | None = Field(default=None, ge=1)
-    """Calls of `Policy.update` at which the run stops; on-policy, one per iteration."""
+    """Number of calls of `Policy.update` at which the run stops; on-policy, one per iteration."""
     max_seconds: float | None = Field(default=None, gt=0)
     """Seconds after which the run stops."""
     log_every: int = Field(default=2_000, ge=1)
@@ -314,18 +314,18 @@ class RunConfig(Section):
     """Send metrics to Weights & Biases, too (extra ``wandb``); its variables apply, such as
     ``WANDB_PROJECT`` and ``WANDB_MODE=offline``."""
     checkpoint_every: int | None = Field(default=None, ge=1)
-    """Environment steps between checkpoints, at each of which open episodes are truncated; by
-    default a twentieth of the run, but at least three episodes of each environment."""
+    """Environment steps between checkpoints, which truncate open episodes; by default a twentieth
+    of the run, but at least three episodes of each environment."""
     keep: int = Field(default=3, ge=1)
     """Number of checkpoints to keep."""
     callback: str | None = None
     """Function (``package.module:Name`` or ``path/to/file.py:Name``) to call with the step, the
     metrics and the policy whenever metrics are logged; the run stops if it returns False."""
     device: str = Field(default="cpu", pattern=r"^(cpu|auto|mps|cuda(:\d+)?)$")
-    """Learner's device: ``cpu``, ``cuda``, ``cuda:1``, ``mps`` or ``auto``."""
+    """Device of the learner: ``cpu``, ``cuda``, ``cuda:1``, ``mps`` or ``auto``."""
     threads: int | None = Field(default=1, ge=1)
-    """Number of torch threads, null for torch's default. Runs repeat bit for bit only with the same
-    number."""
+    """Number of torch threads; null for torch's default. Runs are reproducible bit for bit only
+    with the same number."""
 
     @field_validator("callback")
     @classmethod
@@ -336,7 +336,7 @@ class RunConfig(Section):
 
 
 class GuerdonConfig(Section):
-    """A whole configuration."""
+    """Complete configuration."""
 
     env: EnvConfig
     """Environments."""
@@ -384,8 +384,8 @@ class GuerdonConfig(Section):
         weights = [term["weight"] for term in self.reward.terms.values()]
         if not any(weights) and not self.policy.get("intrinsic"):
             raise ConfigError(
-                "all terms of 'reward' have the weight 0, so that there is nothing to learn: give "
-                "one another weight, or name some in 'policy.intrinsic.terms' of ppo"
+                "all terms of 'reward' have weight 0, so there is nothing to learn: set another "
+                "weight, or list terms in 'policy.intrinsic.terms' of ppo"
             )
         if policy.on_policy:
             read = "learn.batch_size" not in idle
@@ -411,7 +411,7 @@ class GuerdonConfig(Section):
 
 _PROCESSES = {"subprocess", "async_subprocess"}
 _READ_BY = {"timeout": _PROCESSES, "max_restarts": _PROCESSES, "wait_num": {"async_subprocess"}}
-"""Options of ``env`` that only some backends read."""
+"""Options of ``env`` that are used only by some backends."""
 _INSTEAD = {
     "learn.repeat": "learn.updates_per_collect",
     "learn.updates_per_collect": "learn.repeat",
@@ -419,7 +419,7 @@ _INSTEAD = {
 
 
 def unread(policy: Any) -> list[str]:
-    """The dotted keys of ``collect`` and ``learn`` that have no effect with a policy."""
+    """Return the dotted keys of ``collect`` and ``learn`` that have no effect with a policy."""
     if not policy.on_policy:
         return ["learn.repeat"]
     keys = ["collect.buffer_size", "collect.warmup_steps", "learn.updates_per_collect"]
@@ -441,7 +441,7 @@ class TermConfig(Section):
 
 
 def _options(kind: str, name: Any, options: dict[str, Any], path: str) -> dict[str, Any]:
-    """The options of a registered class, checked and completed by its ``Config``."""
+    """Return the options of a registered class, checked and completed by its ``Config``."""
     if not isinstance(name, str):
         known = ", ".join(registry_of(kind).names())
         raise ConfigError(f"'{path}.type' is missing: choose from {known}")

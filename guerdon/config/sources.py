@@ -1,4 +1,4 @@
-"""Where a configuration starts from: a preset, a file, a run's folder or a mapping."""
+"""Sources of a configuration: a preset, a file, a run directory or a mapping."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import is_dataclass
@@ -14,12 +14,12 @@ ZOO = Path(__file__).parents[1] / "zoo"
 
 
 def options(group: str) -> list[str]:
-    """The names of a group of the zoo: ``env``, ``preset`` or ``fit``."""
+    """Return the names of a group of the zoo: ``env``, ``preset`` or ``fit``."""
     return sorted(path.stem for path in (ZOO / group).glob("*.yaml"))
 
 
 def split_preset(name: str, policies: Iterable[str]) -> dict[str, str]:
-    """The groups that a preset's name is made of: ``<env>_<policy>[_<reward>]``."""
+    """Return the groups in a preset's name: ``<env>_<policy>[_<reward>]``."""
     for env in (env for env in options("env") if name.startswith(f"{env}_")):
         rest = name.removeprefix(f"{env}_")
         for policy in sorted(policies, key=len, reverse=True):
@@ -31,7 +31,7 @@ def split_preset(name: str, policies: Iterable[str]) -> dict[str, str]:
 
 
 def is_file(source: str | Path) -> bool:
-    """Whether a source means a file or folder rather than a preset."""
+    """Return whether a source is a file or folder rather than a preset."""
     if isinstance(source, Path):
         return True
     looks = "/" in source or "\\" in source or source.endswith((".yaml", ".yml", ".py"))
@@ -39,16 +39,16 @@ def is_file(source: str | Path) -> bool:
 
 
 def sections(source: str | Path | Mapping[str, Any] | None) -> dict[str, Any]:
-    """The values of a file, a run's folder or a mapping, which stays as it is."""
+    """Return a copy of the values of a file, a run directory or a mapping."""
     if isinstance(source, str | Path):
         return read(Path(source))
     return dict(plain(source or {}))
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The values of a YAML file, a Python file with ``main_config``, or a run's folder.
+    """Return the values of a YAML file, a Python file with ``main_config``, or a run directory.
 
-    A Python file is run. If it registers something, it is among the ``imports`` of the values.
+    A Python file is run. If it registers something, it is added to the ``imports`` of the values.
     """
     if path.is_dir():
         path = path / "config.yaml"
@@ -73,9 +73,9 @@ def _beside(path: Path) -> str:
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
         values = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
-    except Exception as error:  # of PyYAML, of OmegaConf, or of the file's encoding
+    except Exception as error:  # from PyYAML, OmegaConf or the decoder
         raise ConfigError(
-            f"the config file {str(path)!r} is no valid YAML: {line(error)}"
+            f"the config file {str(path)!r} is not valid YAML: {line(error)}"
         ) from error
     if not isinstance(values, dict):
         raise ConfigError(f"the config file {str(path)!r} has to hold a mapping of sections")
@@ -98,7 +98,7 @@ def _read_python(path: Path) -> dict[str, Any]:
 
 
 def plain(values: Any) -> Any:
-    """Mappings and plain objects as dictionaries, sequences as lists; all else as it is."""
+    """Convert mappings and plain objects to dictionaries, and sequences to lists."""
     if isinstance(values, Mapping):
         return {str(key): plain(value) for key, value in values.items()}
     if isinstance(values, list | tuple):
@@ -106,7 +106,7 @@ def plain(values: Any) -> Any:
     if isinstance(values, Path):
         return str(values)
     if isinstance(values, type) and is_dataclass(values):
-        return imports.name_of(values)  # OmegaConf would make a dictionary of its fields
+        return imports.name_of(values)  # OmegaConf would convert it to a dictionary
     if callable(values) or not hasattr(values, "__dict__"):
         return values
     return plain({key: value for key, value in vars(values).items() if not key.startswith("_")})

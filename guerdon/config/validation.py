@@ -1,4 +1,4 @@
-"""Validation whose errors are one sentence with the dotted path of the key."""
+"""Validation with one-sentence errors that have the dotted path of the key."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,31 +12,31 @@ from guerdon.config.errors import ConfigError, either, suggestion
 
 M = TypeVar("M", bound=BaseModel)
 ReadIf = tuple[tuple[str, str, Any], ...]
-"""Class variable ``read_if`` of a model: options that have an effect only if another option has a
-value, as triples (option, other, value); True is any value but None, False and 0, and a tuple any
-of its values."""
+"""Type of the class variable ``read_if`` of a model: options that have an effect only if another
+option has a value, as triples (option, other, value); True is any value other than None, False and
+0, and a tuple is any of its values."""
 
 
 def validated(model: type[M], values: Any, path: str = "") -> M:
-    """Values as a model, or a :class:`ConfigError` of one sentence.
+    """Validate values as a model; raise a :class:`ConfigError` of one sentence.
 
     An option without effect (see `ReadIf`) is an error unless it has its default value.
 
     Args:
-        model: The pydantic model.
-        values: What it is made from.
+        model: Pydantic model.
+        values: Values of its fields.
         path: Dotted path of the values in the whole configuration.
     """
     try:
         found = model.model_validate(values)
     except ValidationError as error:
-        # An unknown key first: what it was meant for is missing then, too.
+        # Unknown keys first: the key that was meant is then missing, too.
         details = sorted(error.errors(), key=lambda detail: detail["type"] != "extra_forbidden")
         sentence = _sentence(model, values, details[0], path)
     else:
         _check_read(found, path)
         return found
-    # Outside the handler, so that a traceback shows the sentence alone.
+    # Outside the handler, so that a traceback shows only this error.
     raise ConfigError(sentence)
 
 
@@ -51,14 +51,14 @@ def _check_read(model: BaseModel, path: str) -> None:
 
 
 def is_read(value: Any, needed: Any) -> bool:
-    """Whether an option has an effect by the value of the other one; see `ReadIf`."""
+    """Return whether an option has an effect, given the value of the other one; see `ReadIf`."""
     if isinstance(needed, tuple):
         return value in needed
     return bool(value) if needed is True else bool(value == needed)
 
 
 def refuse(model: BaseModel, options: Iterable[str], reason: str, path: str) -> None:
-    """Raises an error if options that have no effect are not at their defaults.
+    """Raise an error if options without effect differ from their defaults.
 
     Args:
         model: Model with these options.
@@ -78,11 +78,11 @@ def refuse(model: BaseModel, options: Iterable[str], reason: str, path: str) -> 
 
 
 def unknown_key(path: str, known: Mapping[str, list[str]]) -> str:
-    """The sentence about a key that no section has.
+    """Return the error message of an unknown key.
 
     Args:
-        path: The dotted path as it was written.
-        known: For each section's dotted path (the root is ``""``) its keys.
+        path: Dotted path as written.
+        known: Keys of each section by its dotted path (the root is ``""``).
     """
     section, _, key = path.rpartition(".")
     siblings = known.get(section, [])
@@ -93,7 +93,7 @@ def unknown_key(path: str, known: Mapping[str, list[str]]) -> str:
 
 
 def keys_of(model: type[BaseModel], path: str = "") -> dict[str, list[str]]:
-    """The keys of a model and of the models inside it, by dotted path."""
+    """Return the keys of a model and its nested models, by dotted path."""
     found = {path: sorted(model.model_fields)}
     for name, field in model.model_fields.items():
         for inner in _models_in(field.annotation):
@@ -102,10 +102,10 @@ def keys_of(model: type[BaseModel], path: str = "") -> dict[str, list[str]]:
 
 
 def completed(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values in which a part of an inner model is put on that field's default.
+    """Complete partial values of nested models by the defaults of their fields.
 
-    ``{model: {hidden: [256]}}`` changes one key of the default model of that policy; pydantic alone
-    would take all the others from the inner model's class.
+    ``{model: {hidden: [256]}}`` changes one key of that policy's default model; pydantic alone
+    would take the other keys from the nested class.
     """
     found = dict(values)
     for name, field in model.model_fields.items():
@@ -132,7 +132,7 @@ def _sentence(model: type[BaseModel], values: Any, detail: ErrorDetails, path: s
 
 
 def _location(detail: ErrorDetails, values: Any) -> Iterator[str]:
-    """The keys of an error's location; pydantic also puts names of types of a union in it."""
+    """Return the keys in an error's location, without pydantic's names of union types."""
     *inner, last = detail["loc"] or ("",)
     for part in inner:
         index = isinstance(values, list | tuple) and isinstance(part, int)

@@ -1,4 +1,4 @@
-"""Batches, buffers, and the files they are kept in."""
+"""Batches, buffers, and their file formats."""
 
 from guerdon.data.batch import Batch
 from guerdon.data.demonstrations import Demonstrations, save_demonstrations

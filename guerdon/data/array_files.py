@@ -1,4 +1,4 @@
-"""Reads the .npz files of arrays that demonstrations and preference segments were written to."""
+"""Reads .npz files of arrays, an older format of demonstrations and preference segments."""
 
 import json
 import pathlib
@@ -13,13 +13,13 @@ FORMAT = "guerdon arrays"
 
 
 def read_arrays(path: pathlib.Path) -> Batch:
-    """Read a file of arrays; tensors come to the CPU, and nothing in the file is run."""
-    with path.open("rb") as file:  # opened here: NumPy does not close a file that it cannot read
+    """Read a file of arrays; tensors are loaded to the CPU, and no code in the file is run."""
+    with path.open("rb") as file:  # NumPy leaves an unreadable file open
         try:
             with np.load(file, allow_pickle=False) as archive:
                 content = json.loads(archive["meta"].tobytes())
                 if content["format"] != FORMAT or content["version"] != 1:
-                    raise ValueError("it is not a file of guerdon, or of a newer one")
+                    raise ValueError("it was not written by guerdon, or by a newer version")
                 leaves = [
                     (tuple(leaf["path"]), _decode(leaf, archive)) for leaf in content["leaves"]
                 ]
@@ -38,10 +38,10 @@ def _decode(leaf: dict[str, Any], archive: Any) -> Any:
             dtype = getattr(torch, leaf["dtype"])
             return torch.from_numpy(archive[leaf["entry"]]).view(dtype)
         case "objects":
-            # Not np.array, which would take lists apart.
+            # np.array would split lists into elements.
             return np.fromiter(leaf["values"], object).reshape(leaf["shape"])
         case "batch":
             return Batch()
         case "value":
             return leaf["value"]
-    raise ValueError(f"it holds a leaf of the unknown kind {leaf['kind']!r}")
+    raise ValueError(f"it has a leaf of unknown kind {leaf['kind']!r}")

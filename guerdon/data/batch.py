@@ -1,4 +1,4 @@
-"""`Batch`: a dictionary and an array at once."""
+"""`Batch`: a dictionary of arrays that is indexed like an array."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import torch
 from guerdon.data import leaves
 from guerdon.data.leaves import describe
 
-_PRINTED = 200  # numbers of an array that are printed; more are described
+_PRINTED = 200  # arrays with more elements are printed as shape and dtype
 
 
 def _arithmetic(
     function: Callable[[Any, Any], Any], in_place: bool = False
 ) -> Callable[[Batch, Any], Batch]:
-    """The method of `Batch` that computes something with another batch or value."""
+    """Return a method of `Batch` for a binary operation with another batch or value."""
     compute = partial(leaves.compute, function)
 
     def method(self: Batch, other: Any) -> Batch:
@@ -39,10 +39,10 @@ class Batch:
     >>> batch.obs["index"][-1]
     array([0., 6., 0.])
 
-    Keys are strings, read as ``batch.key`` or ``batch["key"]``. A key that is named like a method
+    Keys are strings, read as ``batch.key`` or ``batch["key"]``. A key with the name of a method
     (``items``, ``shape``) is read as ``batch["items"]``. Lists become arrays, dictionaries become
-    batches, lists of dictionaries are stacked; arrays and tensors are kept by reference, dtype and
-    all; anything else is kept as the Python object it is.
+    batches, lists of dictionaries are stacked; arrays and tensors are kept by reference with their
+    dtype; any other Python object is kept unchanged.
 
     Args:
         data: A mapping, another batch, or a sequence of either (which is stacked).
@@ -50,7 +50,7 @@ class Batch:
     """
 
     __slots__ = ("_data",)
-    __array_ufunc__ = None  # so that `array + batch` is ours to compute, by key
+    __array_ufunc__ = None  # so that NumPy leaves `array + batch` to Batch
     __hash__ = None  # type: ignore[assignment]
     _data: dict[str, Any]
 
@@ -61,7 +61,7 @@ class Batch:
     # --- keys
 
     def __getattr__(self, key: str) -> Any:
-        # Only called for what is no method. Names like __deepcopy__ are looked up by Python itself.
+        # Called only if there is no such method. Python looks up names like __deepcopy__ here, too.
         if not (key.startswith("__") and key.endswith("__")):
             try:
                 return self._data[key]
@@ -81,38 +81,38 @@ class Batch:
         return key in self._data
 
     def keys(self) -> KeysView[str]:
-        """The keys, in the order in which they were set."""
+        """Return the keys, in the order in which they were set."""
         return self._data.keys()
 
     def values(self) -> ValuesView[Any]:
-        """The leaves and sub-batches."""
+        """Return the leaves and sub-batches, in the order of `keys`."""
         return self._data.values()
 
     def items(self) -> ItemsView[str, Any]:
-        """Pairs of key and leaf or sub-batch."""
+        """Return pairs of key and leaf or sub-batch."""
         return self._data.items()
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value of a key, or the default."""
+        """Return the value of a key, or the default."""
         return self._data.get(key, default)
 
     def pop(self, key: str, *default: Any) -> Any:
-        """Removes a key and returns its value; without a default, a missing key is an error."""
+        """Remove a key and return its value; raise an error if it is missing and has no default."""
         try:
             return self._data.pop(key, *default)
         except KeyError:
             raise KeyError(_no_key(self, key)) from None
 
     def update(self, data: Any = None, /, **fields: Any) -> None:
-        """Sets keys from a mapping or batch and from keywords."""
+        """Set keys from a mapping or batch and from keywords."""
         self._data.update(Batch(data, **fields)._data)
 
     def replace(self, **fields: Any) -> Batch:
-        """A new batch with some fields added or changed; the others are shared, not copied."""
+        """Return a new batch with some fields added or changed; other fields are not copied."""
         return from_leaves({**self._data, **_mapping(fields)})
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as nested plain dictionaries."""
+        """Return the batch as nested plain dictionaries."""
         return {k: v.to_dict() if type(v) is Batch else v for k, v in self._data.items()}
 
     # --- rows
@@ -165,7 +165,7 @@ class Batch:
         return common
 
     def is_empty(self, recurse: bool = False) -> bool:
-        """Whether there is no key; with ``recurse``, nothing but empty sub-batches."""
+        """Return whether there is no key; with ``recurse``, no key other than empty sub-batches."""
         if not recurse:
             return not self._data
         return all(type(v) is Batch and v.is_empty(recurse=True) for v in self._data.values())
@@ -177,13 +177,13 @@ class Batch:
         merge_last: bool = False,
         generator: np.random.Generator | int | None = None,
     ) -> Iterator[Batch]:
-        """Cuts the rows into batches of ``size``; without rows, there are none.
+        """Yield batches of ``size`` rows.
 
         Args:
-            size: Rows a batch; -1 is all of them in one.
+            size: Rows per batch; -1 for one batch of all rows.
             shuffle: Whether rows come in random order.
-            merge_last: Whether a last batch that would be smaller is joined to the one before.
-            generator: Where the random order comes from: a generator or a seed.
+            merge_last: Whether a last batch that would be smaller is joined to the previous one.
+            generator: Random generator or seed for the order.
         """
         total = len(self)
         if size == -1:
@@ -199,34 +199,33 @@ class Batch:
 
     @staticmethod
     def cat(batches: Sequence[Any], axis: int = 0) -> Batch:
-        """Joins batches along an axis they have. Batches without any key are passed over."""
+        """Concatenate batches along an existing axis; batches without keys are ignored."""
         filled = [b for b in map(_as_batch, batches) if b._data]
         return _map(partial(leaves.join, axis=axis, stack=False), *filled) if filled else Batch()
 
     @staticmethod
     def stack(batches: Sequence[Any], axis: int = 0) -> Batch:
-        """Joins batches along a new axis."""
+        """Stack batches along a new axis."""
         filled = [_as_batch(b) for b in batches]
         return _map(partial(leaves.join, axis=axis, stack=True), *filled) if filled else Batch()
 
     # --- conversion
 
     def apply(self, function: Callable[[Any], Any]) -> Batch:
-        """A new batch with a function applied to every leaf that is not None."""
+        """Return a new batch with a function applied to every leaf that is not None."""
         return _map(lambda key, leaf: _leaf(function(leaf), key), self)
 
     def to_torch(
         self, dtype: torch.dtype | None = None, device: str | torch.device | None = None
     ) -> Batch:
-        """Every number and numeric array as a tensor, of that dtype if one is given.
+        """Return the batch with numbers and numeric arrays as tensors.
 
-        Memory is shared where possible. What no tensor can hold (strings, dates, objects) stays as
-        it is.
+        Memory is shared where possible. Strings, dates and objects stay unchanged.
         """
         return self.apply(lambda leaf: leaves.to_torch(leaf, dtype, device))
 
     def to_device(self, device: torch.device) -> Batch:
-        """Every numeric leaf as a tensor on a device, in single precision."""
+        """Return the batch with numeric leaves as tensors on a device, in single precision."""
         moved = {}
         for key, value in self._data.items():
             nested = type(value) is Batch
@@ -234,7 +233,7 @@ class Batch:
         return from_leaves(moved)
 
     def to_numpy(self) -> Batch:
-        """Every tensor as an array; memory is shared where possible."""
+        """Return the batch with tensors as arrays; memory is shared where possible."""
         return self.apply(leaves.to_numpy)
 
     def __copy__(self) -> Batch:
@@ -254,7 +253,7 @@ class Batch:
         )
 
     def __repr__(self) -> str:
-        # Sub-batches first, as folders in a file list; then by name.
+        # Sub-batches first, then the other keys; both by name.
         ordered = sorted(self._data.items(), key=lambda item: (type(item[1]) is not Batch, item[0]))
         return layout("Batch", ordered)
 
@@ -284,7 +283,7 @@ _set_data = cast("Any", Batch.__dict__["_data"]).__set__
 
 
 def from_leaves(data: dict[str, Any]) -> Batch:
-    """A batch around leaves that are known to be good."""
+    """Return a batch of leaves that are known to be valid, without checks."""
     batch = object.__new__(Batch)
     _set_data(batch, data)
     return batch
@@ -304,7 +303,7 @@ def _no_key(batch: Batch, key: str) -> str:
 
 
 def _mapping(data: Any, prefix: str = "") -> dict[str, Any]:
-    """The leaves of what `Batch` was called with."""
+    """Return the leaves of the argument of `Batch`."""
     if isinstance(data, Batch):
         return data._data
     if isinstance(data, Mapping):
@@ -316,7 +315,7 @@ def _mapping(data: Any, prefix: str = "") -> dict[str, Any]:
         return {}
     if isinstance(data, list | tuple | np.ndarray) and _all_mappings(data):
         return Batch.stack(data)._data  # type: ignore[arg-type]
-    raise TypeError(f"a Batch is made of mappings or a list of them, not of {describe(data)}")
+    raise TypeError(f"a Batch is made from a mapping or a list of them, not from {describe(data)}")
 
 
 def _leaf(value: Any, key: str) -> Any:
@@ -334,7 +333,7 @@ def _leaf(value: Any, key: str) -> Any:
 
 
 def _from_sequence(values: Any, key: str) -> Any:
-    """What a list is stored as; lists of mappings, and lists of lists of them, are stacked."""
+    """Return a list as a leaf; lists of mappings, also nested ones, are stacked."""
     first: Any = values
     while isinstance(first, list | tuple) and first:
         first = first[0]
@@ -354,7 +353,7 @@ def _all_mappings(values: Any) -> bool:
 
 
 def flatten(data: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Every leaf of a batch or nested mapping with its path; an empty sub-batch is a leaf too."""
+    """Yield every leaf of a batch or nested mapping with its path; empty sub-batches are leaves."""
     if isinstance(data, Batch | Mapping) and (data or not path):
         for key, value in data.items():
             yield from flatten(value, (*path, key))
@@ -363,16 +362,16 @@ def flatten(data: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
 
 
 def unflatten(table: Mapping[Path, Any]) -> Batch:
-    """The batch that `flatten` took apart."""
+    """Return a batch from paths and leaves; the inverse of `flatten`."""
     tree: dict[str, Any] = {}
     for path, leaf in table.items():
         node = tree
         for depth, key in enumerate(path[:-1], 1):
             node = node.setdefault(key, {})
             if type(node) is not dict or path[:depth] in table:
-                raise ValueError(f"{'.'.join(path[:depth])!r} is a leaf, and {path} lies below it")
+                raise ValueError(f"{'.'.join(path[:depth])!r} is a leaf, but {path} is below it")
         if not path or path[-1] in node:
-            raise ValueError(f"the leaf {'.'.join(path)!r} would take the place of others below it")
+            raise ValueError(f"{'.'.join(path)!r} is a leaf, but other leaves are below it")
         node[path[-1]] = leaf
     return Batch(tree)
 
@@ -380,9 +379,9 @@ def unflatten(table: Mapping[Path, Any]) -> Batch:
 def _map(
     function: Callable[..., Any], *batches: Batch, out: Batch | None = None, prefix: str = ""
 ) -> Batch:
-    """A batch of ``function(dotted key, *leaves)`` over batches with the same keys.
+    """Return a batch of ``function(dotted key, *leaves)`` over batches with the same keys.
 
-    None stays None. The results go to ``out``, if that is given.
+    None stays None. Results are written to ``out`` if it is given.
     """
     first, *others = batches
     for other in others:
@@ -407,7 +406,7 @@ def _map(
 def _map_with(
     function: Callable[..., Any], batch: Batch, other: Any, out: Batch | None = None
 ) -> Batch:
-    """`_map` with another batch, or with a value that goes with every leaf."""
+    """`_map` with another batch, or with one value for every leaf."""
     if isinstance(other, _NODES):
         return _map(function, batch, _as_batch(other), out=out)
     return _map(lambda key, leaf: function(key, leaf, other), batch, out=out)
@@ -421,13 +420,13 @@ def _different_keys(left: Batch, right: Batch, prefix: str) -> str:
 
 
 def _shapes(batch: Batch) -> dict[str, tuple[int, ...]]:
-    """The shape of every leaf but None, by its dotted key."""
+    """Return the shape of every leaf other than None, by its dotted key."""
     found = {".".join(path): leaf for path, leaf in flatten(batch) if type(leaf) is not Batch}
     return {key: leaves.shape(leaf) for key, leaf in found.items() if leaf is not None}
 
 
 def layout(name: str, items: Sequence[tuple[str, Any]]) -> str:
-    """The printed form: a line a key, what is nested indented below it."""
+    """Return the printed form: one line per key, nested keys indented."""
     if not items:
         return f"{name}()"
     lines = []

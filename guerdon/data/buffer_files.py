@@ -1,4 +1,4 @@
-"""Buffers as files: saved in one piece, or kept in a folder of memory-mapped arrays."""
+"""Files of buffers: saved buffers, and buffers that live in a folder of memory-mapped arrays."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from guerdon.data.storage import DiskStorage, Storage
 
 _META = "meta.json"
-BOOKKEEPING = ("final", "written", "flags")  # the flags last: they make rows valid
+BOOKKEEPING = ("final", "written", "flags")  # flags last: they make rows valid
 
 
 def column_name(path: Path) -> str:
-    """Return the name of a column, which no other path and no bookkeeping has."""
+    """Return a unique name of a column, different from the names of the bookkeeping."""
     return ".".join(["rows", *(key.replace("%", "%25").replace(".", "%2E") for key in path)])
 
 
 def training_state(buffer: ReplayBuffer) -> dict[str, Any]:
-    """Return what makes the same buffer again, generator included; columns are not copied."""
-    buffer._refresh()  # as loading does, so that both continue with the same places
+    """Return everything needed to restore the buffer; columns are not copied."""
+    buffer._refresh()  # loading does this, too, so that both write to the same rows next
     arrays: dict[tuple[str, ...], Any] = {
         ("book", name): getattr(buffer, f"_{name}").copy() for name in BOOKKEEPING
     }
@@ -44,11 +44,11 @@ def training_state(buffer: ReplayBuffer) -> dict[str, Any]:
 
 
 def load_training_state(buffer: ReplayBuffer, state: dict[str, Any]) -> None:
-    """Fill a buffer of the same kind and options with what `training_state` gave."""
+    """Fill a buffer of the same kind and options from a `training_state`."""
     meta, arrays = state["meta"], state["arrays"]
     _check_same(meta, _description(buffer), "the saved buffer")
     buffer._columns, buffer._finals = {}, {}
-    if buffer._disk:  # its files are written anew, and must not look complete before they are
+    if buffer._disk:  # files that are being rewritten must not look complete
         buffer.reset()
         describe(buffer, buffer._disk, {})
     saved = len(arrays["book", "flags"]) // buffer.n_envs
@@ -85,7 +85,7 @@ def load_training_state(buffer: ReplayBuffer, state: dict[str, Any]) -> None:
 def restore(
     kind: type[Any], state: dict[str, Any], storage: str | torch.device | Storage = "memory"
 ) -> Any:
-    """Make the buffer that a state describes."""
+    """Make the buffer of a training state."""
     buffer = kind(**state["meta"]["options"], storage=storage)
     buffer.load_training_state(state)
     return buffer
@@ -95,24 +95,24 @@ def restore(
 
 
 def check_folder(buffer: ReplayBuffer, storage: DiskStorage) -> None:
-    """Check that a folder is new, or holds a buffer like this one."""
+    """Check that a folder is new, or has a buffer with the same options."""
     if (storage.folder / _META).exists():
         theirs = json.loads((storage.folder / _META).read_text())
         _check_same(theirs, _description(buffer), f"the buffer in {storage.folder}")
     elif any(not path.name.startswith(f".{_META}.") for path in storage.folder.iterdir()):
-        raise ValueError(f"{storage.folder} is not empty and holds no buffer: name a new folder")
+        raise ValueError(f"{storage.folder} is not empty and has no buffer: choose a new folder")
     else:
         describe(buffer, storage, {})
 
 
 def reopen(buffer: ReplayBuffer, storage: DiskStorage) -> None:
-    """Take over what a folder holds, and cut the episodes that were running."""
+    """Load the buffer of a folder, and cut the episodes that were running."""
     meta = json.loads((storage.folder / _META).read_text())
     leaves = {
         tuple(entry["path"]): Leaf(tuple(entry["shape"]), np.dtype(entry["dtype"]))
         for entry in meta["leaves"]
     }
-    # Without their files, the first add failed.
+    # No files: the first add failed.
     if not leaves or not all(storage.path(column_name(path)).exists() for path in leaves):
         return
     for path, leaf in leaves.items():
@@ -122,11 +122,11 @@ def reopen(buffer: ReplayBuffer, storage: DiskStorage) -> None:
         (buffer._finals if final else buffer._columns)[path] = column
     stored = {path: leaf for path, leaf in leaves.items() if path[0] != "annotations"}
     buffer.schema.layout = stored
-    # Whoever was killed in the middle of a write left a newest row that is not valid.
+    # A process that was killed while writing left an invalid newest row.
     envs = buffer._envs[buffer._written > 0]
     heads = buffer._heads(envs)
     buffer._written[envs[buffer._flags[heads] & VALID == 0]] -= 1
-    if len(stored) < len(leaves):  # rows that were not annotated until then never will be
+    if len(stored) < len(leaves):  # these rows can no longer be annotated
         buffer._flags[buffer._flags & PENDING != 0] &= np.uint8(0xFF ^ VALID)
     buffer._final[(buffer._flags & VALID == 0) & (buffer._final > 2 * buffer.n_envs)] = 0
     buffer._refresh()
@@ -134,7 +134,7 @@ def reopen(buffer: ReplayBuffer, storage: DiskStorage) -> None:
 
 
 def describe(buffer: ReplayBuffer, storage: DiskStorage, arrays: dict[Path, Any]) -> None:
-    """Write what `reopen` has to know, before rows of new columns are written."""
+    """Write the description that `reopen` reads, before rows of new columns are written."""
     leaves = [
         {"path": list(path), "dtype": array.dtype.str, "shape": list(array.shape[1:])}
         for path, array in arrays.items()

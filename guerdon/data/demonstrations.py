@@ -1,4 +1,4 @@
-"""Demonstrations: whole episodes of somebody who knows how, and the files they come from."""
+"""Demonstrations: episodes of an expert, and their files."""
 
 import json
 import os
@@ -24,16 +24,16 @@ _KIND = "demonstrations"
 
 @dataclass(frozen=True, repr=False)
 class Demonstrations:
-    """Episodes in time order, checked when they are put together.
+    """Episodes in time order, checked on construction.
 
     Args:
-        episodes: A `Batch` each of one row or more, with the keys obs, act, rew, terminated,
-            truncated and obs_next, and any others that all episodes have. Only the last row may
-            end the episode; where it does not, the recording stopped.
-        env_id: The Gymnasium id of the environment, where it is known.
-        observation_space: What an observation is one of, where it is known.
-        action_space: What an action is one of, where it is known.
-        seeds: The seed that each episode's environment was reset with; None where there is none.
+        episodes: One `Batch` per episode, of one row or more, with the keys obs, act, rew,
+            terminated, truncated and obs_next, and any others that all episodes have. Only the last
+            row may end the episode; if it does not, the recording stopped there.
+        env_id: Gymnasium id of the environment, if known.
+        observation_space: Observation space, if known.
+        action_space: Action space, if known.
+        seeds: Seed of each episode's reset, or None.
     """
 
     episodes: list[Batch]
@@ -71,16 +71,16 @@ class Demonstrations:
 
     @property
     def returns(self) -> np.ndarray:
-        """The sum of the rewards of each episode."""
+        """Sum of rewards of each episode."""
         return np.array([to_numpy(episode.rew).sum(dtype=np.float64) for episode in self.episodes])
 
     @property
     def lengths(self) -> np.ndarray:
-        """How many transitions each episode has."""
+        """Number of transitions of each episode."""
         return np.array([len(episode) for episode in self.episodes])
 
     def transitions(self) -> Batch:
-        """All rows of all episodes, one after the other."""
+        """Return the rows of all episodes, concatenated."""
         return Batch.cat(self.episodes)
 
 
@@ -100,9 +100,9 @@ def _check_episode(episode: Batch, name: str) -> None:
         column = to_numpy(episode[key])
         wanted, kinds = ("numbers", "biuf") if key == "rew" else ("booleans", "b")
         if column.ndim != 1 or column.dtype.kind not in kinds:
-            raise ValueError(f"{key} of {name} must be {wanted}, one a row: {describe(column)}")
+            raise ValueError(f"{key} of {name} must be {wanted}, one per row: {describe(column)}")
     if np.isnan(to_numpy(episode.rew)).any():
-        raise ValueError(f"rew of {name} is NaN somewhere: repair that episode, or leave it out")
+        raise ValueError(f"rew of {name} has a NaN: repair this episode, or leave it out")
     ends = to_numpy(episode.terminated) | to_numpy(episode.truncated)
     if ends[:-1].any():
         row = int(ends.argmax())
@@ -110,12 +110,12 @@ def _check_episode(episode: Batch, name: str) -> None:
 
 
 def shares_observations(episode: Batch) -> bool:
-    """Whether each next observation is, to the bit, the observation of the row after it."""
+    """Return whether each next observation equals the observation of the next row, bit by bit."""
     return _bits(episode.obs_next[:-1]) == _bits(episode.obs[1:])
 
 
 def _bits(observations: Any) -> dict[tuple[str, ...], Any]:
-    """What is equal only if kinds, dtypes, shapes and bits are."""
+    """Return a value that is equal only for equal kinds, dtypes, shapes and bits."""
     leaves = flatten({"obs": observations})
     return {
         path: (describe(leaf), leaf.tolist() if leaf.dtype == object else to_numpy(leaf).tobytes())
@@ -126,7 +126,7 @@ def _bits(observations: Any) -> dict[tuple[str, ...], Any]:
 
 
 def joined_observations(episode: Batch) -> Any:
-    """The observations of an episode that shares them, with the last one: one row more."""
+    """Return the observations of an episode that shares them, and the final one: T + 1 rows."""
     return Batch.cat([{"obs": episode.obs}, {"obs": episode.obs_next[-1:]}]).obs
 
 
@@ -136,16 +136,15 @@ def save_demonstrations(
     shard_bytes: int = 64 * 2**20,
     overwrite: bool = False,
 ) -> None:
-    """Write demonstrations to a folder, in one piece or not at all.
+    """Write demonstrations to a folder, atomically.
 
-    An episode's observations are stored once where each next observation is the observation of the
-    row after it.
+    Observations are stored once if each next observation is the observation of the next row.
 
     Args:
-        demonstrations: What to write.
-        folder: Where to; its parents are made if need be.
-        shard_bytes: A file of episodes is closed when it has that many bytes.
-        overwrite: Whether demonstrations that are in the folder may be replaced.
+        demonstrations: Demonstrations to write.
+        folder: Folder; created with its parents if missing.
+        shard_bytes: Size at which a file of episodes is closed.
+        overwrite: Whether to replace demonstrations in the folder.
     """
     folder = pathlib.Path(folder)
     check_folder(folder, overwrite)
@@ -165,21 +164,21 @@ def save_demonstrations(
 
 
 def check_folder(folder: pathlib.Path, overwrite: bool) -> None:
-    """Raise an error unless `save_demonstrations` may write to a folder."""
+    """Raise an error if `save_demonstrations` may not write to a folder."""
     old = _is_old(folder)
     if not overwrite and (old or (folder / "manifest.json").exists()):
         raise FileExistsError(
-            f"{folder} holds demonstrations: add --overwrite or pass overwrite=True to replace them"
+            f"{folder} has demonstrations: add --overwrite or pass overwrite=True to replace them"
         )
     if old:
-        _old_meta(folder)  # an error, if it is somebody else's
+        _old_meta(folder)  # raises an error if guerdon did not write it
         check_only(folder, {"meta.json", *(path.name for path in folder.glob("shard_*.npz"))})
     else:
         check_replaceable(folder, _KIND)
 
 
 def _shards(episodes: list[Batch], shard_bytes: int) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Yield the parts with the episodes, which are made when they are written."""
+    """Yield the parts of the file; episodes are encoded when they are written."""
     shard: list[dict[str, Any]] = []
     size = number = 0
     for i, episode in enumerate(episodes):
@@ -188,7 +187,7 @@ def _shards(episodes: list[Batch], shard_bytes: int) -> Iterator[tuple[str, list
             del stored["obs_next"]
             stored["obs"] = Batch(obs=joined_observations(episode)).to_dict()["obs"]
         shard.append(stored)
-        # What describes an array takes room, too.
+        # Count the description of the arrays, too.
         size += sum(getattr(leaf, "nbytes", 0) + 200 for _, leaf in flatten(episode))
         if size >= shard_bytes or i + 1 == len(episodes):
             yield f"shard_{number:06d}", shard
@@ -196,11 +195,11 @@ def _shards(episodes: list[Batch], shard_bytes: int) -> Iterator[tuple[str, list
 
 
 def load_folder(folder: pathlib.Path) -> Demonstrations:
-    """Read what `save_demonstrations` wrote."""
+    """Read a folder that `save_demonstrations` wrote."""
     if _is_old(folder):
         return _load_old(folder)
     if folder.exists() and not (folder / "manifest.json").exists():
-        raise FileNotFoundError(f"{folder} holds no demonstrations: it has no manifest.json")
+        raise FileNotFoundError(f"{folder} has no demonstrations: manifest.json is missing")
     tree = read_tree(folder, _KIND)
     meta = tree.pop("meta")
     episodes = []
@@ -220,7 +219,7 @@ def _with_meta(episodes: list[Batch], meta: dict[str, Any], seeds: list[Any]) ->
     return Demonstrations(episodes, meta["env_id"], observation_space, action_space, seeds)
 
 
-# --- folders with meta.json and shards of .npz, which are only read
+# --- older format (meta.json and shards of .npz), read only
 
 
 def _is_old(folder: pathlib.Path) -> bool:
@@ -266,4 +265,4 @@ def _cut_shard(rows: Batch, described: list[dict[str, Any]], name: str) -> Itera
         obs_row += length + shares
         yield cut
     if len(rows) != row or len(Batch(obs=obs)) != obs_row:
-        raise ValueError(f"{name} does not hold the rows that meta.json tells of")
+        raise ValueError(f"{name} does not have the rows that meta.json lists")

@@ -1,4 +1,4 @@
-"""Files and folders that are written in one piece or not at all."""
+"""Files and folders that are written atomically."""
 
 import os
 import secrets
@@ -11,10 +11,10 @@ from typing import BinaryIO
 
 @contextmanager
 def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Open a binary file that appears under its name only when all of it is on the disk.
+    """Open a binary file that appears under its name only when it is completely on the disk.
 
-    Until then it has a temporary name in the same folder. When anything goes wrong, the temporary
-    file is removed and whatever had the name before is untouched.
+    Until then it has a temporary name in the same folder. After an error, the temporary file is
+    removed and an older file of the name is unchanged.
     """
     path = Path(path)
     if not path.parent.is_dir():
@@ -34,9 +34,9 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """Make a folder that gets its name only when it is complete, and replaces one of that name.
+    """Make a folder that appears under its name only when complete, and replaces an older one.
 
-    A process that is killed leaves the old folder, under its name or under that of `set_aside`.
+    If the process is killed, the older folder remains, under its name or as `set_aside`.
     """
     temporary, aside = temporary_name(path), set_aside(path)
     restore(path)
@@ -56,17 +56,17 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 
 def temporary_name(path: Path) -> Path:
-    """Return a new name beside a path."""
+    """Return an unused temporary name in the same folder."""
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
 
 
 def set_aside(path: Path) -> Path:
-    """Return the name that a folder has while it is being replaced."""
+    """Return the name of a folder while it is being replaced."""
     return path.with_name(f".{path.name}.replaced")
 
 
 def restore(path: Path) -> None:
-    """Give a folder its name back if replacing it was interrupted; remove it if it was not."""
+    """Rename a folder back if replacing it was interrupted; remove it if replacing had finished."""
     aside = set_aside(path)
     if path.exists():
         shutil.rmtree(aside, ignore_errors=True)
@@ -75,7 +75,7 @@ def restore(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a new name in a folder last through a power cut, where the system can."""
+    """Flush a folder's entries to the disk, where the system supports it."""
     if os.name == "posix":
         descriptor = os.open(folder, os.O_RDONLY)
         try:

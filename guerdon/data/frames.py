@@ -1,9 +1,9 @@
-"""Labelled camera frames: trajectories in files, one each, and all frames of two folders in memory.
+"""Labelled camera frames: one file per trajectory, and all frames of two folders in memory.
 
 A file is ``000000.npz`` with the arrays ``images.<camera>`` (uint8 [T, C, H, W]), ``labels``
 (float32 [T]) and ``success_once``. A pickled dictionary ``000000.npy`` of ``images`` (float32 in
-[0, 1]) and ``labels`` is read and written, too. Both kinds share one numbering. A file is whole or
-not there, and reading it runs nothing.
+[0, 1]) and ``labels`` is read and written, too. Both formats share one numbering. Files are written
+atomically, and reading one runs no code.
 """
 
 import errno
@@ -32,22 +32,22 @@ Format = Literal["npz", "npy"]
 
 _NAME = re.compile(r"(\d{6,})\.(npz|npy)")
 _TEMPORARY = ".tmp"
-_STALE_SECONDS = 3600.0  # a file is written in far less
-_LEVEL = 1  # a tenth of the time of the usual 6, for files of nearly the same size
+_STALE_SECONDS = 3600.0  # writing a file takes far less
+_LEVEL = 1  # ten times as fast as the default 6; files are hardly larger
 _FORMAT = b"guerdon trajectory 1"  # comment of the archive
-_NO_LINKS = {  # as exFAT and some file systems of networks say it
+_NO_LINKS = {  # errors of exFAT and some network file systems
     *(errno.EPERM, errno.EACCES, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 }
-_MOST_INFLATED = 1032  # times: deflate does no better
-_DIGITS = 32  # of a digest: no two trajectories have the same
+_MOST_INFLATED = 1032  # highest ratio of deflate
+_DIGITS = 32  # length of a digest
 
 
 @dataclass(frozen=True, repr=False)
 class Trajectory:
-    """The frames of one episode, and which of them show success.
+    """Frames of one episode with success labels.
 
     Args:
-        images: uint8 [T, C, H, W] by camera.
+        images: uint8 [T, C, H, W] of each camera.
         labels: float32 [T] in [0, 1]: 1 where the frame shows success.
         success_once: Whether the episode succeeded at any time.
     """
@@ -59,7 +59,7 @@ class Trajectory:
     def __post_init__(self) -> None:
         if self.labels.ndim != 1 or self.labels.dtype != np.float32 or not len(self.labels):
             raise ValueError(
-                f"labels have to be float32, one or more, in a row: {describe(self.labels)}"
+                f"labels have to be float32, of shape [T] with T >= 1: {describe(self.labels)}"
             )
         if not ((self.labels >= 0) & (self.labels <= 1)).all():
             raise ValueError("a label is not in [0, 1]")
@@ -83,9 +83,9 @@ class Trajectory:
 
 
 def to_uint8(images: np.ndarray, name: str) -> np.ndarray:
-    """Images as uint8; those of floating point have to be in [0, 1].
+    """Return images as uint8; floating-point images have to be in [0, 1].
 
-    ``name`` is that of the camera, for the error.
+    ``name`` is the camera's name, for the error message.
     """
     if images.dtype == np.uint8:
         return images
@@ -96,7 +96,7 @@ def to_uint8(images: np.ndarray, name: str) -> np.ndarray:
     if not images.size:
         return images.astype(np.uint8)
     low, high = images.min(), images.max()
-    if not (low >= 0 and high <= 1):  # NaN, too
+    if not (low >= 0 and high <= 1):  # also true for NaN
         raise ValueError(
             f"images of {name!r} are {images.dtype} from {low:g} to {high:g}, not in [0, 1]: "
             f"give them as uint8, or divide them by 255"
@@ -109,7 +109,7 @@ def resized(images: np.ndarray, size: Sequence[int]) -> np.ndarray:
     """Resize images by area averaging.
 
     Args:
-        images: uint8 [..., H, W]; returned as they are if they have the size.
+        images: uint8 [..., H, W]; returned unchanged if they have the size.
         size: Height and width.
     """
     height, width = size
@@ -123,7 +123,7 @@ def resized(images: np.ndarray, size: Sequence[int]) -> np.ndarray:
 
 @cache
 def _shares(n: int, size: int) -> np.ndarray:
-    """How much of each of `size` new pixels each of `n` old ones makes up."""
+    """Return the weight [size, n] of each old pixel in each new one."""
     ends = np.linspace(0, n, size + 1)[:, None]
     old = np.arange(n)
     overlap = np.minimum(ends[1:], old + 1) - np.maximum(ends[:-1], old)
@@ -140,19 +140,19 @@ def write_trajectory(
     *,
     format: Format = "npz",  # noqa: A002
 ) -> pathlib.Path:
-    """Writes a trajectory to a folder, which is made if need be, under the next free number.
+    """Write a trajectory to a folder, created if missing, under the next free number.
 
-    The file appears only when all of it is written; on file systems without hard links, an empty
-    one is there for an instant. Several processes may write to one folder.
+    The file appears only when it is complete; on file systems without hard links, an empty one
+    exists for an instant. Several processes may write to one folder.
 
     Args:
-        folder: Where to.
-        trajectory: What.
+        folder: Folder.
+        trajectory: Trajectory.
         format: ``npz`` (compressed uint8), or ``npy`` (a pickled dictionary of float32, without
             ``success_once``).
 
     Returns:
-        The file.
+        Path of the file.
     """
     folder = pathlib.Path(folder)
     content = _npz_bytes(trajectory) if format == "npz" else _npy_bytes(trajectory)
@@ -171,19 +171,19 @@ def write_trajectory(
 
 
 def next_number(folder: str | os.PathLike[str]) -> int:
-    """The number after the highest in a folder."""
+    """Return the highest number in a folder, plus one."""
     return max(_numbers(pathlib.Path(folder)), default=-1) + 1
 
 
 def count_trajectories(folder: str | os.PathLike[str]) -> int:
-    """How many trajectories are in a folder, by their names."""
+    """Count the trajectories in a folder, by file name."""
     return sum(1 for _ in _numbers(pathlib.Path(folder)))
 
 
 def remove_stale(folder: str | os.PathLike[str]) -> None:
-    """Removes what killed processes left half-written in a folder an hour ago or more."""
+    """Remove temporary files of killed processes that are at least an hour old."""
     for path in pathlib.Path(folder).glob(f".*{_TEMPORARY}"):
-        with suppress(FileNotFoundError):  # somebody else was faster
+        with suppress(FileNotFoundError):  # another process removed it
             if time.time() - path.stat().st_mtime > _STALE_SECONDS:
                 path.unlink()
 
@@ -196,7 +196,7 @@ def _numbers(folder: pathlib.Path) -> Iterator[int]:
 
 
 def _claim(folder: pathlib.Path, temporary: pathlib.Path, suffix: Format) -> pathlib.Path:
-    """Gives a file the first number after the highest that nobody takes in the meantime."""
+    """Rename a file to the next free number, also if other processes write at the same time."""
     number = next_number(folder)
     other = "npy" if suffix == "npz" else "npz"
     while True:
@@ -209,7 +209,7 @@ def _claim(folder: pathlib.Path, temporary: pathlib.Path, suffix: Format) -> pat
                     raise
                 path.touch(exist_ok=False)
             if not path.with_suffix(f".{other}").exists():
-                temporary.replace(path)  # which changes nothing if both are one file
+                temporary.replace(path)  # no effect if both are the same file
                 return path
             path.unlink()
         number += 1
@@ -238,10 +238,10 @@ def _npy_bytes(trajectory: Trajectory) -> bytes:
 
 
 def read_trajectory(path: str | os.PathLike[str]) -> Trajectory:
-    """Reads a trajectory of either kind, without running what may be in it.
+    """Read a trajectory of either format, without running code in it.
 
     Raises:
-        ValueError: The file is damaged, or no trajectory.
+        ValueError: The file is damaged or not a trajectory.
     """
     path = pathlib.Path(path)
     readers = {".npz": _read_npz, ".npy": _read_npy}
@@ -249,17 +249,17 @@ def read_trajectory(path: str | os.PathLike[str]) -> Trajectory:
         if path.suffix not in readers:
             raise ValueError("it is neither .npz nor .npy")
         if path.exists() and not path.is_file():
-            raise ValueError("it is no file")
+            raise ValueError("it is not a file")
         return readers[path.suffix](path)
     except OSError:
         raise
     except Exception as error:  # a damaged archive can fail in any way
         reason = str(error) or type(error).__name__
-        raise ValueError(f"{path} is damaged or no trajectory: {reason}") from error
+        raise ValueError(f"{path} is damaged or not a trajectory: {reason}") from error
 
 
 def _read_npz(path: pathlib.Path) -> Trajectory:
-    content = path.read_bytes()  # so that what goes wrong from here on is the fault of what it says
+    content = path.read_bytes()  # errors below are due to the content
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         if archive.comment not in (b"", _FORMAT):
             raise ValueError(f"its format is {archive.comment!r}, which a newer guerdon reads")
@@ -271,7 +271,7 @@ def _read_npz(path: pathlib.Path) -> Trajectory:
                 f"not images.<camera>, labels and success_once"
             )
         if sum(info.compress_size for info in entries.values()) > len(content):
-            raise ValueError("it claims to be larger than it is")
+            raise ValueError("it declares a larger size than it has")
         arrays = {name: _read_entry(archive, info) for name, info in entries.items()}
     once = arrays.pop("success_once")
     if once.shape != () or once.dtype != bool:
@@ -282,14 +282,14 @@ def _read_npz(path: pathlib.Path) -> Trajectory:
 
 
 def _read_entry(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
-    """One array, once its header is held against the size of its entry, and that against deflate's.
+    """Read one array after checking its header against the size of the entry.
 
-    Other methods of compression can make gigabytes of a few bytes.
+    Only deflate is accepted: other compression methods can turn a few bytes into gigabytes.
     """
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise ValueError("it is compressed in an unusual way")
     if info.file_size > _MOST_INFLATED * info.compress_size:
-        raise ValueError("it claims to be larger than it is")
+        raise ValueError("it declares a larger size than it has")
     with archive.open(info) as file:
         shape, fortran, dtype = _read_header(file)
         size = info.file_size - file.tell()
@@ -308,10 +308,10 @@ def _read_npy(path: pathlib.Path) -> Trajectory:
     array = safe_unpickle(content[file.tell() :])
     found = array.item() if isinstance(array, np.ndarray) and array.shape == () else array
     if not isinstance(found, dict) or found.keys() != {"images", "labels"}:
-        raise ValueError("it holds something else than a dictionary of 'images' and 'labels'")
+        raise ValueError("it has no dictionary of 'images' and 'labels'")
     images, labels = found["images"], found["labels"]
     if not isinstance(images, dict) or not all(isinstance(key, str) for key in images):
-        raise ValueError("its images are no dictionary by camera")
+        raise ValueError("its images are not a dictionary by camera")
     for array in (labels, *images.values()):
         if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
             raise ValueError(f"its images and labels have to be arrays of numbers: {array!r:.60}")
@@ -322,8 +322,8 @@ def _read_npy(path: pathlib.Path) -> Trajectory:
 
 def _read_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     version = np.lib.format.read_magic(file)
-    if version != (1, 0):  # NumPy writes others only for arrays with long names of fields
-        raise ValueError(f"its arrays are of version {version}, which is not read")
+    if version != (1, 0):  # NumPy writes others only for long field names
+        raise ValueError(f"its arrays have the unsupported version {version}")
     return np.lib.format.read_array_header_1_0(file)
 
 
@@ -332,15 +332,15 @@ def _read_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 @dataclass(repr=False)
 class Frames:
-    """All frames of many trajectories, one trajectory after the other.
+    """Frames of many trajectories, concatenated.
 
     Args:
-        images: uint8 [N, C, H, W] by camera.
-        labels: bool [N]: which show success.
-        episodes: int64 [N]: the number of each frame's trajectory, in order.
-        from_positive: bool, one a trajectory: which folder it was in.
-        skipped: Files that could not be read, and why.
-        copies: Trajectories that were left out, since another is equal.
+        images: uint8 [N, C, H, W] of each camera.
+        labels: bool [N]: True for success.
+        episodes: int64 [N]: index of each frame's trajectory, ascending.
+        from_positive: bool [trajectories]: True for those of the positive folder.
+        skipped: Files that could not be read, with the reason.
+        copies: Number of trajectories left out because another one is equal.
     """
 
     images: dict[str, np.ndarray]
@@ -359,7 +359,7 @@ class Frames:
 
     @cached_property
     def digests(self) -> list[str]:
-        """By trajectory, what tells its images and labels from all others."""
+        """Digest of the images and labels of each trajectory."""
         digests = []
         for episode in range(len(self.from_positive)):
             rows = slice(*np.searchsorted(self.episodes, [episode, episode + 1]))
@@ -369,11 +369,11 @@ class Frames:
 
     @property
     def hash(self) -> str:
-        """SHA-256 of all of them, whatever the files are called and in which format."""
+        """SHA-256 of all trajectories, independent of file names and formats."""
         return hashlib.sha256("".join(sorted(self.digests)).encode()).hexdigest()
 
     def report(self) -> str:
-        """Trajectories, frames and the balance of labels of each folder; and what is not there."""
+        """Summarise trajectories, frames, labels and skipped files of each folder."""
         lines = []
         for name, mask in (("positive", self.from_positive), ("negative", ~self.from_positive)):
             labels = self.labels[mask[self.episodes]]
@@ -384,27 +384,27 @@ class Frames:
             )
         if self.from_positive.all():
             lines.append(
-                "there is no negative trajectory: false positives of failed episodes are not known"
+                "there is no negative trajectory: the false-positive rate on failures is unknown"
             )
         if self.copies:
-            lines.append(f"{self.copies} copies of other trajectories were left out")
+            lines.append(f"{self.copies} duplicate trajectories were left out")
         if self.skipped:
             lines.append(f"skipped files: {len(self.skipped)}")
             lines += [f"  {path} {reason}" for path, reason in self.skipped]
         return "\n".join(lines)
 
     def split(self, share: float, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Rows to train on and rows to validate on; no trajectory is on both sides.
+        """Return the rows for training and for validation; no trajectory is in both.
 
-        Both sides have frames of both labels where two trajectories have them.
+        Both have frames of both labels if at least two trajectories have them.
 
         Args:
-            share: Of the trajectories that are for validation, 0 or more and below 1.
-            generator: Which of them.
+            share: Fraction of trajectories for validation, in [0, 1).
+            generator: Random generator.
         """
         if not 0 <= share < 1:
-            raise ValueError(f"the share of validation is {share}: it has to be in [0, 1)")
-        shows = np.zeros((len(self.from_positive), 2), bool)  # by trajectory: label 0, label 1
+            raise ValueError(f"the validation share is {share}, but has to be in [0, 1)")
+        shows = np.zeros((len(self.from_positive), 2), bool)  # has label 0, has label 1
         shows[self.episodes, self.labels.astype(np.int64)] = True
         held_out = np.zeros(len(shows), bool)
         order = generator.permutation(len(shows))
@@ -420,7 +420,7 @@ class Frames:
 
 
 def _digest(labels: np.ndarray, images: Mapping[str, np.ndarray]) -> str:
-    """What trajectories have in common if labels, cameras and images are equal."""
+    """Return a digest of labels and images; equal trajectories have equal digests."""
     digest = hashlib.sha256(labels.tobytes())
     for key in sorted(images):
         digest.update(f"{key} {images[key].shape}".encode())
@@ -429,7 +429,7 @@ def _digest(labels: np.ndarray, images: Mapping[str, np.ndarray]) -> str:
 
 
 def _hold_out_one(held_out: np.ndarray, shows: np.ndarray, order: np.ndarray, label: int) -> None:
-    """Moves a trajectory with this label to validation, if none is there and training can spare it.
+    """Move a trajectory with this label to validation, if validation has none.
 
     Training keeps every label that it has.
     """
@@ -451,16 +451,16 @@ def load_frames(
     *,
     progress: Callable[[int, int], None] | None = None,
 ) -> Frames:
-    """Reads all trajectories of two folders; files that are none are skipped and named.
+    """Read all trajectories of two folders; other files are skipped and reported.
 
-    Of equal trajectories one is kept, so that none can be on both sides of a split.
+    Of equal trajectories one is kept, so that none can be in both training and validation.
 
     Args:
-        positive_dir: Of trajectories that succeeded.
-        negative_dir: Of those that did not.
-        image_keys: The cameras to read.
-        image_size: [C, H, W] that frames have to have; None is that of the first.
-        progress: Called with the number of files read, and of all.
+        positive_dir: Folder of successful trajectories.
+        negative_dir: Folder of failed trajectories.
+        image_keys: Cameras to read.
+        image_size: Required size [C, H, W]; None takes the size of the first frame.
+        progress: Called with the number of files read and the number of files.
     """
     folders = [pathlib.Path(positive_dir), pathlib.Path(negative_dir)]
     files = [(path, not side) for side, folder in enumerate(folders) for path in _files(folder)]
@@ -499,7 +499,7 @@ def load_frames(
 
 
 def _files(folder: pathlib.Path) -> list[pathlib.Path]:
-    """All files of a folder but hidden ones."""
+    """Return all files of a folder that are not hidden."""
     if not folder.is_dir():
         raise FileNotFoundError(
             f"there is no folder {folder}: collect trajectories first "
@@ -511,7 +511,7 @@ def _files(folder: pathlib.Path) -> list[pathlib.Path]:
 def _chosen(
     trajectory: Trajectory, image_keys: Sequence[str], sizes: dict[str, tuple[int, ...]]
 ) -> Trajectory:
-    """The cameras asked for; `sizes` learns those of the first frames, if none are asked for."""
+    """Return the chosen cameras; without a required size, the first frame's is put into `sizes`."""
     for key in image_keys:
         if key not in trajectory.images:
             there = ", ".join(map(repr, sorted(trajectory.images)))
@@ -528,7 +528,7 @@ def _chosen(
 def _joined_images(
     trajectories: list[Trajectory], sizes: dict[str, tuple[int, ...]]
 ) -> dict[str, np.ndarray]:
-    """All images by camera; file by file, so that memory is needed once."""
+    """Return all images by camera; images of a file are freed as soon as they are copied."""
     stops = np.cumsum([len(trajectory) for trajectory in trajectories])
     joined = {}
     for key, size in sizes.items():
@@ -539,15 +539,15 @@ def _joined_images(
 
 
 def _check_labels(frames: Frames, folders: list[pathlib.Path]) -> None:
-    """Raises unless there are frames of both labels, in folders of the right names."""
+    """Raise an error unless both labels occur, in the right folders."""
     both = " and ".join(map(str, folders))
     positive_labels = frames.labels[frames.from_positive[frames.episodes]]
     if not len(frames) and frames.skipped:
         path, reason = frames.skipped[0]
         raise ValueError(
-            f"all files in {both} ({len(frames.skipped)}) were skipped: {path} {reason}; fit with "
-            "the cameras and the size that there are ('reward.model.image_keys' and "
-            "'reward.model.image_size'), or collect anew, with one 'image_size' for all cameras"
+            f"all files in {both} ({len(frames.skipped)}) were skipped: {path} {reason}; set "
+            "'reward.model.image_keys' and 'reward.model.image_size' to what the files have, or "
+            "collect again with one 'image_size' for all cameras"
         )
     if not len(frames):
         problem = f"there is no trajectory in {both}: collect some first"

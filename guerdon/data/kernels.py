@@ -1,10 +1,10 @@
 """Compiled bookkeeping of `ReplayBuffer`.
 
-Row ``env * capacity + slot`` has a byte of flags. ``final[row]`` says where its next observation
-is: 0 is the row that follows, any other number k is row ``k - 1`` of the table of final
-observations. The first ``2 * n_envs`` rows of that table hold the next observations of the newest
-rows, two for each environment that are used in turns: a write that is interrupted leaves the old
-one intact. The rest belongs to rows at which an episode ended or was cut.
+Row ``env * capacity + slot`` has a byte of flags. ``final[row]`` locates its next observation:
+0 is the row that follows, any other number k is row ``k - 1`` of the table of final observations.
+The first ``2 * n_envs`` rows of that table have the next observations of the newest rows, two per
+environment that are used alternately: an interrupted write leaves the old one intact. The rest
+belongs to rows at which an episode ended or was cut.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ TERMINATED = 2  # the episode terminated here
 TRUNCATED = 4  # the episode was truncated here
 LAST = 8  # no row of the same episode follows: it ended, or was cut
 FIRST = 16  # the episode began here
-PENDING = 32  # `annotate` has not been called for the row, but for others
+PENDING = 32  # not yet annotated, although other rows are
 
 
 @njit(cache=True)
@@ -29,15 +29,15 @@ def reserve(
     count: np.ndarray,
     free: np.ndarray,
 ) -> tuple[np.ndarray, bool]:
-    """Invalidate the rows that the next transitions overwrite, and find places for them.
+    """Invalidate the rows that the next transitions overwrite, and choose rows for them.
 
     ``written`` counts the rows of each environment, ``count`` the valid rows, and ``free`` lists
     the unused rows of the table of final observations, after their number.
 
     Returns:
         The plan [3, n]: the rows to write, the rows of that table for the next observations, and
-        the flags of the rows. And whether all environments write to the same slot, and consecutive
-        rows of the table.
+        the flags of the rows; and whether all environments write to the same slot and to
+        consecutive rows of the table.
     """
     n_envs = written.size
     capacity = flags.size // n_envs
@@ -62,7 +62,7 @@ def reserve(
             final[row] = 0
         plan[0, i] = row
         plan[1, i] = (written[env] & 1) * n_envs + env
-        if plan[2, i] & LAST and free[0] > 0:  # always, if there is a table
+        if plan[2, i] & LAST and free[0] > 0:  # true whenever there is a table
             plan[1, i] = free[free[0]]
             free[0] -= 1
         regular &= row == plan[0, 0] + i * capacity and plan[1, i] == plan[1, 0] + i
@@ -78,7 +78,7 @@ def publish(
     count: np.ndarray,
     keep_next: bool,
 ) -> None:
-    """Make rows valid whose columns are written. For the arguments see `reserve`."""
+    """Mark rows as valid after their columns are written; for the arguments see `reserve`."""
     capacity = flags.size // written.size
     for i in range(plan.shape[1]):
         row = plan[0, i]
@@ -94,7 +94,7 @@ def publish(
 
 @njit(cache=True)
 def draw(chances: np.ndarray, written: np.ndarray, capacity: int) -> np.ndarray:
-    """Return the rows that numbers in [0, 1) stand for, among all that were written."""
+    """Map numbers in [0, 1) to rows that were written."""
     held = np.minimum(written, capacity)
     ends = np.cumsum(held)
     rows = np.empty(chances.size, np.int64)
@@ -117,7 +117,7 @@ def following(rows: np.ndarray, capacity: int) -> np.ndarray:
 
 @njit(cache=True)
 def neighbour(row: int, written: np.ndarray, flags: np.ndarray, forward: bool) -> int:
-    """Return the row after (or before) in the same episode; the row itself if there is none."""
+    """Return the next (or previous) row in the same episode, or the row itself if there is none."""
     capacity = flags.size // written.size
     env, slot = row // capacity, row % capacity
     count = written[env]
@@ -137,7 +137,7 @@ def neighbour(row: int, written: np.ndarray, flags: np.ndarray, forward: bool) -
 def walk(
     rows: np.ndarray, steps: int, written: np.ndarray, flags: np.ndarray, forward: bool
 ) -> np.ndarray:
-    """Return the rows [steps + 1, n] that are 0, 1, ... steps away; past an end they repeat."""
+    """Return the rows [steps + 1, n] that are 0, 1, ... steps away; an episode's end repeats."""
     found = np.empty((steps + 1, rows.size), np.int64)
     for i in range(rows.size):
         row = rows[i]

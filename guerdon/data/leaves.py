@@ -1,7 +1,7 @@
-"""What a `Batch` may hold: how values become leaves, and what is done to one leaf at a time.
+"""Leaves of a `Batch`: conversion, and operations on one leaf.
 
-A leaf is a NumPy array, a torch tensor, or a plain Python object (number, string, None, anything
-else), which is kept as it is. `Batch` itself is the only inner node.
+A leaf is a NumPy array, a torch tensor, or any other Python object, which is kept unchanged. Inner
+nodes are always of type `Batch`.
 """
 
 import reprlib
@@ -15,7 +15,7 @@ Array = np.ndarray | torch.Tensor
 
 
 def describe(leaf: Any) -> str:
-    """Says what a leaf is, for error messages: ``float32 array of shape (3, 4)``."""
+    """Describe a leaf for error messages: ``float32 array of shape (3, 4)``."""
     if isinstance(leaf, np.ndarray):
         return f"{leaf.dtype} array of shape {leaf.shape}"
     if isinstance(leaf, torch.Tensor):
@@ -37,7 +37,7 @@ def _describe_all(values: Sequence[Any]) -> str:
 
 
 def from_ndarray(array: np.ndarray, key: str = "") -> np.ndarray:
-    """Return an array without what a subclass adds; fixed-width strings become Python strings."""
+    """Return a plain array of a subclass; fixed-width strings become Python strings."""
     if type(array) is not np.ndarray:
         if isinstance(array, np.ma.MaskedArray):
             raise TypeError(f"key {key!r} is a masked array: fill it, or store its mask as a key")
@@ -46,7 +46,7 @@ def from_ndarray(array: np.ndarray, key: str = "") -> np.ndarray:
 
 
 def from_sequence(values: Sequence[Any], key: str) -> Array:
-    """Makes one leaf of a list or tuple whose elements are no mappings."""
+    """Convert a list or tuple without mappings to one leaf."""
     kinds = set(map(type, values))
     tensors = [issubclass(kind, torch.Tensor) for kind in kinds]
     if any(tensors) and all(tensors):
@@ -55,7 +55,7 @@ def from_sequence(values: Sequence[Any], key: str) -> Array:
         firsts = {type(value): value for value in reversed(values)}
         sides = _describe_all([*reversed(firsts.values())])
         raise TypeError(f"key {key!r} is a list that mixes {sides}")
-    if kinds in ({str}, {bytes}):  # NumPy's own strings would lose NUL characters at their ends
+    if kinds in ({str}, {bytes}):  # NumPy strings lose trailing NUL characters
         return np.array(values, dtype=object)
     try:
         return from_ndarray(np.asarray(values))
@@ -67,7 +67,7 @@ def from_sequence(values: Sequence[Any], key: str) -> Array:
 
 
 def to_torch(leaf: Any, dtype: torch.dtype | None, device: str | torch.device | None) -> Any:
-    """Turns numbers and numeric arrays into tensors; other Python objects stay what they are."""
+    """Convert numbers and numeric arrays to tensors; other Python objects stay unchanged."""
     if isinstance(leaf, np.ndarray):
         if leaf.dtype.kind not in "fiubc":
             return leaf
@@ -75,7 +75,7 @@ def to_torch(leaf: Any, dtype: torch.dtype | None, device: str | torch.device | 
             leaf = leaf.astype(leaf.dtype.newbyteorder("="))
         try:
             leaf = torch.from_numpy(leaf if leaf.flags.writeable else leaf.copy())
-        except ValueError:  # strides that torch does not have
+        except ValueError:  # strides that torch does not support
             leaf = torch.from_numpy(leaf.copy())
     elif isinstance(leaf, np.number | np.bool_ | int | float | complex):
         leaf = torch.as_tensor(leaf)
@@ -87,8 +87,7 @@ def to_torch(leaf: Any, dtype: torch.dtype | None, device: str | torch.device | 
 def to_device(leaf: Any, device: torch.device) -> Any:
     """Return a numeric array or tensor as a tensor on a device, in single precision.
 
-    This is the one place where data of environments becomes data of learners. Nothing waits for the
-    device.
+    All data of environments becomes data of learners here. Copies do not wait for the device.
     """
     if isinstance(leaf, np.ndarray):
         leaf = to_torch(leaf, None, None)
@@ -96,16 +95,16 @@ def to_device(leaf: Any, device: torch.device) -> Any:
         return leaf
     dtype = torch.float32 if leaf.dtype is torch.float64 else leaf.dtype
     if dtype is leaf.dtype and leaf.device == device:
-        return leaf  # even an idle `to` takes its time
+        return leaf  # even a `to` without effect costs time
     return leaf.to(device, dtype, non_blocking=device.type == "cuda")
 
 
 def to_numpy(leaf: Any) -> Any:
-    """Turns tensors into arrays; everything else stays what it is."""
+    """Convert tensors to arrays; other objects stay unchanged."""
     if not isinstance(leaf, torch.Tensor):
         return leaf
     if leaf.dtype == torch.bfloat16:
-        leaf = leaf.float()  # which NumPy does not have
+        leaf = leaf.float()  # NumPy does not support bfloat16
     return leaf.numpy(force=True)
 
 
@@ -113,15 +112,15 @@ def to_numpy(leaf: Any) -> Any:
 
 
 def shape(leaf: Any) -> tuple[int, ...]:
-    """The dimensions of a leaf; a Python object has none."""
+    """Return the dimensions of a leaf; a Python object has none."""
     return tuple(leaf.shape) if isinstance(leaf, Array) else ()
 
 
 def rows(index: Any, key: str, leaf: Any) -> Any:
-    """The rows of one leaf."""
+    """Return the rows of one leaf."""
     try:
         if isinstance(leaf, np.ndarray):
-            # `take` gives the same as indexing with an array of integers, several times faster.
+            # Faster than indexing with an array of integers; same result.
             take = isinstance(index, np.ndarray) and index.dtype.kind in "iu" and leaf.ndim
             return leaf.take(index, 0) if take else leaf[index]
         if isinstance(leaf, torch.Tensor):
@@ -133,13 +132,13 @@ def rows(index: Any, key: str, leaf: Any) -> Any:
 
 
 def _torch_index(index: Any, leaf: torch.Tensor) -> Any:
-    """An index that means to torch what it means to NumPy."""
-    if isinstance(index, slice):  # torch knows no negative steps
+    """Return an index with which torch selects the same as NumPy."""
+    if isinstance(index, slice):  # torch does not support negative steps
         backwards = index.step is not None and index.step < 0
         return np.arange(*index.indices(len(leaf))) if backwards else index
-    if isinstance(index, np.ndarray):  # torch takes uint8 for a mask
+    if isinstance(index, np.ndarray):  # torch treats uint8 as a mask
         return index.astype(np.int64) if index.dtype == np.uint8 else index
-    if isinstance(index, list):  # torch takes a list of lists for a tuple
+    if isinstance(index, list):  # torch treats a list of lists as a tuple
         return np.asarray(index) if index else index
     if isinstance(index, tuple):
         return tuple(_torch_index(i, leaf) if isinstance(i, np.ndarray) else i for i in index)
@@ -147,8 +146,8 @@ def _torch_index(index: Any, leaf: torch.Tensor) -> Any:
 
 
 def assign(index: Any, key: str, leaf: Any, value: Any) -> None:
-    """Writes into a leaf, where NumPy and torch would cut decimals off without a word."""
-    weak = type(value) in (bool, int, float, complex)  # takes the width of the leaf
+    """Write into a leaf; raise an error where NumPy and torch would silently truncate decimals."""
+    weak = type(value) in (bool, int, float, complex)  # converted to the leaf's precision
     try:
         if isinstance(leaf, np.ndarray):
             source = value if weak else np.asarray(to_numpy(value))
@@ -164,7 +163,7 @@ def assign(index: Any, key: str, leaf: Any, value: Any) -> None:
         else:
             raise TypeError("there are no rows to write to")
         if not fits:
-            raise TypeError("the dtypes do not fit")
+            raise TypeError("the dtypes do not match")
         leaf[index] = source
     except (TypeError, ValueError, RuntimeError, IndexError, OverflowError) as error:
         kind = next((k for k in (TypeError, IndexError) if isinstance(error, k)), ValueError)
@@ -176,7 +175,7 @@ def assign(index: Any, key: str, leaf: Any, value: Any) -> None:
 
 
 def join(key: str, *column: Any, axis: int = 0, stack: bool) -> Array:
-    """Concatenates or stacks the leaves of one key: one kind, one dtype, fitting shapes."""
+    """Concatenate or stack the leaves of one key, of the same kind, dtype and shape."""
     first = column[0]
     for leaf in column:
         if not _alike(first, leaf):
@@ -197,7 +196,7 @@ def join(key: str, *column: Any, axis: int = 0, stack: bool) -> Array:
 
 
 def _alike(left: Any, right: Any) -> bool:
-    """Whether two leaves go into one array: a number of Python goes with any other number."""
+    """Return whether two leaves can share an array; a Python number matches any other number."""
     if isinstance(left, Array) or isinstance(right, Array):
         kind = np.ndarray if isinstance(left, np.ndarray) else torch.Tensor
         return isinstance(left, kind) and isinstance(right, kind) and left.dtype == right.dtype
@@ -210,7 +209,7 @@ def _alike(left: Any, right: Any) -> bool:
 
 
 def compute(function: Callable[..., Any], key: str, *sides: Any) -> Any:
-    """``function(*sides)``, or an error that says for which key it failed."""
+    """Return ``function(*sides)``; an error names the key."""
     tensors = {isinstance(side, torch.Tensor) for side in sides if isinstance(side, Array)}
     try:
         if len(tensors) > 1:
@@ -223,7 +222,7 @@ def compute(function: Callable[..., Any], key: str, *sides: Any) -> Any:
 
 
 def equal(left: Any, right: Any) -> bool:
-    """Whether two leaves are of one kind and hold the same values."""
+    """Return whether two leaves have the same kind and values."""
     if isinstance(left, torch.Tensor):
         same = isinstance(right, torch.Tensor) and left.device == right.device
         return same and torch.equal(left, right)

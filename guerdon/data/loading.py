@@ -1,4 +1,4 @@
-"""Reading demonstrations, whatever wrote them."""
+"""Loads demonstrations in any supported format."""
 
 import os
 import pathlib
@@ -19,9 +19,9 @@ _OTHER_NAMES = {"action": "act", "reward": "rew", "next_obs": "obs_next"}
 
 
 def load_demonstrations(source: Any) -> Demonstrations:
-    """Reads demonstrations.
+    """Read demonstrations.
 
-    From a folder, obs and obs_next of an episode may be views on one array: copy before you write.
+    Observations of a folder may share memory with next observations: copy before writing to them.
     For pickled files see `read_transitions`.
 
     Args:
@@ -35,7 +35,7 @@ def load_demonstrations(source: Any) -> Demonstrations:
         return from_minari(str(source).removeprefix("minari:"))
     if str(source).startswith("expert:"):
         raise ValueError(
-            f"{source!r} is made by training: name it in a run's config, or read the folder that "
+            f"{source!r} is made by training: use it in a run's config, or read the folder that "
             "guerdon.training.experts.expert_folder gives"
         )
     path = pathlib.Path(source)
@@ -51,25 +51,23 @@ def load_demonstrations(source: Any) -> Demonstrations:
     if path.is_file():
         if path.suffix in (".pkl", ".pickle"):
             return Demonstrations(read_transitions(path))
-        raise ValueError(f"{path} is no folder of demonstrations and no .pkl file")
+        raise ValueError(f"{path} is neither a folder of demonstrations nor a .pkl file")
     if is_minari_folder(path):
         return from_minari(path)
     return load_folder(path)
 
 
 def read_transitions(path: pathlib.Path) -> list[Batch]:
-    """Reads a pickled list of transitions, or of episodes which are such lists.
+    """Read a pickled list of transitions, or of episodes (lists of transitions).
 
     A transition is a dictionary with obs, action (or act), reward (or rew), done (or terminated and
-    truncated), and, where it is known, next_obs (or obs_next). What is done with them:
+    truncated), and optionally next_obs (or obs_next).
 
-    - Episodes are cut after every row that is done. A row that only says done is terminated, unless
-      it says truncated too. A last row that does not end its episode is truncated, since the
-      recording stopped there.
-    - A missing next observation is the observation of the row after; a last row repeats its own.
-    - Tensors become arrays; rewards, ends and whole-numbered actions in arrays of one element are
-      taken out of them.
-    - Other keys are kept where all transitions have them, and otherwise left out.
+    - Episodes end after every row that is done. ``done`` means terminated, unless ``truncated`` is
+      given. A last row that is not done is truncated, since the recording stopped there.
+    - A missing next observation is the observation of the next row; the last row repeats its own.
+    - Tensors become arrays; rewards, ends and integer actions of one element become scalars.
+    - Other keys are kept if all transitions have them.
     """
     data = safe_unpickle(path)
     if not isinstance(data, list) or not data:
@@ -88,7 +86,7 @@ def read_transitions(path: pathlib.Path) -> list[Batch]:
 
 
 def _cut_transitions(rows: list[dict[str, Any]], path: pathlib.Path) -> Iterator[list[Any]]:
-    """Cuts rows at their ends; each gets its next observation, terminated and truncated."""
+    """Split rows into episodes; set the next observation, terminated and truncated of each row."""
     start = 0
     for i, row in enumerate(rows):
         for key in ("obs", "act", "rew"):
@@ -120,7 +118,7 @@ def _stack_transitions(rows: list[dict[str, Any]], keys: set[str], path: pathlib
     try:
         episode = Batch.stack([{key: row[key] for key in rows[0] if key in keys} for row in rows])
     except (TypeError, ValueError) as error:
-        raise ValueError(f"the transitions in {path} are not alike: {error}") from None
+        raise ValueError(f"the transitions in {path} do not match: {error}") from None
     episode = episode.to_numpy()
     rewards = episode.rew
     if not isinstance(rewards, np.ndarray) or rewards.size != len(rows):
@@ -131,6 +129,6 @@ def _stack_transitions(rows: list[dict[str, Any]], keys: set[str], path: pathlib
 
 
 def flat_actions(act: Any) -> Any:
-    """Whole-numbered actions [N, 1] as [N]: other systems give each an axis of its own."""
+    """Return integer actions [N, 1] as [N]."""
     is_one_number = isinstance(act, np.ndarray) and act.dtype.kind in "iu" and act.shape[1:] == (1,)
     return act[:, 0] if is_one_number else act

@@ -1,4 +1,4 @@
-"""Demonstrations from Minari datasets, and back."""
+"""Demonstrations from and to Minari datasets."""
 
 import inspect
 import pathlib
@@ -17,14 +17,14 @@ from guerdon.extras import require
 
 
 def from_minari(dataset: Any) -> Demonstrations:
-    """Reads the episodes of a Minari dataset that is on this machine.
+    """Read the episodes of a local Minari dataset.
 
-    The parts of a Tuple space become a `Batch` with the keys "0", "1" and so on. Numbers whose type
-    is not quite the space's (lists of Python floats, say) get the space's. Infos of steps are kept
-    under ``info``; the info of the reset has no transition and is left out.
+    The parts of a Tuple space become a `Batch` with the keys "0", "1" and so on. Numbers are
+    converted to the dtype of the space. Infos of steps are kept under ``info``; the info of the
+    reset has no transition and is left out.
 
     Args:
-        dataset: A ``minari.MinariDataset``, the id of one, or its folder as a `pathlib.Path`.
+        dataset: A ``minari.MinariDataset``, its id, or its folder as a `pathlib.Path`.
     """
     minari = require("minari", "minari")
     if isinstance(dataset, pathlib.Path):
@@ -37,7 +37,7 @@ def from_minari(dataset: Any) -> Demonstrations:
                 f"the Minari dataset {dataset!r} is not on this machine: minari download {dataset}"
             ) from None
     elif not isinstance(dataset, minari.MinariDataset):
-        raise TypeError(f"demonstrations are not read from a {type(dataset).__name__}")
+        raise TypeError(f"demonstrations cannot be read from a {type(dataset).__name__}")
     episodes = [_to_batch(episode, dataset) for episode in dataset.iterate_episodes()]
     described = dataset.storage.get_episode_metadata(dataset.episode_indices)
     return Demonstrations(
@@ -50,7 +50,7 @@ def from_minari(dataset: Any) -> Demonstrations:
 
 
 def is_minari_folder(folder: pathlib.Path) -> bool:
-    """Whether a folder holds a Minari dataset."""
+    """Return whether a folder holds a Minari dataset."""
     return (folder / "data/metadata.json").exists() or (folder / "metadata.json").exists()
 
 
@@ -82,7 +82,7 @@ def _from_space(space: Space[Any], data: Any) -> Any:
 
 
 def _decode(leaf: np.ndarray) -> np.ndarray:
-    """Text comes out of HDF5 as bytes."""
+    """Convert HDF5's bytes to text."""
     if leaf.dtype != object:
         return leaf
     text = [value.decode() if isinstance(value, bytes) else value for value in leaf.flat]
@@ -90,29 +90,28 @@ def _decode(leaf: np.ndarray) -> np.ndarray:
 
 
 def to_minari(demonstrations: Demonstrations, dataset_id: str, **description: Any) -> Any:
-    """Writes demonstrations as a Minari dataset on this machine, and returns that dataset.
+    """Write demonstrations as a local Minari dataset, and return it.
 
-    Minari stores observations once, so each next observation must be the observation of the row
-    after it. It has no place for other keys than ``info``, which are left out; its row for the info
-    of the reset, which demonstrations do not have, repeats the first. Images are stored as they
-    are, unless ``jpeg_encoding=True`` is given.
+    Minari stores observations once, so each next observation must be the observation of the next
+    row. Keys other than ``info`` are left out; the info of the reset, which demonstrations do not
+    have, repeats the first one. Images are not compressed unless ``jpeg_encoding=True`` is given.
 
     Args:
-        demonstrations: What to write; their spaces must be known.
+        demonstrations: Demonstrations whose spaces are known.
         dataset_id: A new id, such as ``"cartpole/expert-v0"``.
-        **description: What ``minari.create_dataset_from_buffers`` takes beside these: author,
+        **description: Other arguments of ``minari.create_dataset_from_buffers``: author,
             author_email, algorithm_name, code_permalink, description, and so on.
     """
     minari = require("minari", "minari")
     observation_space, action_space = demonstrations.observation_space, demonstrations.action_space
     if observation_space is None or action_space is None:
-        raise ValueError("Minari needs to know the spaces: give observation_space and action_space")
+        raise ValueError("Minari requires the spaces: set observation_space and action_space")
     buffers = []
     for number, episode in enumerate(demonstrations.episodes):
         if not shares_observations(episode):
             raise ValueError(
-                f"episode {number} has next observations that are not the observations of the rows "
-                "after them, which Minari cannot store"
+                f"episode {number} has next observations that differ from the observations of "
+                "the next rows, which Minari cannot store"
             )
         buffers.append(
             minari.data_collector.EpisodeBuffer(
@@ -128,7 +127,7 @@ def to_minari(demonstrations: Demonstrations, dataset_id: str, **description: An
     create = minari.create_dataset_from_buffers
     if "jpeg_encoding" in inspect.signature(create).parameters:  # since Minari 0.5.4
         description.setdefault("jpeg_encoding", False)
-    with warnings.catch_warnings():  # Minari asks for every part of the description that is missing
+    with warnings.catch_warnings():  # Minari warns about missing parts of the description
         warnings.filterwarnings("ignore", ".*(is set to None|env_spec is None)", UserWarning)
         return create(
             dataset_id,
@@ -157,14 +156,14 @@ def _infos(episode: Batch, number: int) -> dict[str, Any] | None:
         text = isinstance(leaf, np.ndarray) and all(isinstance(value, str) for value in leaf.flat)
         if not isinstance(leaf, np.ndarray) or (leaf.dtype == object and not text):
             raise ValueError(
-                f"info.{'.'.join(path)} of episode {number} is neither numbers nor text, and "
-                "Minari stores nothing else: leave it out"
+                f"info.{'.'.join(path)} of episode {number} is neither numeric nor text, and "
+                "Minari stores only these: leave it out"
             )
     return Batch.cat([infos[:1], infos]).to_dict()
 
 
 def _named_env(demonstrations: Demonstrations) -> Any:
-    """Something that names the environment; Minari would make it, were it given the name alone."""
+    """Return a stand-in with the environment's id; from the id alone, Minari would make the env."""
     if demonstrations.env_id is None:
         return None
     env: gymnasium.Env[Any, Any] = gymnasium.Env()

@@ -11,11 +11,11 @@ from guerdon.data.prioritized import PrioritizedReplayBuffer
 from guerdon.data.replay_buffer import ReplayBuffer
 
 _ROW_BITS = 40  # an index is (number of the buffer << 40) + row
-_REQUIRED = ("obs", "act", "rew")  # read in any case; others only if all buffers have them alike
+_REQUIRED = ("obs", "act", "rew")  # always read; others only if all buffers have them
 
 
 class MixedReplay:
-    """Samples from several buffers by ratio; ``batch.source`` is the number of each row's buffer.
+    """Samples from several buffers by ratio; ``batch.source`` is the index of each row's buffer.
 
     >>> mixed = MixedReplay(
     ...     {"agent": ReplayBuffer(1000), "demonstrations": ReplayBuffer(1000)},
@@ -24,7 +24,7 @@ class MixedReplay:
 
     Args:
         buffers: The buffers by name.
-        ratio: The share of each buffer in a batch, as any numbers; equal by default.
+        ratio: Relative share of each buffer in a batch; equal by default.
         seed: Random seed, or a generator, for rounding shares.
     """
 
@@ -64,7 +64,7 @@ class MixedReplay:
         Args:
             batch_size: Number of rows, or segments.
             length: See `ReplayBuffer.sample`.
-            fields: See `ReplayBuffer.sample`; by default what all buffers have.
+            fields: See `ReplayBuffer.sample`; by default the fields that all buffers have.
 
         Returns:
             The batch and its indices.
@@ -112,7 +112,7 @@ class MixedReplay:
         ]
 
     def rows(self, index: Any) -> np.ndarray:
-        """Return indices as an array; rows are checked when they are read."""
+        """Return indices as an array, unchecked."""
         return np.asarray(index)
 
     def get(self, index: Any, key: str, stack_num: int | None = None) -> Any:
@@ -161,9 +161,9 @@ class MixedReplay:
         return gathered
 
     def split(self, indices: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """Sort indices by buffer: the positions among `indices`, and the rows there.
+        """Group indices by buffer: the positions in `indices`, and the rows of the buffer.
 
-        Of segments, these are the first rows.
+        For segments, these are the first rows.
         """
         first = indices[0] if indices.ndim == 2 else indices
         found = {}
@@ -173,7 +173,7 @@ class MixedReplay:
         return found
 
     def update_weight(self, indices: np.ndarray, new_weight: Any) -> None:
-        """Set priorities in those buffers that have any."""
+        """Set priorities in the buffers that have priorities."""
         weights = np.asarray(to_numpy(new_weight), np.float64).reshape(-1)
         if len(weights) != indices.shape[-1]:
             raise ValueError(f"{indices.shape[-1]} rows cannot get {len(weights)} weights")
@@ -184,13 +184,13 @@ class MixedReplay:
                 self.buffers[name].update_weight(rows, weights[positions])
 
     def set_beta(self, beta: float) -> None:
-        """See `PrioritizedReplayBuffer.set_beta`; for those buffers that have priorities."""
+        """See `PrioritizedReplayBuffer.set_beta`; applies to the buffers that have priorities."""
         for buffer in self.buffers.values():
             if isinstance(buffer, PrioritizedReplayBuffer):
                 buffer.set_beta(beta)
 
     def episode_last(self, _index: Any) -> np.ndarray:
-        """Raise an error: indices of several buffers are not those of one ring."""
+        """Raise an error: episodes cannot be followed across several buffers."""
         raise TypeError(
             f"hindsight relabelling (her) needs one ReplayBuffer, not a {type(self).__name__}: "
             "use it without sqil"
@@ -204,15 +204,15 @@ class MixedReplay:
         self._check_names(ratio, "ratio")
         shares = np.array([float(ratio.get(name, 0.0)) for name in self.names])
         if not (np.isfinite(shares).all() and (shares >= 0).all() and shares.sum() > 0):
-            raise ValueError(f"ratio has to be of numbers that are 0 or more, not {dict(ratio)}")
+            raise ValueError(f"ratio needs numbers of 0 or more, not {dict(ratio)}")
         return np.asarray(shares / shares.sum())
 
     def _counts(self, batch_size: int) -> dict[str, int]:
-        """Divide a batch among the buffers; remainders are assigned at random."""
+        """Divide a batch among the buffers; remainders are assigned randomly."""
         if batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}, but has to be 1 or more")
-        # Shares side by side on a line, cut at whole numbers plus one random number: however many
-        # shares there are, each has its exact size on average, and is off by less than a row.
+        # Systematic rounding: cumulative shares are cut at whole numbers plus one random offset, so
+        # that each count has the exact expectation and deviates by less than one row.
         ends = np.round(np.cumsum(self._shares) * batch_size, 9)
         whole = np.floor(ends)
         cuts = whole + (ends - whole + self._generator.random() >= 1.0)
@@ -223,5 +223,5 @@ class MixedReplay:
         for name in names:
             if name not in self.buffers:
                 raise KeyError(
-                    f"{what} names no buffer {name!r}; there are: {', '.join(self.names)}"
+                    f"{what}: unknown buffer {name!r}; there are: {', '.join(self.names)}"
                 )

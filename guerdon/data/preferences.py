@@ -1,9 +1,9 @@
-"""Preferences between segments: a file of JSON lines, and the segments in a folder beside it.
+"""Preferences between segments: a file of JSON lines, and a folder of segments beside it.
 
-A line is a judgement of a pair: ``pair`` (its name), ``label`` (0: the first segment is better, 1:
-the second is, 0.5: they are equal, ``"skip"``: the rater could not say, null: nobody was asked),
-``rater`` and ``time``. The pair's first line also has ``segments``, the folder that holds both.
-Of several judgements of a pair by one rater, the newest counts.
+A line is a label of a pair: ``pair`` (its name), ``label`` (0: the first segment is better, 1: the
+second is better, 0.5: equal, ``"skip"``: the rater could not decide, null: not labelled), ``rater``
+and ``time``. The first line of a pair also has ``segments``, the folder of both segments. If a
+rater labels a pair several times, the newest label counts.
 """
 
 import json
@@ -28,16 +28,16 @@ _KIND = "pair of segments"
 
 @dataclass(frozen=True)
 class Preference:
-    """A judgement of two segments.
+    """A label of two segments.
 
     Args:
-        pair: The name of the pair: letters, digits, dots, dashes and underscores.
+        pair: Name of the pair: letters, digits, dots, dashes and underscores.
         first: A segment [T, ...].
-        second: A segment of the same fields and the same length.
+        second: A segment with the same fields and length.
         label: 0 if the first is better, 1 if the second is, 0.5 if they are equal, "skip" if the
-            rater could not say, None if nobody was asked.
-        rater: Who judged.
-        time: When, in ISO 8601; now by default.
+            rater could not decide, None if the pair is not labelled.
+        rater: Name of the rater.
+        time: Time of the label in ISO 8601; now by default.
     """
 
     pair: str
@@ -49,7 +49,7 @@ class Preference:
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"\.*[\w-][\w.-]*", self.pair):
-            raise ValueError(f"{self.pair!r} is no name for a pair: use letters, digits and dashes")
+            raise ValueError(f"pair name {self.pair!r} is invalid: use letters, digits and dashes")
         check_label(self.label, f"the pair {self.pair!r}")
         keys, other = ({path for path, _ in flatten(each)} for each in (self.first, self.second))
         if keys != other:
@@ -58,22 +58,22 @@ class Preference:
         if len(self.first) != len(self.second) or not len(self.first):
             raise ValueError(
                 f"the segments of the pair {self.pair!r} have {len(self.first)} and "
-                f"{len(self.second)} rows: both need the same number, and one at least"
+                f"{len(self.second)} rows: both need the same number, at least one"
             )
 
 
 def check_label(label: Any, what: str) -> None:
-    """Raises unless a label is one; ``what`` has it, for the error."""
+    """Raise an error if a label is invalid; ``what`` names its owner in the message."""
     if isinstance(label, bool) or label not in LABELS:
         raise ValueError(f"the label of {what} is {label!r}: it has to be 0, 0.5, 1 or 'skip'")
 
 
 def save_preferences(path: str | os.PathLike[str], preferences: Iterable[Preference]) -> None:
-    """Adds judgements and their segments to a file, which is made if need be.
+    """Append labels and their segments to a file, created if missing.
 
     Args:
-        path: The file, ``.jsonl``; segments go to the folder ``<its name>_segments`` beside it.
-        preferences: What to add. Segments of a pair that is there already are written anew.
+        path: File, ``.jsonl``; segments are stored in ``<file name>_segments`` beside it.
+        preferences: Preferences to add. Segments of a known pair are overwritten.
     """
     path = pathlib.Path(path)
     folder = path.with_name(f"{path.stem}_segments")
@@ -86,7 +86,7 @@ def save_preferences(path: str | os.PathLike[str], preferences: Iterable[Prefere
             {
                 "pair": each.pair,
                 "segments": f"{folder.name}/{each.pair}",
-                **_judgement(each.label, each.rater, each.time),
+                **_label_line(each.label, each.rater, each.time),
             }
         )
     _append(path, lines)
@@ -95,37 +95,37 @@ def save_preferences(path: str | os.PathLike[str], preferences: Iterable[Prefere
 def save_label(
     path: str | os.PathLike[str], pair: str, label: Label, rater: str, time: str = ""
 ) -> None:
-    """Adds a judgement, as in `Preference`, of a pair whose segments are in the file already."""
+    """Append a label, as in `Preference`, of a pair whose segments are already in the file."""
     check_label(label, f"the pair {pair!r}")
     path = pathlib.Path(path)
     if not any(line["pair"] == pair for line in _read_lines(path)):
         raise KeyError(f"{path} has no pair {pair!r}")
-    _append(path, [{"pair": pair, **_judgement(label, rater, time)}])
+    _append(path, [{"pair": pair, **_label_line(label, rater, time)}])
 
 
 def load_preferences(path: str | os.PathLike[str]) -> list[Preference]:
-    """Reads the newest judgement of each pair by each rater, in the order of the pairs.
+    """Read the newest label of each pair by each rater, in the order of the pairs.
 
-    A pair without any judgement comes with the label None.
+    A pair without a label has the label None.
     """
     path = pathlib.Path(path)
     segments: dict[str, str] = {}
-    judged: dict[str, dict[str, dict[str, Any]]] = {}
+    by_pair: dict[str, dict[str, dict[str, Any]]] = {}
     for line in _read_lines(path):
         pair = line["pair"]
         if "segments" in line:
             segments[pair] = line["segments"]
         if pair not in segments:
             raise ValueError(
-                f"{path} judges the pair {pair!r} before it says where its segments are"
+                f"{path} has a label of the pair {pair!r} before the line with its segments"
             )
-        raters = judged.setdefault(pair, {})
+        raters = by_pair.setdefault(pair, {})
         if line["label"] is not None:
             raters[line["rater"]] = line
     found = []
-    for pair, raters in judged.items():
+    for pair, raters in by_pair.items():
         first, second = _read_segments(path, segments[pair])
-        lines: Sequence[dict[str, Any]] = list(raters.values()) or [_judgement(None, "", "")]
+        lines: Sequence[dict[str, Any]] = list(raters.values()) or [_label_line(None, "", "")]
         found += [
             Preference(pair, first, second, line["label"], line["rater"], line["time"])
             for line in lines
@@ -133,7 +133,7 @@ def load_preferences(path: str | os.PathLike[str]) -> list[Preference]:
     return found
 
 
-def _judgement(label: Label, rater: str, time: str) -> dict[str, Any]:
+def _label_line(label: Label, rater: str, time: str) -> dict[str, Any]:
     return {
         "label": label,
         "rater": rater,
@@ -142,7 +142,7 @@ def _judgement(label: Label, rater: str, time: str) -> dict[str, Any]:
 
 
 def _append(path: pathlib.Path, lines: Iterable[dict[str, Any]]) -> None:
-    """Adds lines; the file is written anew, so that it never ends in half a line."""
+    """Append lines; the whole file is rewritten, so that it never ends in a partial line."""
     before = path.read_bytes() if path.exists() else b""
     added = "".join(f"{json.dumps(line)}\n" for line in lines).encode()
     if added:
@@ -161,7 +161,7 @@ def _read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
         try:
             line = json.loads(text)
         except ValueError as error:
-            raise ValueError(f"{where} is no JSON: {error}") from None
+            raise ValueError(f"{where} is not valid JSON: {error}") from None
         if not isinstance(line, dict) or not isinstance(line.get("pair"), str):
             raise ValueError(f"{where} has no 'pair'")
         if "label" not in line:
@@ -174,6 +174,6 @@ def _read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
 def _read_segments(path: pathlib.Path, name: str) -> tuple[Batch, Batch]:
     file = path.parent / name
     if not file.exists():
-        raise FileNotFoundError(f"{path} names segments that are not there: {file}")
+        raise FileNotFoundError(f"{path} refers to missing segments: {file}")
     both = Batch(read_tree(file, _KIND)["segments"]) if file.is_dir() else read_arrays(file)
     return both.first, both.second

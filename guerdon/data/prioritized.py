@@ -1,4 +1,4 @@
-"""`PrioritizedReplayBuffer`: rows are drawn in proportion to their last error."""
+"""`PrioritizedReplayBuffer`: samples rows in proportion to their last error."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,18 +11,18 @@ from guerdon.data.kernels import VALID
 from guerdon.data.leaves import to_numpy
 from guerdon.data.replay_buffer import ReplayBuffer
 
-EPSILON = 1e-8  # so that no error is so small that its row is never sampled again
+EPSILON = 1e-8  # keeps the probability of every row positive
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
     """Prioritized experience replay (https://arxiv.org/abs/1511.05952) on a sum tree.
 
-    A sampled batch has ``weight``, the importance weights, scaled so that the largest is 1. New
-    rows have the largest priority seen so far. A segment has the priority of its first row.
+    A sampled batch has the importance weights as ``weight``, scaled to a maximum of 1. New rows get
+    the largest priority so far. A segment has the priority of its first row.
 
     Args:
-        size: As for `ReplayBuffer`, and so are the other options.
-        alpha: Exponent of priorities: 0 is uniform sampling, 1 in full proportion.
+        size: See `ReplayBuffer`.
+        alpha: Exponent of priorities: 0 is uniform sampling, 1 is fully proportional.
         beta: Exponent of the importance weights: 1 corrects the bias fully. Can be set later.
         **options: See `ReplayBuffer`.
     """
@@ -40,7 +40,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self._set_priorities(np.where(held > 0, held, self._largest))
 
     def options(self) -> dict[str, Any]:
-        """See `ReplayBuffer`; beta is not among them, since it changes."""
+        """See `ReplayBuffer`; excludes beta, which changes."""
         return {**super().options(), "alpha": self.alpha}
 
     @property
@@ -55,7 +55,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self._beta = float(beta)
 
     def set_beta(self, beta: float) -> None:
-        """The same as setting the attribute ``beta``."""
+        """Set the attribute ``beta``."""
         self.beta = beta
 
     def _before_publishing(self, rows: np.ndarray) -> None:
@@ -74,7 +74,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self.reset_priorities()
 
     def reset_priorities(self) -> None:
-        """Give every row the largest priority, as when old errors no longer count."""
+        """Set every row to the largest priority, for example after the reward has changed."""
         self._set_priorities(np.full(self.size, self._largest))
 
     @property
@@ -87,7 +87,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         sum_tree.set_all(self._tree, np.where(self._flags & VALID, priorities, 0.0))
 
     def _draw(self, number: int) -> np.ndarray:
-        # One draw from each of `number` equal shares of the mass, as in the paper: less variance.
+        # Stratified, as in the paper: one draw from each of `number` equal shares of the mass.
         shares = (np.arange(number) + self._generator.random(number)) / number
         return sum_tree.find(self._tree, shares * self._tree[1])
 
@@ -111,16 +111,16 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         priorities = self._tree[len(self._tree) // 2 + rows]
         if not priorities.all():
             self.rows(rows)  # raises an error that names the row
-        # (N p / total) ** -beta over its largest; N and total cancel.
+        # (N p / total) ** -beta, divided by its maximum; N and total cancel.
         weights: np.ndarray = (priorities.min(initial=np.inf) / priorities) ** self.beta
         return weights.astype(np.float32)
 
     def update_weight(self, index: Any, new_weight: Any) -> None:
-        """Set priorities from new errors, by their absolute value.
+        """Set priorities to the absolute values of new errors.
 
         Args:
-            index: Indices as `sample` gave them; of segments, the first rows count.
-            new_weight: An error for each row, or segment.
+            index: Indices from `sample`; for segments, the first rows are updated.
+            new_weight: One error per row or segment.
         """
         rows = np.asarray(to_numpy(index))
         if rows.size and rows.dtype.kind not in "iu":
@@ -130,7 +130,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         if len(weights) != len(rows):
             raise ValueError(f"{len(rows)} rows cannot get {len(weights)} weights")
         if len(rows) and (rows.min() < 0 or rows.max() >= self.size):
-            raise IndexError(f"a row to weight is not in 0..{self.size - 1}")
+            raise IndexError(f"an index is not in 0..{self.size - 1}")
         priorities = (np.abs(weights) + EPSILON) ** self.alpha
         if not np.isfinite(priorities).all():
             raise ValueError("a new weight is NaN or infinite: no priority was changed")

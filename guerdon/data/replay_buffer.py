@@ -1,4 +1,4 @@
-"""`ReplayBuffer`: transitions of many environments, in time order, sampled in any order."""
+"""`ReplayBuffer`: transitions of many environments in time order, for random sampling."""
 
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
@@ -35,22 +35,22 @@ class ReplayBuffer:
     ...     rows = buffer.add(obs=i, act=i, rew=i, done=i == 2, obs_next=i + 1)
     >>> batch, indices = buffer.sample(4)
 
-    An index is the number of a row, ``env * capacity + slot``. The first `add` decides keys, shapes
-    and dtypes. ``obs_next`` is stored once, as the observation of the row that follows in the same
-    episode: the next `add` of an environment has to start there, unless the episode ended or `cut`
-    was called.
+    An index is a row number, ``env * capacity + slot``. The first `add` determines keys, shapes and
+    dtypes. ``obs_next`` is stored once, as the observation of the next row of the episode:
+    consecutive `add` calls of an environment have to be consecutive steps, unless the episode ended
+    or `cut` was called.
 
     Args:
         size: Maximum number of transitions over all environments; rounded up to full rings.
         n_envs: Number of environments. With one, arrays have no environment axis.
-        stack_num: Number of frames an observation is read as; 1 is no stacking.
+        stack_num: Number of frames to stack when observations are read; 1 disables stacking.
         ignore_obs_next: Do not store ``obs_next``; it is then read as the observation of the next
-            row, or of the row itself where none follows.
-        save_only_last_obs: Observations come stacked, and only the last frame is stored.
-        sample_avail: Sample only rows with ``stack_num - 1`` rows of their episode before them.
+            row, or of the row itself if there is none.
+        save_only_last_obs: Observations are already stacked; store only the last frame.
+        sample_avail: Sample only rows with at least ``stack_num - 1`` earlier rows of the episode.
         seed: Random seed, or a generator, for sampling.
-        storage: ``"memory"``; ``"disk:FOLDER"`` (files larger than memory, opened with what they
-            hold); a device such as ``"cuda:0"`` (torch tensors there); or a `Storage`.
+        storage: ``"memory"``; ``"disk:FOLDER"`` (memory-mapped files, which are reopened with their
+            content); a device such as ``"cuda:0"`` (torch tensors); or a `Storage`.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class ReplayBuffer:
         self.sample_avail = sample_avail
         self._generator = np.random.default_rng(seed)
         if not isinstance(self._generator.bit_generator, np.random.PCG64):
-            raise TypeError("a buffer saves its generator, so that has to be one of default_rng()")
+            raise TypeError("this generator cannot be saved with the buffer: use default_rng()")
         self._size = size
         self._storage = make_storage(storage)
         self._disk = self._storage if isinstance(self._storage, DiskStorage) else None
@@ -111,7 +111,7 @@ class ReplayBuffer:
 
     @property
     def written(self) -> np.ndarray:
-        """Number of rows each environment has written since the buffer was new or reset."""
+        """Number of rows that each environment has written since the buffer was empty."""
         return self._written.copy()
 
     def options(self) -> dict[str, Any]:
@@ -135,11 +135,11 @@ class ReplayBuffer:
 
         Args:
             batch: The fields as a batch or dictionary.
-            env_ids: Environments of the rows; then every field has a leading axis. By default all
-                of them (or, with one environment, a single row without that axis).
-            mask: Which rows are transitions, and stored; all by default.
+            env_ids: Environments of the rows; every field then has a leading axis. By default all
+                environments (with one environment, a single row without that axis).
+            mask: Which rows are transitions and stored; all by default.
             **fields: ``obs, act, rew``, ``done`` or ``terminated`` and ``truncated``, ``obs_next``,
-                ``info``, ``policy``, and any other.
+                ``info``, ``policy``, and any others.
 
         Returns:
             The indices of the rows.
@@ -151,7 +151,7 @@ class ReplayBuffer:
             given = {**dict(batch.items()), **fields} if fields else batch
         envs = self._checked_envs(env_ids)
         if not len(envs):
-            raise ValueError("env_ids names no environment: there is nothing to add")
+            raise ValueError("env_ids is empty: there is nothing to add")
         single = env_ids is None and self.n_envs == 1
         leaves, terminated, truncated, layout = self.schema.check(given, envs, single)
         if layout is not self.schema.layout:
@@ -174,7 +174,7 @@ class ReplayBuffer:
         for path, table in self._finals.items():
             table[to] = leaves[path]
         for path, column in self._columns.items():
-            column[at] = leaves.get(path, 0)  # annotations come later
+            column[at] = leaves.get(path, 0)  # annotations are added later
         if len(self._columns) + len(self._finals) > len(layout):
             plan[2] |= PENDING
         self._before_publishing(rows)
@@ -182,10 +182,10 @@ class ReplayBuffer:
         return rows
 
     def _before_publishing(self, rows: np.ndarray) -> None:
-        """Called when rows are written but not yet valid."""
+        """Update what depends on rows that are written but not yet valid."""
 
     def _make_columns(self, layout: Layout) -> None:
-        """Make columns for leaves that have none yet."""
+        """Make columns for new leaves."""
         columns, finals = dict(self._columns), dict(self._finals)
         for path, leaf in layout.items():
             if path in columns or path in finals:
@@ -194,7 +194,7 @@ class ReplayBuffer:
                 finals[path] = self._new_column(path, leaf, 2 * self.n_envs + 16)
                 continue
             columns[path] = self._new_column(path, leaf, self.size)
-            if path[0] == "info" and self._columns:  # older rows have no such key
+            if path[0] == "info" and self._columns:  # older rows do not have this key
                 columns[path][...] = fill_value(leaf.dtype)
         if self._disk:
             buffer_files.describe(self, self._disk, {**columns, **finals})
@@ -207,7 +207,7 @@ class ReplayBuffer:
         return self._storage.array(name, (rows, *leaf.shape), leaf.dtype)
 
     def _make_room(self, envs: np.ndarray) -> None:
-        """Make room for a row of each environment."""
+        """Allocate rows for the next transition of each environment."""
         self._make_room_for_finals(len(envs))
 
     def _make_room_for_finals(self, number: int) -> None:
@@ -222,7 +222,7 @@ class ReplayBuffer:
         return min((len(table) for table in self._finals.values()), default=0)
 
     def _refresh(self) -> None:
-        """Count the valid rows, and list the final observations that no row uses."""
+        """Count the valid rows, and list the unused rows of final observations."""
         self._count[0] = np.count_nonzero(self._flags & VALID)
         unused = np.ones(self._n_finals + 1, bool)
         unused[self._final] = False
@@ -238,11 +238,11 @@ class ReplayBuffer:
         if ids and not 0 <= min(ids) <= max(ids) < self.n_envs:
             raise IndexError(f"env_ids {ids} are not all in 0..{self.n_envs - 1}")
         if len(set(ids)) != len(ids):
-            raise ValueError(f"env_ids {ids} name an environment twice")
+            raise ValueError(f"env_ids {ids} have an environment twice")
         return envs
 
     def cut(self, env_ids: Sequence[int] | np.ndarray | None = None) -> None:
-        """End running episodes, as when environments restart; their next rows begin new ones."""
+        """End running episodes without terminating them; the next rows begin new episodes."""
         heads = self._heads(self._checked_envs(env_ids))
         heads = heads[self._flags[heads] & LAST == 0]
         if self._finals and len(heads):
@@ -255,19 +255,19 @@ class ReplayBuffer:
         self._flags[heads] |= LAST
 
     def discard(self, index: Any) -> None:
-        """Drop rows: they are no longer counted, sampled or read."""
+        """Drop rows: they are no longer counted, sampled or readable."""
         rows = np.unique(self.rows(index))
         self._flags[rows] &= np.uint8(0xFF ^ VALID)
         self._count[0] -= len(rows)
 
     def reset(self) -> None:
-        """Empty the buffer."""
+        """Remove all transitions."""
         for array in (self._flags, self._final, self._written):
             array[...] = 0
         self._refresh()
 
     def extend(self, rows: Any, env_id: int = 0) -> None:
-        """Add an episode of one environment, such as a demonstration; a running one is cut."""
+        """Add an episode of one environment, such as a demonstration; a running episode is cut."""
         rows = Batch(rows)
         self.cut([env_id])
         for i in range(len(rows)):
@@ -275,13 +275,13 @@ class ReplayBuffer:
         self.cut([env_id])
 
     def update(self, other: "ReplayBuffer") -> Any:
-        """Append another buffer's transitions in their time order.
+        """Append another buffer's transitions in time order.
 
-        Environments are matched by number (modulo `n_envs`). Episodes that are open on either side
-        are cut where the two meet.
+        Environments are matched by number (modulo `n_envs`). Running episodes of both buffers are
+        cut before the first appended row.
 
         Returns:
-            The observations, as `obs` has them then.
+            The observations, as in `obs`.
         """
         if not len(other):
             return self.obs if self._columns else None
@@ -294,7 +294,7 @@ class ReplayBuffer:
             batch = other.read(rows, names, stack_num=1)
             annotations = batch.pop("annotations", None)
             annotated = other._flags[rows] & PENDING == 0
-            if self.save_only_last_obs:  # then `add` takes stacks
+            if self.save_only_last_obs:  # `add` then expects stacked observations
                 frames = Batch(obs=batch.obs, obs_next=batch.obs_next)
                 batch.update(frames.apply(lambda leaf: leaf[:, None]))
             continues = np.append(other._walk(rows, 1)[1, :-1] == rows[1:], False)
@@ -307,10 +307,10 @@ class ReplayBuffer:
         return self.obs
 
     def annotate(self, rows: np.ndarray, annotations: Mapping[str, Any]) -> None:
-        """Store columns beside transitions that are there already.
+        """Store columns for existing transitions.
 
         Args:
-            rows: Indices [...]; nothing is stored where they are -1.
+            rows: Indices [...]; -1 is ignored.
             annotations: Nested arrays [...], read back as ``batch.annotations``.
         """
         rows = np.asarray(rows)
@@ -327,17 +327,17 @@ class ReplayBuffer:
     # --- indices
 
     def prev(self, index: Any) -> Any:
-        """Return the rows before, within the episode; an episode's first row gives itself."""
+        """Return the previous rows of the episode; its first row returns itself."""
         rows = self.rows(index)
         return _like(self._walk(rows, 1, forward=False)[1], rows)
 
     def next(self, index: Any) -> Any:
-        """Return the rows after, within the episode; an episode's last row gives itself."""
+        """Return the next rows of the episode; its last row returns itself."""
         rows = self.rows(index)
         return _like(self._walk(rows, 1)[1], rows)
 
     def episode_first(self, index: Any) -> Any:
-        """Return the first rows of the same episodes, of those that are still stored."""
+        """Return the first stored rows of the same episodes."""
         return self._episode_ends(index, forward=False)
 
     def episode_last(self, index: Any) -> Any:
@@ -367,19 +367,19 @@ class ReplayBuffer:
         return np.moveaxis(found, 0, -1).copy()
 
     def unfinished_index(self) -> np.ndarray:
-        """Return the rows at which an episode stops without an end: the newest, and cut ones."""
+        """Return the last rows of episodes that did not end: the newest rows, and cut ones."""
         ends = VALID | LAST | TERMINATED | TRUNCATED
         cut = np.flatnonzero(self._flags & ends == (VALID | LAST))
         heads = self._heads(self._envs)
         return np.union1d(cut, heads[self._flags[heads] & (VALID | LAST) == VALID])
 
     def newest(self, env_ids: Sequence[int] | np.ndarray | None = None) -> np.ndarray:
-        """Return the newest row of each environment, without discarded ones."""
+        """Return the newest row of each environment that was not discarded."""
         heads = self._heads(self._checked_envs(env_ids))
         return np.compress(self._flags[heads] & VALID, heads)
 
     def newest_rows(self, env_id: int, number: int) -> np.ndarray:
-        """Return the newest rows of an environment, up to so many, without discarded ones."""
+        """Return up to ``number`` newest rows of an environment that were not discarded."""
         count = int(self._written[env_id])
         times = np.arange(max(count - min(number, self.capacity), 0), count)
         rows = env_id * self.capacity + times % self.capacity
@@ -390,11 +390,11 @@ class ReplayBuffer:
         return np.asarray(envs * self.capacity + (self._written[envs] - 1) % self.capacity)
 
     def stored_rows(self) -> np.ndarray:
-        """Return all rows that hold a transition, in storage order."""
+        """Return all rows with a transition, in storage order."""
         return np.flatnonzero(self._flags & VALID)
 
     def rows_in_time(self) -> np.ndarray:
-        """Return all rows that hold a transition: oldest first, then by environment."""
+        """Return all rows with a transition, by time and then by environment."""
         rows, mask = self._rows_since(np.zeros_like(self._written))
         return np.extract(mask, rows)
 
@@ -406,7 +406,7 @@ class ReplayBuffer:
         return rows, (times < held) & (self._flags[rows] & VALID != 0)
 
     def rows(self, index: Any) -> np.ndarray:
-        """Return the row numbers of an index; every row has to hold a transition."""
+        """Return the row numbers of an index; raise an error for rows without a transition."""
         rows = np.asarray(index)
         if isinstance(index, slice) or rows.dtype == bool:
             return np.asarray(self.stored_rows()[index])
@@ -424,7 +424,7 @@ class ReplayBuffer:
             bad = self._flags[rows] & VALID == 0
         if bad.any():
             raise IndexError(
-                f"index {np.asarray(index)[bad].flat[0]} holds no transition: this buffer has "
+                f"index {np.asarray(index)[bad].flat[0]} has no transition: this buffer has "
                 f"{len(self)} of at most {self.size}"
             )
         return rows.astype(np.int64, copy=False)
@@ -434,13 +434,12 @@ class ReplayBuffer:
     def sample(
         self, batch_size: int, length: int = 1, fields: Sequence[str] | None = None
     ) -> tuple[Batch, np.ndarray]:
-        """Draw transitions, or segments of consecutive ones.
+        """Sample transitions, or segments of consecutive ones.
 
         Args:
-            batch_size: Number of samples; 0 is everything, in time order.
-            length: With more than 1, segments of that many rows: every array is [length, B, ...].
-                Past the end of an episode or the newest row, a segment repeats its last row, with
-                ``mask`` False.
+            batch_size: Number of samples; 0 returns all rows in time order.
+            length: Length of segments. If above 1, every array is [length, B, ...]; past the end of
+                an episode or the newest row, a segment repeats its last row with ``mask`` False.
             fields: Fields to read; all by default.
 
         Returns:
@@ -459,15 +458,15 @@ class ReplayBuffer:
     def rollout(
         self, fields: Sequence[str] | None = None, since: np.ndarray | None = None
     ) -> tuple[Batch, np.ndarray]:
-        """Read everything, or what is new, in time order: every array is [T, n_envs, ...].
+        """Read all rows, or the newest, in time order: every array is [T, n_envs, ...].
 
         Args:
             fields: Fields to read; all by default.
-            since: Read only rows that came after `written` was this.
+            since: Read only rows written after `written` had this value.
 
         Returns:
-            The batch, and the indices [T, n_envs]. Where there is no transition, ``batch.mask`` is
-            False and the index -1. ``batch.first`` is True where an episode begins, ``batch.cut``
+            The batch, and the indices [T, n_envs]. Without a transition, ``batch.mask`` is False
+            and the index is -1. ``batch.first`` is True where an episode begins, ``batch.cut``
             where no row of the same episode follows.
         """
         if not len(self):
@@ -492,7 +491,7 @@ class ReplayBuffer:
             rows = self.rows_in_time()
             return rows[self._eligible(rows)] if self.sample_avail else rows
         rows = self._draw(batch_size)
-        # Drawing the misses again keeps the eligible rows as likely as they were.
+        # Rejection sampling keeps the relative probabilities of eligible rows.
         for _ in range(_TRIES):
             misses = np.flatnonzero(~self._eligible(rows))
             if not len(misses):
@@ -503,13 +502,13 @@ class ReplayBuffer:
         return rows
 
     def _draw(self, number: int) -> np.ndarray:
-        """Draw rows that were written, of which some may not be eligible."""
+        """Draw from all written rows, including ineligible ones."""
         chances = self._generator.random(number)
         drawn: np.ndarray = kernels.draw(chances, self._written, self.capacity)
         return drawn
 
     def _pick(self, rows: np.ndarray, number: int) -> np.ndarray:
-        """Draw from rows that are all eligible."""
+        """Draw from eligible rows."""
         return rows[(self._generator.random(number) * len(rows)).astype(np.int64)]
 
     def _all_eligible(self) -> np.ndarray:
@@ -517,8 +516,8 @@ class ReplayBuffer:
         good = np.compress(self._eligible(rows), rows)
         if not len(good):
             raise ValueError(
-                f"no row has {self.stack_num - 1} rows of its episode before it, which "
-                "sample_avail=True asks for: add more transitions"
+                f"no row has {self.stack_num - 1} earlier rows of its episode, as required by "
+                "sample_avail=True: add more transitions"
             )
         return good
 
@@ -535,9 +534,9 @@ class ReplayBuffer:
         """Read fields at rows.
 
         Args:
-            rows: Row numbers [...], known to be good.
+            rows: Row numbers [...], not checked.
             fields: Names of the fields; all by default.
-            stack_num: Frames a stack, for every field; by default for observations alone.
+            stack_num: Number of stacked frames; by default only observations are stacked.
         """
         if not self._columns:
             raise ValueError("the buffer is empty: nothing was ever added")
@@ -555,7 +554,7 @@ class ReplayBuffer:
         return from_leaves(batch)
 
     def field_names(self) -> list[str]:
-        """Return the names of all fields: the usual ones, then the others."""
+        """Return the names of all fields: standard ones first."""
         return list(dict.fromkeys([*FIELDS, *(path[0] for path in self._columns)]))
 
     def field_paths(self, name: str) -> list[Path]:
@@ -594,12 +593,12 @@ class ReplayBuffer:
         return values
 
     def before(self, rows: np.ndarray, mask: Any, history: int, fields: Sequence[str]) -> Batch:
-        """Read the rows before some, within the episode: [..., history, ...], oldest first.
+        """Read the previous rows of the episode: [..., history, ...], oldest first.
 
         Args:
             rows: Indices [...].
-            mask: Which of them are transitions [...]; None if all are.
-            history: Number of rows before each.
+            mask: Which rows are transitions [...]; None if all are.
+            history: Number of previous rows.
             fields: Fields to read.
 
         Returns:
@@ -611,12 +610,12 @@ class ReplayBuffer:
         return self.read(at[..., :-1], fields).replace(mask=self._storage.convert(there))
 
     def get(self, index: Any, key: str, stack_num: int | None = None) -> Any:
-        """Read one field at some rows.
+        """Read one field.
 
         Args:
             index: Indices.
             key: The field.
-            stack_num: Frames a stack; for observations the buffer's own by default, else 1.
+            stack_num: Number of stacked frames; by default the buffer's for observations, else 1.
         """
         return self._at(index, (key,), stack_num)[key]
 
@@ -630,7 +629,7 @@ class ReplayBuffer:
         return row
 
     def __getattr__(self, name: str) -> Any:
-        # Only called for what is no attribute: `buffer.obs` is the field at every slot.
+        # Called only for unknown attributes: `buffer.obs` is the field at every slot.
         if name.startswith("_"):
             raise AttributeError(name)
         if not self._columns:
@@ -668,16 +667,16 @@ class ReplayBuffer:
     def training_state(self) -> dict[str, Any]:
         """Return everything needed to resume: ``meta`` for JSON, and ``arrays`` by path.
 
-        The arrays are the buffer's own: use or copy them before anything is added.
+        The arrays are not copies: use or copy them before anything is added.
         """
         return buffer_files.training_state(self)
 
     def load_training_state(self, state: dict[str, Any]) -> None:
-        """Take over another buffer's contents; size and options have to be the same."""
+        """Load another buffer's contents; size and options have to be the same."""
         buffer_files.load_training_state(self, state)
 
     def save(self, path: str | pathlib.Path) -> None:
-        """Write the buffer to a folder, in one piece or not at all; an older one is replaced."""
+        """Write the buffer to a folder, atomically; an older one is replaced."""
         check_replaceable(path, _KIND)
         write_tree(path, self.training_state(), _KIND)
 
@@ -690,7 +689,7 @@ class ReplayBuffer:
             raise ValueError(f"{path} is a file, but buffers are saved as folders: fill a new one")
         state = read_tree(path, _KIND)
         if state["meta"]["kind"] != cls.__name__:
-            raise ValueError(f"{path} holds a {state['meta']['kind']}, not a {cls.__name__}")
+            raise ValueError(f"{path} has a {state['meta']['kind']}, not a {cls.__name__}")
         buffer: Self = buffer_files.restore(cls, state, storage)
         return buffer
 
@@ -703,5 +702,5 @@ def _take(rows: np.ndarray, column: Any) -> Any:
 
 
 def _like(found: np.ndarray, rows: np.ndarray) -> Any:
-    """Return an int where the index was one."""
+    """Return an int for a scalar index."""
     return int(found) if rows.ndim == 0 else found

@@ -1,4 +1,4 @@
-"""`Rollout`: what a policy collected in one iteration, as dense arrays in time order."""
+"""`Rollout`: the data of one iteration, as dense arrays in time order."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,14 +15,14 @@ from guerdon.data.transition_schema import ENDS, FIELDS, Layout, Schema, fill_va
 class Rollout:
     """Dense time-major arrays [T, n_envs, ...], allocated once and overwritten every iteration.
 
-    ``obs_next`` is the true next observation of every row, also at episode ends. Every environment
-    fills its column at its own pace. An index is ``time * n_envs + env``.
+    ``obs_next`` is the true next observation of every row, also at episode ends. Each environment
+    has its own cursor. An index is ``time * n_envs + env``.
 
     Args:
-        n_steps: Rows of each environment; more are allocated when they are needed.
+        n_steps: Rows per environment; more are allocated when needed.
         n_envs: Number of environments.
-        history: Rows of the iteration before that `before` can read.
-        storage: ``"memory"``, or a device such as ``"cuda:0"`` for tensors there.
+        history: Number of rows of the previous iteration that `before` can read.
+        storage: ``"memory"``, or a device such as ``"cuda:0"`` for tensors.
     """
 
     def __init__(
@@ -37,11 +37,11 @@ class Rollout:
         self._storage = make_storage(storage)
         self.schema = Schema(self._storage.convert)
         self.cursors = np.zeros(n_envs, np.int64)
-        """Rows that each environment has filled."""
+        """Number of rows that each environment has filled."""
         self._envs = np.arange(n_envs)
         self._in_step = True  # whether all environments have filled the same number of rows
         self._continues = np.zeros(n_envs, bool)  # whether the next row continues an episode
-        # Arrays are [history + n_steps, n_envs, ...]: the rows of the iteration before come first.
+        # Arrays are [history + n_steps, n_envs, ...]: rows of the previous iteration come first.
         self._columns: dict[Path, Any] = {}
         self._flags = {
             name: np.zeros((history + max(n_steps, 1), n_envs), bool)
@@ -49,17 +49,17 @@ class Rollout:
         }
 
     def __len__(self) -> int:
-        """The number of transitions."""
+        """Return the number of transitions."""
         return int(np.count_nonzero(self._flags["mask"][self.history :]))
 
     @property
     def written(self) -> np.ndarray:
-        """Number of rows each environment has filled in this iteration."""
+        """Number of rows that each environment has filled in this iteration."""
         return self.cursors.copy()
 
     @property
     def n_steps(self) -> int:
-        """Rows of each environment that fit without growing."""
+        """Allocated rows per environment."""
         return len(self._flags["mask"]) - self.history
 
     # --- writing
@@ -73,7 +73,7 @@ class Rollout:
         """Add one row of each environment.
 
         Args:
-            fields: ``obs, act, rew, terminated, truncated, obs_next`` and any other.
+            fields: ``obs, act, rew, terminated, truncated, obs_next`` and any others.
             env_ids: Environments of the rows, each at most once; all by default.
             mask: Which rows are transitions; all by default.
 
@@ -93,7 +93,7 @@ class Rollout:
             self._grow()
         at: Any = self.history + newest if self._in_step else (self.history + cursors, envs)
         for path, column in self._columns.items():
-            column[at] = leaves.get(path, 0)  # annotations come later
+            column[at] = leaves.get(path, 0)  # annotations are added later
         flags, done, first = self._flags, terminated | truncated, ~continues
         follows = ~done
         if mask is not None:
@@ -106,7 +106,7 @@ class Rollout:
         return rows
 
     def _allocate(self, layout: Layout) -> None:
-        """Make columns for what is new in a layout, and expect that layout from now on."""
+        """Make columns for new leaves of a layout, and expect that layout from now on."""
         for path, leaf in layout.items():
             if path not in self.schema.layout:
                 self._allocate_column(path, leaf.shape, leaf.dtype)
@@ -125,11 +125,11 @@ class Rollout:
         self._flags = {name: np.concatenate([flag, more]) for name, flag in self._flags.items()}
 
     def cut(self, env_ids: np.ndarray | None = None) -> None:
-        """End running episodes here; the next rows of these environments begin new ones."""
+        """End running episodes without terminating them; the next rows begin new episodes."""
         self._continues[self._envs if env_ids is None else env_ids] = False
 
     def discard(self, index: np.ndarray) -> None:
-        """Mark rows as no transitions."""
+        """Mark rows as not being transitions."""
         for name in ("mask", "first"):
             _by_row(self._flags[name][self.history :])[index] = False
 
@@ -143,7 +143,7 @@ class Rollout:
             _by_row(self._columns[path][self.history :])[rows] = values
 
     def reset(self) -> None:
-        """Start the next iteration; `before` still reads the newest rows of running episodes."""
+        """Start the next iteration; `before` can still read the newest rows of running episodes."""
         if self.history:
             self._keep_newest()
         self.cursors[:] = 0
@@ -152,7 +152,7 @@ class Rollout:
             flag[self.history :] = False
 
     def _keep_newest(self) -> None:
-        """Move the newest rows to the front."""
+        """Copy the newest rows to the front."""
         at = self.cursors + np.arange(self.history)[:, None]
         running = (at >= self._episode_starts()[at[-1], self._envs]) & self._continues
         for column in self._columns.values():
@@ -162,7 +162,7 @@ class Rollout:
         self._flags["mask"][: self.history] &= running
 
     def _episode_starts(self) -> np.ndarray:
-        """Return at which row of the arrays the episode of each row starts."""
+        """Return the array row at which the episode of each row starts."""
         begins = self._flags["first"].copy()
         begins[0] = True
         begins[1:] |= ~self._flags["mask"][:-1]
@@ -171,7 +171,7 @@ class Rollout:
     # --- reading
 
     def before(self, rows: np.ndarray, mask: Any, history: int, fields: Sequence[str]) -> Batch:
-        """See `ReplayBuffer.before`; for up to `history` rows before each."""
+        """See `ReplayBuffer.before`; reads at most `history` previous rows."""
         if history > self.history:
             raise ValueError(f"history is {history}, but this rollout keeps {self.history} rows")
         time, env = np.divmod(rows, self.n_envs)
@@ -189,7 +189,7 @@ class Rollout:
     ) -> tuple[Batch, np.ndarray]:
         """Read the rows [T, n_envs, ...] in time order; see `ReplayBuffer.rollout`.
 
-        The arrays are the rollout's own until the next `reset`. No index is -1.
+        The arrays are not copies and are valid until the next `reset`. No index is -1.
         """
         length = int(self.cursors.max())
         if not length:
@@ -213,7 +213,7 @@ class Rollout:
         return batch, rows
 
     def field_names(self) -> list[str]:
-        """Return the names of all fields: the usual ones, then the others."""
+        """Return the names of all fields: standard ones first."""
         return list(dict.fromkeys([*FIELDS, *(path[0] for path in self._columns)]))
 
     def _leaves(self, fields: Sequence[str]) -> dict[Path, Any]:
@@ -231,14 +231,14 @@ class Rollout:
             found |= parts
         return found
 
-    # --- rows by index, as `ReplayBuffer` has them
+    # --- rows by index, as in `ReplayBuffer`
 
     def rows(self, index: Any) -> np.ndarray:
         """Return the row numbers of an index."""
         return np.asarray(np.arange(self.cursors.max() * self.n_envs)[index])
 
     def newest_rows(self, env_id: int, number: int) -> np.ndarray:
-        """Return the newest transitions of an environment in this iteration, up to so many."""
+        """Return up to ``number`` newest transitions of an environment in this iteration."""
         times = np.flatnonzero(self._flags["mask"][self.history :, env_id])
         return times[max(len(times) - number, 0) :] * self.n_envs + env_id
 
@@ -247,11 +247,11 @@ class Rollout:
         return rows
 
     def get(self, index: Any, key: str) -> Any:
-        """Read one field at some rows."""
+        """Read one field."""
         return self.rollout((key,))[0].apply(_by_row)[self.rows(index)][key]
 
     def __getattr__(self, name: str) -> Any:
-        # Only called for what is no attribute: `rollout.obs` is a field, [T, n_envs, ...].
+        # Called only for unknown attributes: `rollout.obs` is a field, [T, n_envs, ...].
         if name.startswith("_") or name not in self.field_names():
             raise AttributeError(f"Rollout has no field {name!r}")
         return self.rollout((name,))[0][name]

@@ -1,8 +1,8 @@
-"""Trees of arrays and plain values as folders: safetensors, JSON, and checksums.
+"""Serializes trees of arrays and plain values to folders: safetensors, JSON, and checksums.
 
 Checkpoints, saved buffers, reward models, demonstrations and preference segments are such folders:
-one safetensors file for each part that has arrays, the rest in ``state.json``, and
-``manifest.json``, which names every file with its checksum. Reading runs no code.
+one safetensors file for each part with arrays, other values in ``state.json``, and
+``manifest.json`` with the checksum of every file. Reading runs no code.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ VERSION = 1
 
 _MANIFEST, _STATE = "manifest.json", "state.json"
 _UNREADABLE = (KeyError, TypeError, AttributeError, RuntimeError, safetensors.SafetensorError)
-# dtypes that NumPy, torch and safetensors share; a leaf of any other is stored as its bytes.
+# dtypes that NumPy, torch and safetensors share; leaves of other dtypes are stored as bytes.
 _CODES = {"bool": "BOOL", "bfloat16": "BF16"} | {
     f"{kind}{bits}": f"{kind[0].upper()}{bits}"
     for kind in ("uint", "int", "float")
@@ -35,7 +35,7 @@ _CODES = {"bool": "BOOL", "bfloat16": "BF16"} | {
 
 
 class DamagedError(ValueError):
-    """Files are missing, or not what was written."""
+    """Raised if files are missing or damaged."""
 
 
 def write_tree(
@@ -43,20 +43,19 @@ def write_tree(
     tree: Mapping[str, Any] | Iterable[tuple[str, Any]],
     kind: str,
 ) -> None:
-    """Write a tree to a folder, in one piece or not at all; large arrays are not copied.
+    """Write a tree to a folder, atomically; large arrays are not copied.
 
     Args:
-        folder: The folder; one of that name is replaced.
-        tree: The parts by name, or pairs that are written one after the other. Below them:
-            dictionaries, lists, tuples, tensors of any device, NumPy arrays and numbers, and what
-            JSON holds.
-        kind: What the tree is, such as ``checkpoint``; reading asks for the same.
+        folder: Folder; an existing one is replaced.
+        tree: Parts by name, or pairs that are written one by one. Parts consist of dictionaries,
+            lists, tuples, tensors on any device, NumPy arrays and numbers, and JSON values.
+        kind: Kind of tree, such as ``checkpoint``; has to be the same for reading.
     """
     files, parts = {}, {}
     with atomic_folder(Path(folder)) as temporary:
         for key, part in tree.items() if isinstance(tree, Mapping) else tree:
             if type(key) is not str:
-                raise TypeError(f"the parts of a {kind} are named by strings, not by {key!r}")
+                raise TypeError(f"the parts of a {kind} need strings as names, not {key!r}")
             parts[key], pieces = encode_part(key, part)
             if pieces:
                 files[_part_file(key)] = _write_file(temporary / _part_file(key), pieces)
@@ -76,16 +75,16 @@ def write_tree(
 def read_tree(
     folder: str | os.PathLike[str], kind: str, parts: Collection[str] | None = None
 ) -> dict[str, Any]:
-    """Read a tree; tensors come to the CPU.
+    """Read a tree; tensors are loaded to the CPU.
 
     Args:
         folder: A folder that `write_tree` wrote.
-        kind: What the tree is.
-        parts: The parts to read; all by default.
+        kind: Kind of tree.
+        parts: Parts to read; all by default.
 
     Raises:
         DamagedError: A file is missing or damaged.
-        ValueError: The folder holds another kind of tree, or one of a newer guerdon.
+        ValueError: The folder has another kind of tree, or one of a newer version of guerdon.
     """
     folder = Path(folder)
     if not folder.exists():
@@ -108,14 +107,14 @@ def read_tree(
 
 
 def check_replaceable(folder: str | os.PathLike[str], kind: str) -> None:
-    """Raise an error if writing a tree would remove anything but another tree of its kind."""
+    """Raise an error if writing a tree would remove anything but a tree of the same kind."""
     folder = Path(folder)
     manifest = _read_manifest(folder, kind) if (folder / _MANIFEST).exists() else {"files": ()}
     check_only(folder, {_MANIFEST, *manifest["files"]})
 
 
 def check_only(folder: Path, names: Collection[str]) -> None:
-    """Raise an error if a folder that is to be replaced holds anything but files of some names."""
+    """Raise an error if a folder that is to be replaced has files of other names."""
     if folder.is_file():
         raise FileExistsError(f"{folder} is a file: name a new folder, or remove it")
     others = {path.name for path in folder.glob("*")}.difference(names)
@@ -152,7 +151,7 @@ def _read_manifest(folder: Path, kind: str) -> dict[str, Any]:
 
 
 def manifest_text(manifest: dict[str, Any]) -> bytes:
-    """Return the one text that a manifest is written as, with its own checksum."""
+    """Return the canonical text of a manifest, with its own checksum."""
     digest = hashlib.sha256(json.dumps(manifest).encode()).hexdigest()
     return json.dumps({**manifest, "sha256": digest}, indent=1).encode()
 
@@ -170,7 +169,7 @@ def _check_file(folder: Path, name: str, entry: dict[str, Any]) -> None:
 
 
 def _write_file(path: Path, pieces: Iterable[bytes | memoryview]) -> dict[str, Any]:
-    """Write a file to the disk, and return what the manifest says about it."""
+    """Write a file to the disk, and return its manifest entry."""
     with path.open("x+b") as file:
         file.writelines(pieces)
         size = file.tell()
@@ -188,14 +187,14 @@ def _part_file(key: str) -> str:
 
 
 def encode_part(key: str, value: Any) -> tuple[Any, Iterator[bytes | memoryview] | None]:
-    """Return what JSON holds of a value, and the pieces of a safetensors file if it has arrays."""
+    """Return the JSON of a value, and the pieces of a safetensors file if it has arrays."""
     stored: dict[str, tuple[Any, str | None]] = {}
     encoded = _encode(value, (key,), stored)
     return encoded, _safetensors(stored) if stored else None
 
 
 def decode_part(part: Any, path: Path | None) -> Any:
-    """Return the value that `encode_part` took apart, with its safetensors file if it has one."""
+    """Return the value that `encode_part` encoded, with its safetensors file if it has one."""
     if path is None:
         return _decode(part, None)
     with safetensors.safe_open(path, framework="pt") as file:
@@ -203,11 +202,11 @@ def decode_part(part: Any, path: Path | None) -> Any:
 
 
 def _encode(value: Any, path: tuple[Any, ...], stored: dict[str, tuple[Any, str | None]]) -> Any:
-    """Return what JSON holds for a value; arrays and tensors in it go to ``stored``."""
+    """Return the JSON of a value; its arrays and tensors are added to ``stored``."""
     kind = type(value)
     if value is None or kind in (bool, str):
         return value
-    if kind is int:  # in hexadecimal, because Python and others limit the digits they read
+    if kind is int:  # in hexadecimal, JSON parsers limit decimal digits
         return value if abs(value) < 1 << 63 else {"int": hex(value)}
     if kind is float:
         return value if math.isfinite(value) else {"float": repr(value)}
@@ -223,7 +222,7 @@ def _encode(value: Any, path: tuple[Any, ...], stored: dict[str, tuple[Any, str 
         items = [_encode(item, (*path, i), stored) for i, item in enumerate(value.flat)]
         return {"objects": items, "shape": list(value.shape)}
     name = _dotted(path[1:]) or "value"
-    while name in stored or name == "__metadata__":  # keys may hold dots; one name is reserved
+    while name in stored or name == "__metadata__":  # keys may contain dots; one name is reserved
         name += "'"
     if isinstance(value, torch.Tensor) and value.layout is torch.strided and not value.is_meta:
         dtype = str(value.dtype).removeprefix("torch.")
@@ -234,7 +233,7 @@ def _encode(value: Any, path: tuple[Any, ...], stored: dict[str, tuple[Any, str 
         code = _CODES.get(value.dtype.name) if value.dtype.isnative else None
     else:
         raise TypeError(
-            f"{_dotted(path)!r} is {describe(value)}, which files cannot hold: make it numbers or "
+            f"{_dotted(path)!r} is {describe(value)}, which cannot be saved: make it numbers or "
             "strings, or leave it out"
         )
     stored[name] = value, code
@@ -246,7 +245,7 @@ def _dotted(path: tuple[Any, ...]) -> str:
 
 
 def _is_plain(leaf: Any) -> bool:
-    """Whether a leaf of NumPy is its bytes and a dtype, and nothing else."""
+    """Return whether a NumPy leaf is fully described by its bytes and a simple dtype."""
     exact = isinstance(leaf, np.generic) or type(leaf) in (np.ndarray, np.memmap)
     return exact and leaf.dtype.kind in "biufcmMSU"
 
@@ -254,9 +253,9 @@ def _is_plain(leaf: Any) -> bool:
 def _safetensors(stored: dict[str, tuple[Any, str | None]]) -> Iterator[bytes | memoryview]:
     """Yield the pieces of a safetensors file, one leaf after the other.
 
-    The library wants them all at once on the CPU, and refuses tensors that share memory.
+    The safetensors library needs all leaves on the CPU at once, and rejects shared memory.
     """
-    ordered = sorted(  # so that all lie aligned
+    ordered = sorted(  # so that all are aligned
         stored.items(), key=lambda item: -item[1][0].itemsize if item[1][1] else -1
     )
     header, start = {}, 0
@@ -300,15 +299,15 @@ def _decode(node: Any, file: Any) -> Any:
         case "items":
             return {_decode(key, file): _decode(item, file) for key, item in content}
         case "objects":
-            # Not np.array, which would take lists apart.
+            # np.array would split lists into elements.
             items = (_decode(item, file) for item in content)
             return np.fromiter(items, object).reshape(node["shape"])
-    tensor = file.get_tensor(content).clone()  # the library's lies in the mapped file
+    tensor = file.get_tensor(content).clone()  # the original is in the mapped file
     if kind == "tensor":
         dtype = getattr(torch, node["dtype"])
         return tensor.view(dtype).reshape(node["shape"]) if "shape" in node else tensor
     array = tensor.numpy()
     if "shape" in node:
-        dtype = np.dtype(node["dtype"])  # of no bytes at all for an empty string
+        dtype = np.dtype(node["dtype"])  # an empty string has itemsize 0
         array = (array.view(dtype) if dtype.itemsize else np.zeros(1, dtype)).reshape(node["shape"])
     return array[()] if kind == "scalar" else array

@@ -1,4 +1,4 @@
-"""Gymnasium spaces as JSON, and rows of data held against a space."""
+"""Gymnasium spaces as JSON, and checks of data against a space."""
 
 import math
 from typing import Any
@@ -15,18 +15,18 @@ _Numbers = spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBin
 
 
 def space_to_json(space: Space[Any]) -> dict[str, Any]:
-    """Describes a space in strict JSON: infinite bounds are the strings "inf" and "-inf"."""
-    # The exact type: a subclass has rules of its own, which would be lost.
+    """Describe a space as strict JSON; infinite bounds are the strings "inf" and "-inf"."""
+    # Exact type: the additional rules of a subclass would be lost.
     kind: Any = type(space)
     return {"type": kind.__name__, **_details(kind, space)}
 
 
 def space_from_json(data: Any) -> Space[Any]:
-    """Makes the space that `space_to_json` described."""
+    """Return the space that `space_to_json` described."""
     try:
         return _from_json(data)
     except (KeyError, TypeError, ValueError, AttributeError, AssertionError) as error:
-        raise ValueError(f"this is no space that guerdon has written: {data!r} ({error})") from None
+        raise ValueError(f"this is not a space written by guerdon: {data!r} ({error})") from None
 
 
 def _details(kind: Any, space: Any) -> dict[str, Any]:
@@ -44,14 +44,14 @@ def _details(kind: Any, space: Any) -> dict[str, Any]:
         return {"n": space.n if isinstance(space.n, int) else list(space.n)}
     if kind is spaces.Dict:
         if not all(isinstance(key, str) for key in space.spaces):
-            raise ValueError(f"a Dict space with keys that are no strings has no JSON: {space}")
+            raise ValueError(f"a Dict space needs strings as keys to be written as JSON: {space}")
         return {"spaces": [[key, space_to_json(part)] for key, part in space.spaces.items()]}
     if kind is spaces.Tuple:
         return {"spaces": [space_to_json(part) for part in space.spaces]}
     if kind is spaces.Text:
         lengths = {"min_length": space.min_length, "max_length": space.max_length}
         return {**lengths, "characters": "".join(space.character_list)}
-    raise ValueError(f"a space of type {kind.__name__} has no JSON here: use {_SUPPORTED}")
+    raise ValueError(f"a space of type {kind.__name__} cannot be written as JSON: use {_SUPPORTED}")
 
 
 def _from_json(data: Any) -> Space[Any]:
@@ -66,18 +66,18 @@ def _from_json(data: Any) -> Space[Any]:
         return spaces.MultiDiscrete(data["nvec"], dtype=data["dtype"], start=data["start"])
     if kind == "MultiBinary":
         return spaces.MultiBinary(data["n"])
-    if kind == "Dict":  # a list of pairs, since Gymnasium sorts the keys of a dictionary
+    if kind == "Dict":  # a list of pairs, since Gymnasium sorts dictionaries
         return spaces.Dict([(key, _from_json(part)) for key, part in data["spaces"]])
     if kind == "Tuple":
         return spaces.Tuple([_from_json(part) for part in data["spaces"]])
     if kind == "Text":
         lengths = {"min_length": data["min_length"], "max_length": data["max_length"]}
         return spaces.Text(**lengths, charset=data["characters"])
-    raise ValueError(f"its type is none of {_SUPPORTED}")
+    raise ValueError(f"its type is not one of {_SUPPORTED}")
 
 
 def number_to_json(number: float) -> int | float | str:
-    """Keeps a finite number and names any other: "inf", "-inf" or "nan"."""
+    """Return a finite number unchanged, any other as "inf", "-inf" or "nan"."""
     if isinstance(number, int | np.integer):
         return int(number)
     number = float(number)
@@ -85,9 +85,9 @@ def number_to_json(number: float) -> int | float | str:
 
 
 def _bounds(bound: np.ndarray, bounded: np.ndarray, open_end: str) -> Any:
-    """One number where all are equal, else a nested list."""
+    """Return one number if all are equal, else a nested list."""
     if bound.dtype.kind == "i" and bound.size and not bounded.any():
-        return open_end  # integers have no infinity: Gymnasium keeps the end of their range
+        return open_end  # Gymnasium uses the integer limits
     values = [number_to_json(value) for value in bound.ravel().tolist()]
     if len(set(map(repr, values))) == 1:
         return values[0]
@@ -96,22 +96,22 @@ def _bounds(bound: np.ndarray, bounded: np.ndarray, open_end: str) -> Any:
 
 def _from_bounds(data: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
     if isinstance(data, list):
-        return np.array(data, dtype).reshape(shape)  # which reads "inf", too
+        return np.array(data, dtype).reshape(shape)  # converts "inf", too
     return float(data) if isinstance(data, str) else data
 
 
 def check_rows(space: Space[Any], rows: Any, name: str, casting: Any = "safe") -> None:
-    """Holds rows, one an element of the space, against its keys, shape, dtype and range.
+    """Check rows against the keys, shape, dtype and range of a space.
 
-    The parts of a Dict space are a `Batch` by key, the parts of a Tuple space one by position
-    ("0", "1", ...). Bounds of a Box are not checked: environments overstep them.
+    Rows of a Dict space are a `Batch` by key, rows of a Tuple space a `Batch` by position ("0",
+    "1", ...). Bounds of a Box are not checked: environments violate them.
 
     Args:
-        space: The space; one of a kind not known here fits anything.
+        space: The space; unknown kinds of spaces are not checked.
         rows: An array or tensor, or a `Batch` of them.
-        name: What the rows are called in an error.
-        casting: How an array's dtype must be convertible to a Box's, as in `numpy.can_cast`; whole
-            numbers have to stay the same.
+        name: Name of the rows for error messages.
+        casting: Required conversion from an array's dtype to a Box's, as in `numpy.can_cast`;
+            integers must keep their values.
     """
     if isinstance(space, spaces.Dict | spaces.Tuple):
         parts = part_spaces(space)
@@ -129,7 +129,7 @@ def check_rows(space: Space[Any], rows: Any, name: str, casting: Any = "safe") -
 
 
 def as_rows(space: Space[Any], rows: Any) -> Any:
-    """Rows that `check_rows` let pass as arrays in the dtypes of a space."""
+    """Return rows that passed `check_rows` as arrays with the dtypes of a space."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         return Batch({key: as_rows(part, rows[key]) for key, part in part_spaces(space).items()})
     if isinstance(space, _Numbers):
@@ -138,7 +138,7 @@ def as_rows(space: Space[Any], rows: Any) -> Any:
 
 
 def part_spaces(space: spaces.Dict | spaces.Tuple[Any]) -> dict[str, Space[Any]]:
-    """The parts of a Dict or Tuple space by key; those of a Tuple are called "0", "1", ..."""
+    """Return the parts of a Dict or Tuple space by key; those of a Tuple are "0", "1", ..."""
     pairs: Any = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
     return {str(key): part for key, part in pairs}
 
@@ -150,7 +150,7 @@ def _check_numbers(space: Any, rows: Any, name: str, casting: Any) -> None:
     if isinstance(space, spaces.Box):
         fits = np.can_cast(array.dtype, space.dtype, casting)
         if fits and space.dtype.kind in "iu" and not np.can_cast(array.dtype, space.dtype):
-            fits = bool((array.astype(space.dtype) == array).all())  # else they would wrap around
+            fits = bool((array.astype(space.dtype) == array).all())  # otherwise they would overflow
         if not fits:
             raise ValueError(f"{name} is {array.dtype}, which does not fit {space}")
         return

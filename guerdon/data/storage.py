@@ -1,4 +1,4 @@
-"""Where the arrays of a buffer live: in memory, in files larger than memory, or on a device."""
+"""Storage of a buffer's arrays: memory, memory-mapped files, or a device."""
 
 import os
 from pathlib import Path
@@ -13,24 +13,24 @@ from guerdon.data.leaves import Array
 
 
 class MemoryStorage:
-    """Makes and lengthens the arrays of a buffer: here, NumPy arrays."""
+    """Allocates the arrays of a buffer as NumPy arrays."""
 
     def convert(self, value: Any) -> Array:
-        """Return a value as an array of the kind that is stored."""
+        """Convert a value to the stored kind of array."""
         array = leaves.from_ndarray(np.asarray(leaves.to_numpy(value)))
         return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
     def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
-        """Make an array of zeros for data."""
+        """Allocate a zero array for data."""
         return self.bookkeeping(name, shape, dtype)
 
     def bookkeeping(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """Make an array of zeros for flags and counters, which are NumPy in every storage."""
+        """Allocate a zero array for flags and counters, which are NumPy in every storage."""
         del name
         return np.full(shape, None) if np.dtype(dtype).hasobject else np.zeros(shape, dtype)
 
     def grow(self, name: str, array: Any, rows: int) -> Any:
-        """Return the same array with more rows, which are zero."""
+        """Return the array with more rows, which are zero."""
         larger = self.array(name, (rows, *array.shape[1:]), array.dtype)
         larger[: len(array)] = array
         return larger
@@ -40,11 +40,11 @@ class MemoryStorage:
 
 
 Storage = MemoryStorage
-"""The base of all storages."""
+"""Base class of all storages."""
 
 
 class TorchStorage(MemoryStorage):
-    """Torch tensors on a device, which autograd can use although a collector makes them."""
+    """Torch tensors on a device; usable with autograd even if made in inference mode."""
 
     def __init__(self, device: str | torch.device) -> None:
         self.device = torch.device(device)
@@ -69,7 +69,7 @@ class TorchStorage(MemoryStorage):
 
 
 class DiskStorage(MemoryStorage):
-    """Memory-mapped files in a folder, which outlive the process, also one that is killed.
+    """Memory-mapped files in a folder, which persist even if the process is killed.
 
     Args:
         folder: Folder of the files; created if missing.
@@ -89,7 +89,7 @@ class DiskStorage(MemoryStorage):
         wanted = max(shape[0] * row_bytes, 1)
         if held < wanted:
             _reserve(path, wanted)
-        rows = max(shape[0], held // row_bytes)  # a table may have grown since it was made
+        rows = max(shape[0], held // row_bytes)  # a table may have grown
         return np.asarray(np.memmap(path, dtype, "r+", shape=(rows, *shape[1:])))
 
     def drop(self, name: str) -> None:
@@ -109,9 +109,9 @@ def _no_objects(name: str, what: str) -> str:
 
 
 def _reserve(path: Path, size: int) -> None:
-    """Allocate the file now: writing into a hole of a full disk would kill the process."""
+    """Allocate the file on disk now: writing to a sparse file on a full disk would crash."""
     with path.open("ab") as file:
-        if not hasattr(os, "posix_fallocate"):  # not everywhere
+        if not hasattr(os, "posix_fallocate"):  # not on every system
             file.truncate(size)
             return
         try:
@@ -119,13 +119,13 @@ def _reserve(path: Path, size: int) -> None:
         except OSError as error:
             raise OSError(
                 error.errno,
-                f"no room for {size / 2**30:.2f} GiB at {path.parent}: "
-                "make space, or make the buffer smaller",
+                f"no space for {size / 2**30:.2f} GiB in {path.parent}: "
+                "free some space, or make the buffer smaller",
             ) from None
 
 
 def make_storage(storage: "str | torch.device | Storage") -> "Storage":
-    """Return the storage that a name stands for; see `ReplayBuffer`."""
+    """Return the storage of a name; see `ReplayBuffer`."""
     if isinstance(storage, torch.device):
         return TorchStorage(storage)
     if not isinstance(storage, str):

@@ -6,7 +6,7 @@ from numba import njit
 
 @njit(cache=True)
 def set_leaves(tree: np.ndarray, rows: np.ndarray, values: np.ndarray) -> None:
-    """Set leaves, and the sums above them."""
+    """Set leaves and the sums above them."""
     capacity = tree.size // 2
     for i in range(rows.size):
         tree[capacity + rows[i]] = values[i]
@@ -18,7 +18,7 @@ def set_leaves(tree: np.ndarray, rows: np.ndarray, values: np.ndarray) -> None:
 
 
 def set_all(tree: np.ndarray, values: np.ndarray) -> None:
-    """Set all leaves at once; those past the values become 0."""
+    """Set all leaves; leaves without a value become 0."""
     width = len(tree) // 2
     tree[width:] = 0.0
     tree[width : width + len(values)] = values
@@ -30,7 +30,7 @@ def set_all(tree: np.ndarray, values: np.ndarray) -> None:
 
 @njit(cache=True)
 def find(tree: np.ndarray, masses: np.ndarray) -> np.ndarray:
-    """Return the leaf in which each mass of [0, total) falls."""
+    """Return the leaf that contains each mass in [0, total)."""
     capacity = tree.size // 2
     rows = np.empty(masses.size, np.int64)
     for i in range(masses.size):
@@ -38,7 +38,7 @@ def find(tree: np.ndarray, masses: np.ndarray) -> np.ndarray:
         node = 1
         while node < capacity:
             node *= 2
-            # Rounding may leave a mass at the total: never walk into an empty half.
+            # Rounding can make a mass equal the total: never enter an empty subtree.
             if mass >= tree[node] and tree[node + 1] > 0.0:
                 mass -= tree[node]
                 node += 1

@@ -1,4 +1,4 @@
-"""Checks what is added to a buffer: names, shapes and dtypes, as the first `add` decided them."""
+"""Checks transitions that are added to a buffer: names, shapes and dtypes of the first `add`."""
 
 from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any, NamedTuple
@@ -10,10 +10,10 @@ from guerdon.data.batch import Batch, Path, unflatten
 from guerdon.data.leaves import Array, describe, to_numpy
 
 FIELDS = ("obs", "act", "rew", "terminated", "truncated", "done", "obs_next", "info", "policy")
-"""The usual fields, in the order in which they are read."""
+"""Standard fields, in reading order."""
 REQUIRED = ("obs", "act", "rew")
 RESERVED = ("mask", "first", "cut", "weight", "source", "before", "annotations")
-"""Names that reading adds to a batch."""
+"""Field names that reading adds to a batch."""
 ENDS = ("terminated", "truncated", "done")
 _BOOL = np.dtype(bool)
 _NODES = (Batch, Mapping)
@@ -29,14 +29,14 @@ class Leaf(NamedTuple):
 
 
 Layout = dict[Path, Leaf]
-"""The leaves of a transition by path, without the ends."""
+"""Leaves of a transition by path, without terminated and truncated."""
 
 
 class Schema:
-    """Checks transitions against a layout, which the first one decides.
+    """Checks transitions against a layout, which the first one determines.
 
     Args:
-        convert: Turns a value into an array of the storage.
+        convert: Converts a value to an array of the storage.
         keep_next: Whether ``obs_next`` is stored.
         last_frame: Whether only the last frame of stacked observations is stored.
     """
@@ -45,7 +45,7 @@ class Schema:
         self, convert: Callable[[Any], Array], keep_next: bool = True, last_frame: bool = False
     ) -> None:
         self.layout: Layout = {}
-        """The expected fields; set this to what `check` returned when there are columns for it."""
+        """Expected fields; set to the result of `check` once columns for it exist."""
         self._convert = convert
         self._keep_next = keep_next
         self._last_frame = last_frame
@@ -53,15 +53,15 @@ class Schema:
     def check(
         self, fields: Mapping[str, Any], envs: np.ndarray, single: bool = False
     ) -> tuple[dict[Path, Any], np.ndarray, np.ndarray, Layout]:
-        """Check a transition of each environment; an error names the field that is wrong.
+        """Check one transition per environment; an error names the wrong field.
 
         Args:
-            fields: The transitions; what is None counts as not given.
-            envs: The environments.
+            fields: Transitions; None counts as not given.
+            envs: Environments.
             single: Whether the fields have no environment axis.
 
         Returns:
-            The values by path, ``terminated``, ``truncated``, and the layout that has these fields:
+            The values by path, ``terminated``, ``truncated``, and the layout of these fields:
             `layout` itself if nothing is new.
         """
         rows, lead = len(envs), envs.shape
@@ -76,7 +76,7 @@ class Schema:
         rewards = given["rew",]
         for path, (shape, dtype) in layout.items():
             value = given[path]
-            # The first comparisons are cheap, and enough in nearly every step.
+            # The first comparisons are cheap, and sufficient in nearly every step.
             plain = type(value) is np.ndarray and value.dtype is dtype
             if not (plain and value.shape == lead + shape):
                 given[path] = self._fit(path, layout[path], value, rows, single)
@@ -84,7 +84,7 @@ class Schema:
         return given, terminated, truncated, layout
 
     def _stored(self, given: dict[Path, Any]) -> dict[Path, Any]:
-        """Return the leaves without what is not stored."""
+        """Return the leaves that are stored."""
         if not self._keep_next:
             given = {path: value for path, value in given.items() if path[0] != "obs_next"}
         if self._last_frame:
@@ -94,9 +94,9 @@ class Schema:
         return given
 
     def _extended(self, given: dict[Path, Any], rows: int, single: bool) -> Layout:
-        """Return the layout with the leaves that are new, and fill the leaves that are missing.
+        """Return the layout with new leaves, and fill missing leaves.
 
-        After the first transition, only those of ``info`` may change.
+        After the first transition, only leaves of ``info`` may be new or missing.
         """
         known = self.layout
         if known:
@@ -112,11 +112,11 @@ class Schema:
             full: Any = torch.full if isinstance(leaf.dtype, torch.dtype) else np.full
             empty = full((rows, *leaf.shape), fill_value(leaf.dtype), dtype=leaf.dtype)
             given[path] = self._convert(empty)
-        if not known and self._keep_next:  # the next observation is an observation
+        if not known and self._keep_next:  # same layout as the observation
             leaves |= {("obs_next", *p[1:]): leaf for p, leaf in leaves.items() if p[0] == "obs"}
         if len(leaves) == len(known):
             return known
-        unflatten(dict.fromkeys(leaves))  # an error if a leaf would lie below another
+        unflatten(dict.fromkeys(leaves))  # raises an error if a leaf is below another
         return leaves
 
     def _check_first(self, given: dict[Path, Any]) -> None:
@@ -124,7 +124,7 @@ class Schema:
         names = {path[0] for path in given}
         reserved = [key for key in RESERVED if key in names]
         if reserved:
-            raise ValueError(f"{reserved[0]!r} is a name that samples use: rename that field")
+            raise ValueError(f"{reserved[0]!r} is a reserved name: rename that field")
         required = (*REQUIRED, "obs_next") if self._keep_next else REQUIRED
         missing = [key for key in required if key not in names]
         if missing:
@@ -141,7 +141,7 @@ class Schema:
         shape = tuple(array.shape)
         if shape[:1] != (rows,):
             raise ValueError(
-                f"{'.'.join(path)!r} has shape {shape}, but with a row an environment it starts "
+                f"{'.'.join(path)!r} has shape {shape}, but one row per environment starts "
                 f"with {rows}"
             )
         dtype = array.dtype
@@ -165,7 +165,7 @@ class Schema:
             )
         if array.dtype == leaf.dtype:
             return array
-        # Python numbers and lists have no dtype of their own; arrays do, and have to keep it.
+        # Python numbers and lists are converted; arrays have to keep their dtype.
         loose = path == ("rew",) or not isinstance(value, Array) or (single and not leaf.shape)
         fitting = _cast(array, leaf.dtype) if loose else None
         if fitting is None:
@@ -180,18 +180,18 @@ class Schema:
         try:
             return self._convert(value)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise ValueError(f"{'.'.join(path)!r} is no array: {error}") from error
+            raise ValueError(f"{'.'.join(path)!r} is not an array: {error}") from error
 
 
 def fill_value(dtype: Any) -> Any:
-    """Return the value of rows that were added without this key of ``info``."""
+    """Return the value of ``info`` keys for rows that were added without them."""
     if isinstance(dtype, torch.dtype):
         return float("nan") if dtype.is_floating_point else 0
     return {"O": None, "f": float("nan")}.get(dtype.kind, 0)
 
 
 def _flatten(fields: Any, single: bool, prefix: Path, found: dict[Path, Any]) -> None:
-    """Find all leaves; those of a single row get an environment axis."""
+    """Collect all leaves; those of a single row get an environment axis."""
     for key, value in fields.items():
         path: Path = (key,)
         if prefix:
@@ -203,7 +203,7 @@ def _flatten(fields: Any, single: bool, prefix: Path, found: dict[Path, Any]) ->
         elif isinstance(value, _NODES):
             _flatten(value, single, path, found)
         elif isinstance(value, list | tuple) and value and isinstance(value[0], _NODES):
-            _flatten(Batch(value), single, path, found)  # as vector environments may give it
+            _flatten(Batch(value), single, path, found)  # vector environments may return this
         elif value is not None or prefix:
             found[path] = [value] if single else value
 
@@ -235,11 +235,11 @@ def _same_keys(given: Set[Path], known: Set[Path]) -> None:
 
 
 def _ends(given: dict[Path, Any], rows: int, single: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Take the ends out; ``done`` alone means ``terminated``."""
+    """Remove and return terminated and truncated; ``done`` alone means ``terminated``."""
     terminated = _end(given, "terminated", rows, single)
     truncated = _end(given, "truncated", rows, single)
     done = _end(given, "done", rows, single)
-    if done is None:  # as in nearly every step
+    if done is None:  # the usual case
         if terminated is None:
             raise ValueError(f"add() needs 'done' or 'terminated'; it was given {_names(given)}")
         return terminated, np.zeros(rows, bool) if truncated is None else truncated
@@ -267,17 +267,17 @@ def _end(given: dict[Path, Any], name: str, rows: int, single: bool) -> Any:
 def _check_rewards(rew: Any, given: Any, envs: np.ndarray) -> None:
     if isinstance(rew, torch.Tensor):
         if isinstance(given, torch.Tensor) and given.is_cuda:
-            return  # would wait for the device at every step; a run checks its losses instead
+            return  # avoids synchronising at every step; a run checks its losses
         rew = np.asarray(to_numpy(given))
     flat = rew if rew.ndim == 1 else rew.ravel()
-    total = flat.dot(flat)  # NaN if any is, and the cheapest sum there is
+    total = flat.dot(flat)  # NaN if any reward is NaN; cheapest sum
     if total != total:
         env = envs[np.flatnonzero(flat != flat)[0] * len(envs) // flat.size]
         raise ValueError(f"'rew' is NaN in environment {env}: nothing was added")
 
 
 def _cast(array: Any, dtype: Any) -> Any:
-    """Return the array in another dtype, or None where more than precision would be lost."""
+    """Return the array in another dtype, or None if more than precision would be lost."""
     tensor = isinstance(array, torch.Tensor)
     if tensor is not isinstance(dtype, torch.dtype) or (not tensor and array.dtype.hasobject):
         return None
@@ -288,7 +288,7 @@ def _cast(array: Any, dtype: Any) -> Any:
 
 
 def _category(dtype: Any) -> int:
-    """Return 0 for whole numbers; floats, complex numbers and objects each hold those before."""
+    """Return 0 for integers; then floats, complex numbers, objects: each includes the previous."""
     if isinstance(dtype, torch.dtype):
         return 2 if dtype.is_complex else int(dtype.is_floating_point)
     return "fcO".find(dtype.kind) + 1

@@ -1,4 +1,4 @@
-"""Load pickles of plain data without running the code that a pickle may contain."""
+"""Loads pickles of plain data without running code in them."""
 
 import io
 import math
@@ -16,11 +16,11 @@ _REFUSED_OPCODES = (
     *("INST", "OBJ", "NEWOBJ", "NEWOBJ_EX"),
 )
 _LEAVES = (type(None), int, float, complex, str, bytes, bytearray, np.generic, torch.Tensor)
-_NDARRAY, _FACTORY = object(), object()  # stand for classes that are arguments and never called
+_NDARRAY, _FACTORY = object(), object()  # placeholders of classes that are never called
 
 
 class UnsafePickleError(ValueError):
-    """Raised when a pickle asks for anything but plain data."""
+    """Raised if a pickle contains anything but plain data."""
 
 
 def safe_unpickle(source: str | pathlib.Path | bytes) -> Any:
@@ -30,7 +30,7 @@ def safe_unpickle(source: str | pathlib.Path | bytes) -> Any:
     the CPU without ``requires_grad``. ``source`` is the path of the file, or its content as bytes.
 
     Raises:
-        UnsafePickleError: If the pickle asks for anything else, such as another class or function.
+        UnsafePickleError: If the pickle contains anything else, such as another class or function.
         ValueError: If the pickle is damaged, or the file is not a pickle.
     """
     data = source if isinstance(source, bytes) else pathlib.Path(source).read_bytes()
@@ -41,7 +41,7 @@ def safe_unpickle(source: str | pathlib.Path | bytes) -> Any:
             raise ValueError("it does not end like a pickle")
         value = _Unpickler(file, encoding="latin1").load()  # keeps the bytes that Python 2 wrote
         if file.tell() != len(data):
-            raise ValueError("it goes on after its first pickle; write all episodes as one list")
+            raise ValueError("it has several pickles; write all episodes as one list")
         _check_plain(value, set())
     except UnsafePickleError as error:
         raise UnsafePickleError(f"{name} {error}") from None
@@ -57,9 +57,9 @@ def _refuse(what: str, *_: Any) -> NoReturn:
 
 
 def _check_plain(value: Any, seen: set[int]) -> None:
-    """Raise an error if a value holds anything but plain data, such as an allowed function."""
+    """Raise an error if a value contains anything but plain data, such as an allowed function."""
     if math.prod(n or 1 for n in getattr(value, "shape", ())) > 2**32:
-        raise ValueError("it has an array or tensor of an absurd shape")
+        raise ValueError("it has an array or tensor with an invalid shape")
     if isinstance(value, _LEAVES) or id(value) in seen:
         return
     seen.add(id(value))
@@ -72,14 +72,14 @@ def _check_plain(value: Any, seen: set[int]) -> None:
 
 
 class _Unpickler(pickle._Unpickler):
-    """The unpickler that is written in Python, where BUILD can be replaced."""
+    """Python's pure-Python unpickler, whose BUILD opcode can be replaced."""
 
     def find_class(self, module: str, name: str) -> Any:
         known = module.replace("__builtin__", "builtins").replace("numpy.core.", "numpy._core.")
         return _ALLOWED.get((known, name)) or _refuse(f"{module}.{name}")
 
     def _build(self: Any) -> None:
-        """Replace an array or dtype by a new one; no state is ever set on an object."""
+        """Replace an array or dtype by a new one; no state is set on any object."""
         state, old = self.stack.pop(), self.stack[-1]
         if isinstance(old, np.ndarray):
             shape, dtype, fortran, raw = state[-4:]
@@ -94,7 +94,7 @@ class _Unpickler(pickle._Unpickler):
                 self.memo[key] = new
                 break
 
-    def _bytearray8(self: Any) -> None:  # Python's own allocates the size before it reads
+    def _bytearray8(self: Any) -> None:  # Python allocates the size before reading
         self.append(bytearray(self.read(int.from_bytes(self.read(8), "little"))))
 
     dispatch: ClassVar[dict[int, Any]] = {

@@ -1,4 +1,4 @@
-"""Making vectors of environments, wrappers, and small built-in environments."""
+"""Vector environments, wrappers, and small built-in environments."""
 
 import gymnasium
 

@@ -1,4 +1,4 @@
-"""Environments written for many rows: a vector, and a single environment with one row."""
+"""Environments implemented with arrays: a vector, and a single environment of one row."""
 
 import inspect
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from gymnasium.vector.utils import batch_space
 
 
 class BatchedEnv(VectorEnv[Any, np.ndarray, np.ndarray]):
-    """Environments whose states are rows of arrays; ``options={"reset_mask": …}`` resets some.
+    """Vector environment with states as array rows; ``options={"reset_mask": …}`` resets some.
 
     A subclass defines `_begin`, `_move` and `_observe`.
 
@@ -20,7 +20,7 @@ class BatchedEnv(VectorEnv[Any, np.ndarray, np.ndarray]):
         num_envs: Number of environments.
         observation_space: Observation space of one environment.
         action_space: Action space of one environment.
-        max_episode_steps: Time limit of episodes; None: no limit.
+        max_episode_steps: Time limit of episodes; None for no limit.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class BatchedEnv(VectorEnv[Any, np.ndarray, np.ndarray]):
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Start new episodes, in all rows or in those of the mask."""
+        """Start new episodes in all rows, or in those of the mask."""
         super().reset(seed=seed)
         mask = (options or {}).get("reset_mask")
         ids = self._ids if mask is None else np.flatnonzero(mask)
@@ -54,7 +54,7 @@ class BatchedEnv(VectorEnv[Any, np.ndarray, np.ndarray]):
     def step(
         self, actions: np.ndarray
     ) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Take one step in every row; a row whose episode ended has to be reset before."""
+        """Step every row; a row whose episode ended has to be reset first."""
         rew, terminated, info = self._move(np.asarray(actions))
         self._n_steps += 1
         truncated = self._n_steps >= self._limit
@@ -62,11 +62,11 @@ class BatchedEnv(VectorEnv[Any, np.ndarray, np.ndarray]):
         return self._observe(), rew, terminated, truncated, {**info, **known}
 
     def _begin(self, ids: np.ndarray) -> None:
-        """Draw the first states of some rows."""
+        """Draw the initial states of some rows."""
         raise NotImplementedError
 
     def _move(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-        """Act in every row; return rewards, terminations and infos."""
+        """Step every row; return rewards, terminations and infos."""
         raise NotImplementedError
 
     def _observe(self) -> Any:
@@ -75,15 +75,15 @@ class BatchedEnv(VectorEnv[Any, np.ndarray, np.ndarray]):
 
 
 class SingleEnv(gymnasium.Env[Any, Any]):
-    """One environment: the only row of a batch.
+    """Single environment: a `BatchedEnv` with one row.
 
-    Takes the options of `vector`, the class of the batch, which a subclass names.
+    Takes the options of `vector`, the batched class, which a subclass sets.
     """
 
     vector: ClassVar[type[BatchedEnv]]
 
     def __init_subclass__(cls) -> None:
-        """Give the class the signature of its batch, for `help` and errors about arguments."""
+        """Copy the signature of the batched class, for `help` and error messages."""
         parameters = inspect.signature(cls.vector).parameters.values()
         options = [one for one in parameters if one.name != "num_envs"]
         cls.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
@@ -103,10 +103,10 @@ class SingleEnv(gymnasium.Env[Any, Any]):
         return _only(self._batch.reset()[0]), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Take one step."""
+        """Step the environment."""
         obs, rew, terminated, truncated, info = self._batch.step(np.array([action]))
-        told = {key: value.item() for key, value in info.items() if f"_{key}" in info}
-        return _only(obs), float(rew[0]), bool(terminated[0]), bool(truncated[0]), told
+        infos = {key: value.item() for key, value in info.items() if f"_{key}" in info}
+        return _only(obs), float(rew[0]), bool(terminated[0]), bool(truncated[0]), infos
 
     def render(self) -> Any:
         """Return a frame, if made with a render mode."""

@@ -1,4 +1,4 @@
-"""`BitFlip`: bits to be made equal to a goal, with a sparse reward."""
+"""`BitFlip`: flip bits until they equal a goal, with a sparse reward."""
 
 from typing import Any
 
@@ -9,10 +9,10 @@ from guerdon.envs.batched import BatchedEnv, SingleEnv
 
 
 class GoalReward:
-    """Reward and termination as functions of any goals [..., n_bits], as in Gymnasium-Robotics."""
+    """Reward and termination for any goals [..., n_bits], as in Gymnasium-Robotics."""
 
     def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> np.ndarray:
-        """Return 0 where the goal is reached, else -1."""
+        """Return 0 if the goal is reached, else -1."""
         return self.compute_terminated(achieved_goal, desired_goal, info) - 1.0
 
     def compute_terminated(
@@ -74,14 +74,14 @@ class BitFlipVector(GoalReward, BatchedEnv):
 class BitFlip(GoalReward, SingleEnv):
     """Flip one bit at each step, until all equal the goal (https://arxiv.org/abs/1707.01495).
 
-    A step pays 0 if it reaches the goal, which ends the episode with ``info["is_success"]``, and -1
-    otherwise. Start and goal are drawn at random, and differ. Observations have the keys of
+    The reward is 0 for reaching the goal, which ends the episode with ``info["is_success"]``, and
+    -1 otherwise. Start and goal are drawn at random, and differ. Observations have the keys of
     Gymnasium-Robotics.
 
     Args:
-        n_bits: Number of bits, and of actions.
-        length: Steps after which an episode is truncated; None: `n_bits`, in which any goal can be
-            reached.
+        n_bits: Number of bits and actions.
+        length: Steps after which an episode is truncated; None for `n_bits`, within which any goal
+            can be reached.
         max_episode_steps: Time limit of episodes, if shorter than `length`.
     """
 

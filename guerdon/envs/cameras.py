@@ -1,4 +1,4 @@
-"""Images beside states, from environments that render."""
+"""Image observations, in addition to states, of environments that render."""
 
 import os
 import sys
@@ -15,7 +15,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from guerdon.data.frames import resized
 from guerdon.envs.factory import AnyEnv
 from guerdon.envs.ids import UnusableEnvironmentError
-from guerdon.envs.rows import told_success
+from guerdon.envs.rows import reported_success
 from guerdon.envs.tabletop import CAMERA, ObsMode, check_obs, observation_space
 from guerdon.extras import require
 
@@ -24,21 +24,21 @@ SIZE = 64
 
 
 class Pictures(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Add images to observations, and success to infos.
+    """Adds images to observations, and success to infos.
 
-    ``info["success"]`` says that a step ends in success, and ``info["success_once"]`` that one of
-    this episode did; both are missing where `succeeded` returns None.
+    ``info["success"]`` is the success of a step, ``info["success_once"]`` that of any step of the
+    episode so far; both are missing if `succeeded` returns None.
 
     Args:
-        env: Environment with observations of a fixed size. Of observations with goals, the state
-            has ``observation`` and ``desired_goal``.
+        env: Environment with observations of a fixed size. For observations with goals, the state
+            consists of ``observation`` and ``desired_goal``.
         obs: Observation: ``state``, ``image``, or ``both`` in a dictionary with the keys ``state``
             and ``base_camera``.
         camera_size: Height and width of the image.
         picture: Returns an image, uint8 [height, width, 3], of any size. By default the environment
-            renders it, and has to be made with ``render_mode="rgb_array"``.
-        succeeded: Returns whether a step ends in success, from its reward, whether it terminated,
-            and its info; by default the info's ``success``, or another name of `SUCCESS`.
+            is rendered, and has to be made with ``render_mode="rgb_array"``.
+        succeeded: Returns the success of a step from its reward, whether it terminated, and its
+            info; by default the info's ``success``, or another name in `SUCCESS`.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Pictures(gymnasium.Wrapper[Any, Any, Any, Any]):
         super().__init__(env)
         self._obs, self._size = obs, camera_size
         self._picture: Callable[[], Any] = picture or env.render
-        self._succeeded = succeeded or _told
+        self._succeeded = succeeded or _info_success
         self._once = False
         self._read = _read_space(env.observation_space)
         state = spaces.Box(-np.inf, np.inf, (spaces.flatdim(self._read),))
@@ -93,13 +93,13 @@ class Pictures(gymnasium.Wrapper[Any, Any, Any, Any]):
         return np.moveaxis(resized(channels_first, (self._size, self._size)), 0, 2).copy()
 
     def _check_image(self) -> None:
-        """Render once, to report early what is missing."""
+        """Render once, to report missing requirements early."""
         try:
             self.env.reset()
             image = self._picture()
         except gymnasium.error.Error:
             raise
-        except Exception as error:  # of many types
+        except Exception as error:  # many types are possible
             raise UnusableEnvironmentError(
                 f"{self.env} cannot be rendered here ({error or type(error).__name__}): without a "
                 f"screen, MuJoCo needs MUJOCO_GL=egl and Debian's libegl1, libopengl0 and "
@@ -107,30 +107,30 @@ class Pictures(gymnasium.Wrapper[Any, Any, Any, Any]):
             ) from error
         if getattr(image, "dtype", None) != np.uint8 or image.shape[2:] != (3,):
             raise UnusableEnvironmentError(
-                f"{self.env} renders a {type(image).__name__} and no RGB image: make it with "
+                f"{self.env} renders a {type(image).__name__}, not an RGB image: make it with "
                 f"env.kwargs.render_mode=rgb_array"
             )
 
 
 def _read_space(space: spaces.Space[Any]) -> spaces.Space[Any]:
-    """Return the part of a space that is the state."""
+    """Return the part of a space that forms the state."""
     if isinstance(space, spaces.Dict) and {"observation", "desired_goal"} <= {*space}:
         space = spaces.Dict([(key, space[key]) for key in ("observation", "desired_goal")])
     if not space.is_np_flattenable:
-        raise UnusableEnvironmentError(f"a state has a fixed size, but here it is {space}")
+        raise UnusableEnvironmentError(f"a state needs a fixed size, but this one is {space}")
     return space
 
 
-def _told(reward: float, terminated: bool, info: dict[str, Any]) -> Any:  # noqa: ARG001
-    told = told_success(info, 1)[0]
-    return None if np.isnan(told) else told
+def _info_success(reward: float, terminated: bool, info: dict[str, Any]) -> Any:  # noqa: ARG001
+    success = reported_success(info, 1)[0]
+    return None if np.isnan(success) else success
 
 
 # --- Gymnasium-Robotics
 
 
 def camera_spec(spec: EnvSpec) -> EnvSpec:
-    """Add the options `obs` and `camera_size` to a registration of Gymnasium-Robotics."""
+    """Add the options `obs` and `camera_size` to a Gymnasium-Robotics registration."""
     kwargs = {**spec.kwargs, "entry_point": spec.entry_point}
     return replace(spec, entry_point=f"{__name__}:make_robotics", kwargs=kwargs)
 
@@ -142,11 +142,11 @@ def make_robotics(
     render_mode: str | None = None,
     **options: Any,
 ) -> AnyEnv:
-    """Make an environment of Gymnasium-Robotics.
+    """Make a Gymnasium-Robotics environment.
 
     Args:
-        entry_point: Its own entry point.
-        obs: Observation, as in `Pictures`; None: that of the environment, with goals.
+        entry_point: Original entry point.
+        obs: Observation, as in `Pictures`; None for the environment's own, with goals.
         camera_size: Height and width of the image; it is rendered twice as large.
         render_mode: Render mode of Gymnasium.
         options: Arguments of the environment.
@@ -164,7 +164,7 @@ def make_robotics(
 
 
 def _render_without_a_screen() -> None:
-    """Choose EGL; Gymnasium would try GLFW first, which fails too late to try another."""
+    """Select EGL; Gymnasium would try GLFW first, which fails too late for a fallback."""
     if sys.platform == "linux" and not (os.environ.keys() & {"DISPLAY", "WAYLAND_DISPLAY"}):
         os.environ.setdefault("MUJOCO_GL", "egl")
 
@@ -172,7 +172,7 @@ def _render_without_a_screen() -> None:
 def _compare_joints_as_numbers() -> None:
     """Make Gymnasium-Robotics 1.4 work with MuJoCo 3.12 and later.
 
-    There ``number in (enum, ...)``, which it asserts, is false for numbers from arrays:
+    There ``number in (enum, ...)``, which it asserts, is False for array elements:
     https://github.com/google-deepmind/mujoco_warp/pull/1630
     """
     utils = require("gymnasium_robotics.utils.mujoco_utils", "robotics")

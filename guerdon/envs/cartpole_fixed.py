@@ -1,4 +1,4 @@
-"""`CartPoleFixed`: CartPole in which a fall ends the reward, not the episode."""
+"""`CartPoleFixed`: CartPole with episodes of fixed length."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,15 +10,15 @@ from gymnasium.envs.classic_control.cartpole import CartPoleEnv, CartPoleVectorE
 from gymnasium.vector.utils import batch_space
 
 LENGTH = 500
-"""Length of episodes, with which the id is registered."""
+"""Registered length of episodes."""
 _ANYWHERE = spaces.Box(-np.inf, np.inf, (4,), np.float32)
 
 
 class CartPoleFixed(CartPoleEnv):
-    """Gymnasium's CartPole with episodes of one length, which says nothing about the return.
+    """Gymnasium's CartPole with episodes of fixed length, which do not reveal the return.
 
-    A step pays 1 if the pole has been up since the episode began (by the limits at which
-    CartPole-v1 terminates), else 0. After a fall the simulation continues.
+    The reward is 1 until the pole falls (by the limits at which CartPole-v1 terminates), and 0 for
+    the rest of the episode.
 
     Args:
         render_mode: See `CartPoleEnv`.
@@ -40,13 +40,13 @@ class CartPoleFixed(CartPoleEnv):
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Take one step."""
         obs, _, down, _, info = super().step(action)  # type: ignore[no-untyped-call]
-        self.steps_beyond_terminated = None  # else it warns of steps after the end
+        self.steps_beyond_terminated = None  # avoids a warning about steps after the end
         self._fallen |= down
         return obs, float(not self._fallen), False, False, info
 
     def render(self) -> Any:
-        """Return a frame; a cart that has left it is drawn beside it."""
-        with _near(self):
+        """Return a frame; a cart outside the view is drawn at its edge."""
+        with _clipped_positions(self):
             return super().render()  # type: ignore[no-untyped-call]
 
 
@@ -80,23 +80,23 @@ class CartPoleFixedVector(CartPoleVectorEnv):
     def step(
         self, action: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Take one step; environments whose episode had ended are reset instead."""
-        anew = self.prev_done
+        """Step; environments whose episode had ended are reset instead."""
+        new = self.prev_done
         obs, _, down, truncated, info = super().step(action)
-        self._fallen = (self._fallen & ~anew) | down
-        rew = (~(self._fallen | anew)).astype(np.float32)
+        self._fallen = (self._fallen & ~new) | down
+        rew = (~(self._fallen | new)).astype(np.float32)
         self.prev_done = truncated  # a fall does not end the episode
         return obs, rew, np.zeros_like(down), truncated, info
 
     def render(self) -> Any:
-        """Return frames; a cart that has left its frame is drawn beside it."""
-        with _near(self):
+        """Return frames; a cart outside the view is drawn at its edge."""
+        with _clipped_positions(self):
             return super().render()  # type: ignore[no-untyped-call]
 
 
 @contextmanager
-def _near(env: CartPoleEnv | CartPoleVectorEnv) -> Iterator[None]:
-    """Clip the positions of carts: pygame has coordinates of 16 bits."""
+def _clipped_positions(env: CartPoleEnv | CartPoleVectorEnv) -> Iterator[None]:
+    """Clip cart positions for rendering: pygame has 16-bit coordinates."""
     state = env.state
     if state is not None:
         env.state = state.copy()

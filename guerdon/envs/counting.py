@@ -1,4 +1,4 @@
-"""`Counting`: an environment with numbered steps, to test collectors."""
+"""`Counting`: an environment with numbered steps, for testing collectors."""
 
 import os
 import signal
@@ -14,14 +14,14 @@ _FOREVER = 3600.0
 
 
 class Counting(gymnasium.Env[np.ndarray, np.int64]):
-    """Observation: [number of the environment, episode, step]; reward: the number of the step.
+    """Observation: [environment number, episode, step]; reward: the step number.
 
     Args:
         number: Number of this environment; see `settings` of `make_vec`.
         lengths: Lengths of episodes, cycled.
-        truncates: Whether episodes end truncated, else terminated; cycled.
-        fails_at: Step since it was made at which it fails; None: never.
-        failure: How it fails: raises an exception, hangs, or kills its process.
+        truncates: Whether episodes end by truncation instead of termination; cycled.
+        fails_at: Step since construction at which it fails; None for never.
+        failure: Kind of failure: an exception, a hang, or a killed process.
         in_place: Return the same array every time, overwritten, as some environments do.
     """
 
@@ -35,7 +35,7 @@ class Counting(gymnasium.Env[np.ndarray, np.int64]):
         in_place: bool = False,
     ) -> None:
         if min(lengths) < 1:
-            raise ValueError(f"lengths is {list(lengths)}, but an episode has 1 step or more")
+            raise ValueError(f"lengths is {list(lengths)}, but an episode needs 1 step or more")
         self.observation_space = spaces.Box(0, 2**31, (3,), np.int64)
         self.action_space = spaces.Discrete(4)
         self._lengths = tuple(lengths)
@@ -74,7 +74,7 @@ class Counting(gymnasium.Env[np.ndarray, np.int64]):
 
     def _fail(self) -> None:
         if self._failure == "raise":
-            raise RuntimeError(f"Counting fails at step {self._total}, as it was told to")
+            raise RuntimeError(f"Counting fails at step {self._total} (option fails_at)")
         if self._failure == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(_FOREVER)

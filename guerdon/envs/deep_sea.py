@@ -33,7 +33,7 @@ class DeepSeaVector(BatchedEnv):
     def _move(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
         last = self._size - 1
         right = actions == self._right[self._row, self._column]
-        success = right & (self._column == last)  # a column that only the last row has
+        success = right & (self._column == last)  # this column is reachable only in the last row
         self._row += 1
         self._column = np.clip(self._column + np.where(right, 1, -1), 0, last)
         rew = success - right * (_COST / self._size)
@@ -47,17 +47,17 @@ class DeepSeaVector(BatchedEnv):
 
 
 class DeepSea(SingleEnv):
-    """The deep sea of bsuite (https://arxiv.org/abs/1908.03568), a square grid.
+    """Deep sea of bsuite (https://arxiv.org/abs/1908.03568), a square grid.
 
-    Each step moves down a row, and left or right. A step to the right costs 0.01 / `size`; in the
-    bottom right cell it pays 1, with ``info["success"]``. The best return is 0.99, and only one
-    action sequence has it. Which of the two actions is "right" differs from cell to cell. The
-    observation is the cell, one-hot and row by row; all zeros at the end, after `size` steps.
+    Each step moves down one row, and left or right. A step to the right costs 0.01 / `size`; in the
+    bottom right cell its reward is 1, with ``info["success"]``. The best return is 0.99, by only
+    one action sequence. Which of the two actions means right differs between cells. The observation
+    is the one-hot cell, row by row; all zeros at the end, after `size` steps.
 
     Args:
-        size: Number of rows and of columns.
-        mapping_seed: Random seed of which action is "right" in each cell, in all episodes.
-        max_episode_steps: Time limit of episodes; None: no limit.
+        size: Number of rows and columns.
+        mapping_seed: Random seed of the action that means right in each cell.
+        max_episode_steps: Time limit of episodes; None for no limit.
     """
 
     vector = DeepSeaVector

@@ -23,14 +23,13 @@ AnyEnv = gymnasium.Env[Any, Any]
 
 @dataclass(frozen=True)
 class EnvFactory:
-    """Arguments of `make_vec` that describe single environments."""
+    """Arguments of `make_vec` for single environments."""
 
     name: str
     source: EnvSpec | Callable[..., AnyEnv]
-    """A registration (other processes may not have it), or a callable that makes one environment.
-    """
+    """A registration (which other processes may lack), or a callable that makes one environment."""
     takes_setting: bool = False
-    """Whether a setting is the first argument of `source`; otherwise it overrides `kwargs`."""
+    """Whether settings are the first argument of `source`; otherwise they override `kwargs`."""
     kwargs: dict[str, Any] = field(default_factory=dict)
     settings: Sequence[Any] = ()
     wrappers: Sequence[Callable[[AnyEnv], AnyEnv]] = ()
@@ -44,7 +43,7 @@ class EnvFactory:
         env = self._bare(self.settings[index % len(self.settings)] if self.settings else None)
         _check(env, repr(self.name))
         if self.atari:
-            # Unlike in ale-py's vector environment, FIRE is not pressed at the start.
+            # Unlike ale-py's vector environment, this does not press FIRE at the start.
             require("cv2", "atari")
             env = wrappers.AtariPreprocessing(env, frame_skip=ATARI_FRAME_SKIP)
         limit = None if self._limited_by_gymnasium else self.max_episode_steps
@@ -66,7 +65,7 @@ class EnvFactory:
 
     @property
     def _limited_by_gymnasium(self) -> bool:
-        """Whether `gymnasium.make` limits episodes; on raw Atari it would count skipped frames."""
+        """Whether `gymnasium.make` limits episodes; for raw Atari it would count skipped frames."""
         return isinstance(self.source, EnvSpec) and not self.atari
 
     def _bare(self, setting: Any) -> AnyEnv:
@@ -88,14 +87,14 @@ class EnvFactory:
 
 @contextmanager
 def _explained(name: str, creator: Any, /, *args: Any, **kwargs: Any) -> Iterator[None]:
-    """Raise `UnusableEnvironmentError` for wrong arguments of a creator and missing packages."""
+    """Raise `UnusableEnvironmentError` for wrong arguments and missing packages."""
     try:
         yield
     except TypeError as error:
         signature = inspect.signature(
             load_env_creator(creator) if isinstance(creator, str) else creator
         )
-        # Not by the signature alone: a creator may pass its arguments on.
+        # The signature is not enough: a creator may pass its arguments on.
         unexpected = re.search(r"unexpected keyword argument '(\w+)'", str(error))
         if unexpected and unexpected[1] in kwargs:
             parameters = signature.parameters.values()
@@ -115,11 +114,11 @@ def _explained(name: str, creator: Any, /, *args: Any, **kwargs: Any) -> Iterato
 def _check(env: Any, maker: str) -> None:
     if not isinstance(env, gymnasium.Env):
         raise UnusableEnvironmentError(
-            f"{maker} made a {type(env).__name__}, which is no gymnasium.Env"
+            f"{maker} made a {type(env).__name__}, which is not a gymnasium.Env"
         )
 
 
-# --- tuples in observations become dictionaries with the keys "0", "1" and so on
+# --- tuples in observations become dictionaries with the keys "0", "1", ...
 
 
 def _has_tuple(space: Space[Any]) -> bool:
@@ -131,7 +130,7 @@ def _has_tuple(space: Space[Any]) -> bool:
 def _named_space(space: Space[Any]) -> Space[Any]:
     if not _has_tuple(space):
         return space
-    # A list of pairs, since Gymnasium sorts the keys of a dictionary.
+    # A list of pairs, since Gymnasium sorts dictionaries.
     return spaces.Dict([(str(key), _named_space(part)) for key, part in _parts(space)])
 
 

@@ -1,4 +1,4 @@
-"""Environments that any agent learns in seconds."""
+"""Environments that every agent learns within seconds."""
 
 from typing import Any
 
@@ -8,10 +8,10 @@ from gymnasium import spaces
 
 
 class Identity(gymnasium.Env[np.ndarray, np.int64]):
-    """Pay 1 for the action that the observation shows, else 0. The best return is `length`.
+    """Reward 1 for the observed action, else 0. The best return is `length`.
 
     Args:
-        n_actions: Number of actions; the observation is one of them, one-hot.
+        n_actions: Number of actions; the observation is the right action, one-hot.
         length: Steps after which an episode is truncated.
     """
 
@@ -37,17 +37,17 @@ class Identity(gymnasium.Env[np.ndarray, np.int64]):
         return self._show(), {}
 
     def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Pay for the action, and draw the next."""
+        """Return the reward of the action, and draw the next observation."""
         reward = float(action == self._shown)
         self._step += 1
         return self._show(), reward, False, self._step >= self._length, {}
 
 
 class Target(gymnasium.Env[np.ndarray, np.ndarray]):
-    """Pay the negative squared distance between action and observation. The best return is 0.
+    """Reward: negative squared distance between action and observation. The best return is 0.
 
     Args:
-        size: Dimensions of both.
+        size: Dimension of both.
         length: Steps after which an episode is truncated.
     """
 
@@ -72,7 +72,7 @@ class Target(gymnasium.Env[np.ndarray, np.ndarray]):
         return self._show(), {}
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Pay for the action, and draw the next target."""
+        """Return the reward of the action, and draw the next target."""
         reward = -float(np.square(action - self._target).sum())
         self._step += 1
         return self._show(), reward, False, self._step >= self._length, {}

@@ -1,4 +1,4 @@
-"""Environment ids: their registrations, the packages that register them, and near misses."""
+"""Environment ids: registrations, packages that register them, and similar names."""
 
 import difflib
 from collections.abc import Callable, Iterable, Sequence
@@ -9,7 +9,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from guerdon.extras import MissingExtraError, require
 
-# Prefixes of ids that are registered when a package is imported: (module, extra).
+# Prefixes of ids that a package registers when it is imported: (module, extra).
 _REGISTERED_BY = {
     "ALE/": ("ale_py", "atari"),
     "MiniGrid-": ("minigrid", "minigrid"),
@@ -28,7 +28,7 @@ _ADAPTED_BY = {
     "mani_skill": "guerdon.envs.maniskill:maniskill_spec",
     "gymnasium_robotics": "guerdon.envs.cameras:camera_spec",
 }
-# Gymnasium registers these itself, without the package they need.
+# Gymnasium registers these without the package they need.
 _NEEDED_BY = {
     "gymnasium.envs.box2d": ("Box2D", "box2d"),
     "gymnasium.envs.mujoco": ("mujoco", "mujoco"),
@@ -36,33 +36,33 @@ _NEEDED_BY = {
 
 
 class UnknownEnvironmentError(ValueError):
-    """No environment has this id."""
+    """Raised if no environment has an id."""
 
 
 class UnusableEnvironmentError(ValueError):
-    """An environment cannot be made with these arguments."""
+    """Raised if an environment cannot be made with its arguments."""
 
 
-# `guerdon.config` is imported where it is needed: every process of an environment imports this
-# module, and would take several times as long to start.
+# `guerdon.config` is imported lazily: every environment process imports this module, and would
+# take several times as long to start.
 
 
 def find_wrapper(name: str) -> Callable[..., Any]:
-    """Return the class or function that ``"package.module:Class"`` names."""
+    """Return the class or function of ``"package.module:Class"``."""
     from guerdon.config.imports import find_object
 
     found: Callable[..., Any] = find_object(name, "env.wrappers")
     if not callable(found):
         raise UnusableEnvironmentError(
-            f"'env.wrappers' has {name!r}, which is a {type(found).__name__}: name a class or "
+            f"'env.wrappers' has {name!r}, which is a {type(found).__name__}: give a class or "
             f"function that takes an environment and returns one"
         )
     return found
 
 
 def registered_limit(env_id: str) -> int | None:
-    """Return the time limit that an id is registered with, if any."""
-    spec = gymnasium.registry.get(env_id.rpartition(":")[2])  # of ``module:id``
+    """Return the registered time limit of an id, if any."""
+    spec = gymnasium.registry.get(env_id.rpartition(":")[2])  # also for ``module:id``
     return spec.max_episode_steps if spec else None
 
 
@@ -70,8 +70,8 @@ def resolve(env_id: str, imports: Sequence[str] = ()) -> EnvSpec | Callable[...,
     """Return the registration of an id, or the class of ``module:Class`` or ``file.py:Class``.
 
     Args:
-        env_id: A Gymnasium id, or a name of a class.
-        imports: Modules that register environments when they are imported.
+        env_id: A Gymnasium id, or the name of a class.
+        imports: Modules that register environments when imported.
     """
     if imports:
         from guerdon.config.imports import import_all
@@ -82,7 +82,7 @@ def resolve(env_id: str, imports: Sequence[str] = ()) -> EnvSpec | Callable[...,
         return find_spec(env_id)
     from guerdon.config.imports import find_object
 
-    # As in Gymnasium, the module may also be one that registers an id.
+    # As in Gymnasium, the module may also register an id.
     return find_object(env_id, "env.id", gymnasium.registry) or find_spec(name)
 
 
@@ -98,7 +98,7 @@ def find_spec(env_id: str) -> EnvSpec:
             near = [repr(known[each]) for each in difflib.get_close_matches(env_id.lower(), known)]
             guess = f"; did you mean {' or '.join(near)}?" if near else "."
             raise UnknownEnvironmentError(
-                f"there is no environment {env_id!r}{guess} An environment of your own is written "
+                f"there is no environment {env_id!r}{guess} Your own environment is given as "
                 f"'package.module:Class', or registered by a module named in env.imports."
             )
         for entry, (module, extra) in _NEEDED_BY.items():
@@ -115,12 +115,12 @@ def find_spec(env_id: str) -> EnvSpec:
 
 
 def unknown_argument(maker: str, argument: str, known: Iterable[str]) -> UnusableEnvironmentError:
-    """Return the error for an argument that an environment does not have.
+    """Return the error for an unknown argument of an environment.
 
     Args:
-        maker: What was called.
+        maker: Name of the called function or class.
         argument: Name of the argument.
-        known: Names of the arguments it has.
+        known: Names of the known arguments.
     """
     from guerdon.config.errors import suggestion
 

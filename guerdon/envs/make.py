@@ -1,4 +1,4 @@
-"""`make_vec`: make environments by id, class or function, in one process or many."""
+"""`make_vec`: makes environments by id, class or function, in one process or many."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -40,26 +40,26 @@ def make_vec(
 
     Args:
         env_id: A Gymnasium id; ``"package.module:Class"``; or a function or class that makes one
-            environment, called with its entry of `settings` (if there are any) and `kwargs`.
+            environment, called with its entry of `settings` (if any) and `kwargs`.
         n_envs: Number of environments.
-        backend: Where they run. ``native``: a vectorized implementation. ``base``: one after the
-            other, in this process. ``subprocess``: in processes, all at once.
-            ``async_subprocess``: the same, and only those that are ready step. ``envpool``:
-            EnvPool's. ``auto``: native where there is one for these arguments, else base.
+        backend: ``native``: a vectorised implementation. ``base``: one after the other, in this
+            process. ``subprocess``: in processes, in parallel. ``async_subprocess``: the same, but
+            a step returns as soon as some are ready. ``envpool``: EnvPool. ``auto``: native if
+            available for these arguments, else base.
         kwargs: Arguments of every environment.
-        settings: Arguments in which environments differ, one entry each, cycled when there are
-            fewer: overrides of `kwargs`, or the first argument of a function.
-        wrappers: Applied to each environment, the first innermost; or ``"package.module:Class"``.
+        settings: Arguments in which environments differ, one entry each, cycled: overrides of
+            `kwargs`, or the first argument of a function.
+        wrappers: Wrappers, innermost first; classes, functions or ``"package.module:Class"``.
         max_episode_steps: Time limit of episodes, instead of the registered one.
-        default_limit: Time limit of episodes where there is no other.
-        frame_stack: Number of frames in an observation, along a new first axis. With `atari`, 1
-            stands for the usual 4.
-        atari: Usual preprocessing of Atari frames: 84 x 84, grey, every fourth. Rewards are not
+        default_limit: Time limit of episodes if there is no other.
+        frame_stack: Number of stacked frames, along a new first axis. With `atari`, 1 means the
+            usual 4.
+        atari: Standard Atari preprocessing: 84 x 84, grayscale, every fourth frame. Rewards are not
             clipped, and a lost life does not end the episode.
         imports: Modules to import first, for the ids they register.
-        timeout: Seconds after which a process that does not answer is restarted.
-        max_restarts: Restarts, over all environments, before the run ends with an error.
-        wait_num: With ``async_subprocess``: number of environments a step waits for.
+        timeout: Seconds after which an unresponsive process is restarted.
+        max_restarts: Restarts, over all environments, after which the run fails.
+        wait_num: With ``async_subprocess``: number of environments that a step waits for.
         render_mode: Render mode of Gymnasium; `VectorEnv.render` requires ``"rgb_array"``.
     """
     if n_envs < 1:
@@ -73,7 +73,7 @@ def make_vec(
     source: EnvSpec | Callable[..., AnyEnv]
     if not isinstance(env_id, str):
         name, source = getattr(env_id, "__name__", type(env_id).__name__), env_id
-    else:  # EnvPool has ids of its own
+    else:  # EnvPool has its own ids
         name = env_id
         source = EnvSpec(name) if backend == "envpool" else resolve(name, imports)
     factory = EnvFactory(

@@ -1,4 +1,4 @@
-"""ManiSkill's tasks: robots that are simulated and rendered by SAPIEN."""
+"""ManiSkill tasks: robots simulated and rendered by SAPIEN."""
 
 import ctypes
 import os
@@ -31,7 +31,7 @@ _DRIVERS = ("VK_ICD_FILENAMES", "VK_DRIVER_FILES")
 
 
 def maniskill_spec(spec: EnvSpec) -> EnvSpec:
-    """Register `ManiSkill` in the place of ManiSkill's own environment."""
+    """Register `ManiSkill` instead of ManiSkill's own environment."""
     return replace(
         spec,
         entry_point=f"{__name__}:ManiSkill",
@@ -59,7 +59,7 @@ class ManiSkillVector(BatchedEnv):
     ) -> None:
         check_obs(obs, camera_size)
         if "obs_mode" in options:
-            raise UnusableEnvironmentError("obs_mode is obs here: state, image or both")
+            raise UnusableEnvironmentError("use obs instead of obs_mode: state, image or both")
         size = {"width": camera_size, "height": camera_size}
         sensors = {**size, **options.pop("sensor_configs", {})}
         self._env = _make(
@@ -75,35 +75,35 @@ class ManiSkillVector(BatchedEnv):
         self.render_mode = render_mode
         self._obs, self._terminate = obs, terminate
         self._once = np.zeros(num_envs, bool)
-        self._seen: Any = self._env._init_raw_obs
+        self._raw_obs: Any = self._env._init_raw_obs
         super().__init__(
             num_envs, _space(self._observe()), self._env.single_action_space, max_episode_steps
         )
 
     def _begin(self, ids: np.ndarray) -> None:
         self._once[ids] = False
-        # Without seeds, tasks would draw from torch's global generator.
+        # Without seeds, tasks would use torch's global generator.
         seeds = self.np_random.integers(2**31, size=self.num_envs).tolist()
         torch = require("torch", "maniskill")
         rows = torch.as_tensor(ids, device=self._env.device)
-        self._seen, _ = self._env.reset(seed=seeds, options={"env_idx": rows})
+        self._raw_obs, _ = self._env.reset(seed=seeds, options={"env_idx": rows})
 
     def _move(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-        self._seen, rew, terminated, _, info = self._env.step(actions)
-        told = {}
+        self._raw_obs, rew, terminated, _, info = self._env.step(actions)
+        infos = {}
         if "success" in info:
             success = _array(info["success"])
             self._once |= success
-            told = {"success": success, "success_once": self._once.copy()}
-        return _array(rew), _array(terminated) & self._terminate, told
+            infos = {"success": success, "success_once": self._once.copy()}
+        return _array(rew), _array(terminated) & self._terminate, infos
 
     def _observe(self) -> Any:
         if self._obs == "state":
-            return _array(self._seen)
-        cameras = self._seen["sensor_data"].items()
+            return _array(self._raw_obs)
+        cameras = self._raw_obs["sensor_data"].items()
         images = {name: _array(seen["rgb"]) for name, seen in cameras if "rgb" in seen}
         if self._obs == "both":
-            return {"state": _array(self._seen["state"]), **images}
+            return {"state": _array(self._raw_obs["state"]), **images}
         return images if len(images) > 1 else next(iter(images.values()))
 
     def render(self) -> Any:
@@ -116,23 +116,23 @@ class ManiSkillVector(BatchedEnv):
 
 
 class ManiSkill(SingleEnv):
-    """A task of ManiSkill on the CPU; unlike in ManiSkill itself, success ends no episode.
+    """A ManiSkill task on the CPU; unlike in ManiSkill itself, success does not end the episode.
 
-    ``info["success"]`` says that a step ends in success, and ``info["success_once"]`` that one of
-    this episode did.
+    ``info["success"]`` is the success of a step, ``info["success_once"]`` that of any step of the
+    episode so far.
 
     Args:
         task: Id of the task, for example ``PushCube-v1``.
         obs: Observation: ``state``, ``image``, or ``both`` in a dictionary with the keys ``state``
-            and the names of all cameras, often only ``base_camera``. The state is ManiSkill's
-            whole state, with the positions of objects and goals.
+            and the names of all cameras, often only ``base_camera``. The state is the full
+                simulation state, with positions of objects and goals.
         camera_size: Height and width of the image.
         terminate: Whether success or failure ends the episode.
-        max_episode_steps: Time limit of episodes; None: no limit.
-        control_mode: Kind of actions, for example ``pd_ee_delta_pose``; None: the robot's default.
-        reward_mode: ``normalized_dense``, ``dense``, ``sparse`` or ``none``; None: the task's
-            default, which mostly is the first.
-        render_mode: ``rgb_array`` makes `render` return an image for people.
+        max_episode_steps: Time limit of episodes; None for no limit.
+        control_mode: Kind of actions, such as ``pd_ee_delta_pose``; None for the robot's default.
+        reward_mode: ``normalized_dense``, ``dense``, ``sparse`` or ``none``; None for the task's
+            default, usually the first.
+        render_mode: ``rgb_array`` makes `render` return an image.
         options: Further arguments of ManiSkill's environments, for example ``robot_uids``.
     """
 
@@ -141,7 +141,7 @@ class ManiSkill(SingleEnv):
 
 
 class _DeviceName(str):
-    """A name that ManiSkill does not split at its colons, of which a PCI address is full."""
+    """A device name that ManiSkill does not split at the colons of its PCI address."""
 
     __slots__ = ()
 
@@ -164,16 +164,16 @@ def _make(task: str, **arguments: Any) -> Any:
 
 @cache
 def _keep_shaders(device: str) -> Any:
-    """Return an object that keeps SAPIEN's shaders, for as long as this process lives.
+    """Return an object that keeps SAPIEN's shaders for the lifetime of this process.
 
-    On a CPU they take half a minute to compile, again after the last environment is closed.
+    On a CPU, compiling them takes half a minute, and again after the last environment is closed.
     """
     sapien = require("sapien", "maniskill")
     return sapien.render.RenderSystem(sapien.Device(device))
 
 
 def _check_assets(task: str, needed: Any) -> None:
-    """Refuse a task without its files; ManiSkill would ask on the terminal to download them."""
+    """Raise an error if a task's files are missing; ManiSkill would prompt to download them."""
     data = require("mani_skill.utils.assets", "maniskill")
     for name in needed:
         sources = [name]
@@ -181,7 +181,7 @@ def _check_assets(task: str, needed: Any) -> None:
             sources = data.expand_data_group_into_individual_data_source_ids(name)
         if not all(map(data.is_data_source_downloaded, sources)):
             raise UnusableEnvironmentError(
-                f"{task!r} needs files that are not here: python -m "
+                f"{task!r} needs files that are missing: python -m "
                 f"mani_skill.utils.download_asset {name}"
             )
 
@@ -204,17 +204,17 @@ def _space(batch: Any) -> spaces.Space[Any]:
 
 
 def render_device() -> str:
-    """Return SAPIEN's name of a device that it can render with.
+    """Return SAPIEN's name of a device for rendering.
 
-    Where Vulkan has no device but the CPU and no environment variable names a driver, SwiftShader
-    is chosen, if it is installed: SAPIEN does not work with Mesa's driver of Debian 12.
+    If Vulkan has only the CPU and no environment variable selects a driver, SwiftShader is used if
+    installed: SAPIEN does not work with Debian 12's Mesa driver.
     """
-    sapien = require("sapien", "maniskill")  # first: it may name a driver of NVIDIA's
+    sapien = require("sapien", "maniskill")  # imported first: it may select an NVIDIA driver
     found = _kinds()
     if all(kind == _CPU for kind in found) and not _named() and (driver := _swiftshader()):
         os.environ[_DRIVERS[0]] = str(driver)
         found = _kinds()
-    if found or sys.platform != "linux":  # SAPIEN remembers that it found nothing
+    if found or sys.platform != "linux":  # SAPIEN caches a failed search
         for name in ("cuda", *(f"pci:{address}" for address in _addresses())):
             try:
                 if sapien.Device(name).can_render():
@@ -222,35 +222,35 @@ def render_device() -> str:
             except RuntimeError:
                 continue
     raise UnusableEnvironmentError(
-        "there is no Vulkan device, which ManiSkill needs even for observations of states: "
-        "install a driver of your GPU that has Vulkan, or Debian's chromium-common for its "
-        "SwiftShader, which renders on the CPU (VK_ICD_FILENAMES names a driver elsewhere)"
+        "there is no Vulkan device, which ManiSkill needs even for state observations: "
+        "install a GPU driver with Vulkan, or Debian's chromium-common for its "
+        "SwiftShader, which renders on the CPU (set VK_ICD_FILENAMES for other drivers)"
     )
 
 
 def _named() -> bool:
-    """Return whether the user chose drivers; SAPIEN sets the variable, too."""
+    """Return whether the user selected drivers; SAPIEN sets the variable, too."""
     named = [os.environ[name] for name in _DRIVERS if os.environ.get(name)]
     return any("sapien/vulkan_library" not in each for each in named)
 
 
 def _swiftshader() -> Path | None:
-    """Return the driver file of SwiftShader, which comes with Chromium."""
+    """Return the driver file of SwiftShader, which is part of Chromium."""
     files = (Path(place) / _SWIFTSHADER for place in _PLACES)
     return next((file for file in files if file.is_file()), None)
 
 
 def _addresses() -> list[str]:
-    """Return PCI addresses of possible devices; that of software is zero."""
+    """Return PCI addresses of possible devices; software has address zero."""
     folders = sorted(Path("/sys/bus/pci/devices").glob("*"))
     displays = [each.name for each in folders if (each / "class").read_text().startswith("0x03")]
     return [*displays, "0000:00:00.0"]
 
 
 def _kinds() -> list[int]:
-    """Return the types of all devices of Vulkan, from its loader.
+    """Return the types of all Vulkan devices, from Vulkan's loader.
 
-    SAPIEN looks only once, so that a driver could not be chosen afterwards.
+    SAPIEN searches only once, so a driver could not be selected afterwards.
     """
     try:
         vulkan = ctypes.CDLL(os.environ.get("SAPIEN_VULKAN_LIBRARY_PATH", "libvulkan.so.1"))

@@ -1,4 +1,4 @@
-"""Observations of MiniGrid as vectors and images."""
+"""MiniGrid observations as vectors and images."""
 
 from typing import Any
 
@@ -11,19 +11,19 @@ from guerdon.extras import require
 
 
 def minigrid_view(env: AnyEnv) -> AnyEnv:
-    """Replace observations by a vector: every cell in view and the direction, one-hot.
+    """Replace observations by a one-hot vector of every visible cell and the direction.
 
-    A cell has a kind of object (11), a colour (6) and a state (4: of a door, or the direction of an
-    agent). The mission is left out: it is a text, and in most tasks always the same.
+    A cell has an object type (11), a colour (6) and a state (4: of a door, or an agent's
+    direction). The mission, a text that is constant in most tasks, is left out.
 
     Args:
-        env: Environment of MiniGrid with symbolic observations: the agent's view, the whole grid
+        env: MiniGrid environment with symbolic observations: the agent's view, the whole grid
             (``minigrid.wrappers:FullyObsWrapper``), or another size (``ViewSizeWrapper``).
     """
     space = env.observation_space
     if not (isinstance(space, spaces.Dict) and {"image", "direction"} <= {*space}):
         raise UnusableEnvironmentError(
-            f"minigrid_view reads the image and direction of MiniGrid, but here observations are "
+            f"minigrid_view needs MiniGrid's image and direction, but observations are "
             f"{space}: leave it out of env.wrappers"
         )
     constants = require("minigrid.core.constants", "minigrid")
@@ -47,19 +47,19 @@ def minigrid_view(env: AnyEnv) -> AnyEnv:
 
 
 def minigrid_images(env: AnyEnv) -> AnyEnv:
-    """Replace observations by a ``state``, that of `minigrid_view`, and an image, ``base_camera``.
+    """Replace observations by the ``state`` of `minigrid_view` and an image, ``base_camera``.
 
-    The image is 64 x 64 and shows the whole grid from above, which is more than the state does.
+    The image is 64 x 64 and shows the whole grid from above, more than the state does.
     Success (``info["success"]``) is a termination with a positive reward.
 
     Args:
         env: See `minigrid_view`.
     """
-    from guerdon.envs.cameras import SIZE, Pictures  # imports torch, which the view does not need
+    from guerdon.envs.cameras import SIZE, Pictures  # imports torch; not needed by the view
 
     view = minigrid_view(env)
     grid: Any = env.unwrapped
-    pixels = -(-SIZE // max(grid.width, grid.height))  # of a cell: at least as many as are shown
+    pixels = -(-SIZE // max(grid.width, grid.height))  # per cell, rounded up
 
     def image() -> np.ndarray:
         return np.asarray(grid.get_frame(highlight=False, tile_size=pixels))

@@ -19,16 +19,16 @@ _ATARI = "ALE/"
 
 
 class NotNativeError(ValueError):
-    """There is no native vector environment for these arguments."""
+    """Raised if there is no native vector environment for some arguments."""
 
 
 def make_native(factory: EnvFactory, n_envs: int, *, auto: bool = False) -> VectorEnv:
-    """Make the vector environment that an id is registered with.
+    """Make the registered vector environment of an id.
 
     Args:
         factory: Arguments of the environments.
         n_envs: Number of environments.
-        auto: Whether to refuse one that cannot take the default time limit.
+        auto: Whether to reject one that does not support the default time limit.
     """
     reason = _why_not(factory, auto)
     if reason:
@@ -46,14 +46,14 @@ def _why_not(factory: EnvFactory, auto: bool) -> str | None:
     if not isinstance(spec, EnvSpec):
         return "it is not a registered id"
     if factory.settings or factory.wrappers:
-        return "environments with settings or wrappers of their own are made one by one"
+        return "settings and wrappers need single environments"
     entry = spec.vector_entry_point
     if entry is None:
-        return "it is registered without one"
+        return "none is registered"
     if factory.atari != (entry == _ATARI_VECTOR):
-        return "ale-py's returns preprocessed frames (env.atari) and nothing else"
+        return "ale-py's supports only preprocessed frames (env.atari)"
     if factory.frame_stack > 1 and not factory.atari:
-        return "it stacks no frames"
+        return "it cannot stack frames"
     if "jax" in str(entry).lower():
         return "it needs jax"
     parameters = _parameters(spec)
@@ -64,7 +64,7 @@ def _why_not(factory: EnvFactory, auto: bool) -> str | None:
     if unknown and not any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
         return f"it has no argument {unknown[0]!r}"
     endless = _default_limit(factory) is not None and "max_episode_steps" not in parameters
-    return "it takes no time limit" if auto and endless else None
+    return "it has no time limit" if auto and endless else None
 
 
 def _parameters(spec: EnvSpec) -> Any:
@@ -73,7 +73,7 @@ def _parameters(spec: EnvSpec) -> Any:
 
 
 def _default_limit(factory: EnvFactory) -> int | None:
-    """Return the default time limit if no other applies; ale-py has one of its own."""
+    """Return the default time limit if no other applies; ale-py has its own."""
     spec: Any = factory.source
     limited = factory.atari or factory.max_episode_steps or spec.max_episode_steps
     return None if limited else factory.default_limit
@@ -88,7 +88,7 @@ def _arguments(factory: EnvFactory) -> dict[str, Any]:
         return {} if limit is None else {"max_episode_steps": limit}
     arguments: dict[str, Any] = {
         "autoreset_mode": AutoresetMode.SAME_STEP,
-        "reward_clipping": False,  # ale-py would clip; buffers hold the game's reward
+        "reward_clipping": False,  # buffers store the unclipped reward
         "stack_num": factory.frame_stack,
         "frameskip": ATARI_FRAME_SKIP,
     }
@@ -98,22 +98,22 @@ def _arguments(factory: EnvFactory) -> dict[str, Any]:
 
 
 class EnvPoolVectorEnv(VectorEnv):
-    """The ``envpool`` backend. EnvPool takes seeds only when made: a seeded reset remakes the pool.
+    """The ``envpool`` backend. EnvPool is seeded on construction: a seeded reset remakes the pool.
 
     Args:
-        factory: Arguments of the environments; the id is one of EnvPool's.
+        factory: Arguments of the environments, with an EnvPool id.
         n_envs: Number of environments.
     """
 
     def __init__(self, factory: EnvFactory, n_envs: int) -> None:
         if factory.settings or factory.wrappers or (factory.frame_stack > 1 and not factory.atari):
-            raise ValueError("EnvPool takes no settings, wrappers or frame_stack: use 'subprocess'")
+            raise ValueError("EnvPool has no settings, wrappers or frame_stack: use 'subprocess'")
         self._arguments: dict[str, Any] = {"num_envs": n_envs}
         if factory.max_episode_steps is not None:
             self._arguments["max_episode_steps"] = factory.max_episode_steps
         if factory.atari:
             self._arguments["stack_num"] = factory.frame_stack
-        if factory.name.startswith(_ATARI):  # the same task as under this id elsewhere
+        if factory.name.startswith(_ATARI):  # the same task as with other backends
             self._arguments["repeat_action_probability"] = 0.25
         self._name = factory.name.removeprefix(_ATARI)
         self._arguments |= factory.kwargs
@@ -133,7 +133,7 @@ def _make_pool(name: str, arguments: dict[str, Any]) -> Any:
     known = envpool.list_all_envs()
     if name not in known:
         nearest = difflib.get_close_matches(name, known)
-        raise UnknownEnvironmentError(f"EnvPool has no {name!r}; the nearest it has: {nearest}")
+        raise UnknownEnvironmentError(f"EnvPool has no {name!r}; similar ids: {nearest}")
     with warnings.catch_warnings():  # its spaces are rounded to float32
         warnings.filterwarnings("ignore", ".*precision lowered", UserWarning)
         try:

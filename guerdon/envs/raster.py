@@ -1,4 +1,4 @@
-"""Images of a table from above, painted for many environments at once."""
+"""Top-view images of a table, painted for many environments at once."""
 
 import math
 from dataclasses import dataclass
@@ -9,22 +9,22 @@ import numpy as np
 SIZE = 64
 """Height and width of an image."""
 EXTENT = 1.125
-"""Half the width of the view; a table of [-1, 1] has a margin."""
+"""Half the width of the view; larger than 1 for a margin around the table [-1, 1]."""
 _SCALE = SIZE / (2 * EXTENT)
-_PARTS = 4  # places in a pixel, each way, that a centre is rounded to
-_PIXEL = np.dtype("V3")  # a pixel as one item: written in one go
+_PARTS = 4  # subpixel positions per axis
+_PIXEL = np.dtype("V3")  # one item per pixel, written at once
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A shape to paint around a centre."""
+    """A shape around a centre."""
 
     form: Literal["disc", "square", "diamond"]
     radius: float
-    """Half its width, in the units of the table; a pixel (0.035) or more."""
+    """Half its width, in table units; at least one pixel (0.035)."""
 
     def covers(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """Return whether points, relative to the centre, are in the shape."""
+        """Return whether points, relative to the centre, are inside the shape."""
         x, y = abs(x), abs(y)
         distances = {"disc": np.hypot(x, y), "square": np.maximum(x, y), "diamond": x + y}
         covered: np.ndarray = distances[self.form] <= self.radius
@@ -32,17 +32,17 @@ class Shape:
 
 
 class Brush:
-    """Paints shapes into images. Pixels are computed beforehand, for every place in a pixel.
+    """Paints shapes into images. Pixels are precomputed for every subpixel position.
 
     Args:
-        shapes: Shapes to paint. One that would leave the image is painted at its edge.
+        shapes: Shapes to paint. A shape outside the image is painted at its edge.
     """
 
     def __init__(self, *shapes: Shape) -> None:
         self._window = math.floor(max(shape.radius for shape in shapes) * _SCALE + 0.5)
         covered = [_pixels(shape, self._window) for shape in shapes]
         most = max(len(pixels) for places in covered for pixels in places)
-        # As many pixels for every shape: the first ones are painted again where there are fewer.
+        # Padded to the same number of pixels per shape, by repeating the first ones.
         self._pixels = np.array(
             [[np.resize(pixels, most) for pixels in places] for places in covered]
         )
@@ -58,9 +58,9 @@ class Brush:
         """Paint one shape into each of some images.
 
         Args:
-            images: uint8 [n, `SIZE`, `SIZE`, 3]; painted in place, so C-contiguous.
+            images: uint8 [n, `SIZE`, `SIZE`, 3]; painted in place; C-contiguous.
             ids: Indices of the images.
-            centres: Positions on the table, [len(ids), 2]: to the right, and up.
+            centres: Positions on the table, [len(ids), 2]: right and up.
             colours: uint8 [len(ids), 3].
             shapes: Index of the shape, for all or for each.
         """
@@ -78,17 +78,17 @@ class Brush:
 
 
 def fill(images: np.ndarray, ids: np.ndarray, colours: np.ndarray) -> None:
-    """Fill each of some images with a colour; the arguments are those of `Brush.paint`."""
+    """Fill some images with a colour; arguments as in `Brush.paint`."""
     _items(images).reshape(len(images), -1)[ids] = _items(colours)[:, None]
 
 
 def pixel_of(positions: np.ndarray) -> np.ndarray:
-    """Columns and rows, with fractions, of positions on the table [..., 2]; a pixel ends at +1."""
+    """Return fractional columns and rows of table positions [..., 2]; a pixel ends at +1."""
     return (positions * (1, -1) + EXTENT) * _SCALE
 
 
 def _pixels(shape: Shape, window: int) -> list[np.ndarray]:
-    """Return offsets of the pixels of a shape, for each place of its centre in a pixel."""
+    """Return pixel offsets of a shape, for each subpixel position of its centre."""
     places = (np.arange(_PARTS) + 0.5) / _PARTS
     offsets = np.arange(-window, window + 1)
     found = []
@@ -101,5 +101,5 @@ def _pixels(shape: Shape, window: int) -> list[np.ndarray]:
 
 
 def _items(colours: np.ndarray) -> np.ndarray:
-    """Colours [..., 3] as a flat array with an item for each."""
+    """Return colours [..., 3] as a flat array of items."""
     return colours.reshape(-1, 3).view(_PIXEL)[:, 0]

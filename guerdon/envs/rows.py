@@ -8,7 +8,7 @@ from gymnasium import Space, spaces
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 SUCCESS = ("success", "is_success")
-"""Names of success in infos; the first where several are there."""
+"""Names of success in infos; earlier names take precedence."""
 _ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
@@ -57,7 +57,7 @@ def replaced(obs: Any, ids: Sequence[int] | np.ndarray, rows: Any) -> Any:
         return {key: replaced(part, ids, _part(rows, ids, key)) for key, part in obs.items()}
     if isinstance(obs, tuple) and isinstance(obs[0], np.ndarray | dict | tuple):
         return tuple(replaced(part, ids, _part(rows, ids, i)) for i, part in enumerate(obs))
-    result = list(obs) if isinstance(obs, tuple) else obs.copy()  # a tuple of texts
+    result = list(obs) if isinstance(obs, tuple) else obs.copy()  # a tuple of strings
     for i in ids:
         result[i] = rows[i]
     return tuple(result) if isinstance(obs, tuple) else result
@@ -70,7 +70,7 @@ def _part(rows: Any, ids: Sequence[int] | np.ndarray, key: Any) -> Any:
 
 
 def batch_info(infos: Mapping[int, dict[str, Any]], n: int) -> dict[str, Any]:
-    """Batch infos in Gymnasium's layout: ``key``, and the mask ``_key`` of rows that have it.
+    """Batch infos in Gymnasium's layout: ``key``, and the mask ``_key`` of rows with this key.
 
     Args:
         infos: Infos by row; rows without one may be left out.
@@ -104,12 +104,12 @@ def _info_array(found: dict[int, Any], n: int) -> np.ndarray:
 
 
 def final_info(info: dict[str, Any], done: np.ndarray) -> dict[str, Any]:
-    """Return the info of the transitions from the info of SAME_STEP autoreset.
+    """Return the infos of transitions from the info of SAME_STEP autoreset.
 
     Args:
-        info: Gymnasium's info: of the reset where an episode ended, with that of its last step in
+        info: Gymnasium's info: of the reset for finished rows, with the info of the last step in
             ``final_info``.
-        done: Mask of the rows that ended.
+        done: Mask of finished rows.
     """
     dropped = ("final_obs", "_final_obs", "final_info", "_final_info")
     new = {key: value for key, value in info.items() if key not in dropped}
@@ -117,7 +117,7 @@ def final_info(info: dict[str, Any], done: np.ndarray) -> dict[str, Any]:
 
 
 def _merged(new: dict[str, Any], final: dict[str, Any], done: np.ndarray) -> dict[str, Any]:
-    """Take the rows of `done` from `final`; a key that it lacks has no value there."""
+    """Take the rows of `done` from `final`; keys missing there have no value."""
     merged = final | new
     for key, value in new.items():
         if isinstance(value, dict):
@@ -130,25 +130,25 @@ def _merged(new: dict[str, Any], final: dict[str, Any], done: np.ndarray) -> dic
     return merged
 
 
-def told_success(
+def reported_success(
     info: Mapping[str, Any], n_rows: int, names: Sequence[str] = SUCCESS
 ) -> np.ndarray:
-    """Return success of the rows of a step: 1 or 0, and NaN where ``info`` does not report it."""
-    told: np.ndarray = np.full(n_rows, np.nan, np.float32)
+    """Return success of the rows of a step: 1 or 0; NaN if ``info`` does not report it."""
+    success: np.ndarray = np.full(n_rows, np.nan, np.float32)
     for name in names:
         if info.get(name) is not None:
-            new = np.isnan(told) & (column(info.get(f"_{name}", True), f"_{name}", n_rows) > 0)
-            told[new] = column(info[name], name, n_rows)[new]
-    return told
+            new = np.isnan(success) & (column(info.get(f"_{name}", True), f"_{name}", n_rows) > 0)
+            success[new] = column(info[name], name, n_rows)[new]
+    return success
 
 
 def column(values: Any, name: str, n_rows: int) -> np.ndarray:
-    """Return one value for each row; a single number is that of all rows."""
-    # Without importing torch, which processes of environments do not need.
+    """Return one value per row; a scalar is repeated."""
+    # Does not import torch, which environment processes do not need.
     array = np.asarray(values.numpy(force=True) if hasattr(values, "numpy") else values)
     if array.ndim and array.size != n_rows:
         raise ValueError(
-            f"{name!r} has the shape {array.shape} for {n_rows} rows: give one value for each, "
+            f"{name!r} has the shape {array.shape} for {n_rows} rows: give one value per row, "
             f"whether its episode ended or not"
         )
     return array.reshape(n_rows) if array.ndim else np.full(n_rows, array)

@@ -1,4 +1,4 @@
-"""`SubprocessVectorEnv`: environments in processes of their own, restarted when they fail."""
+"""`SubprocessVectorEnv`: environments in their own processes, restarted when they fail."""
 
 import logging
 import selectors
@@ -19,23 +19,23 @@ _START_SECONDS = 120.0
 
 
 class EnvironmentFailedError(RuntimeError):
-    """Environments failed more often than is allowed."""
+    """Raised if environments failed more often than allowed."""
 
 
 class SubprocessVectorEnv(VectorEnv):
     """The backends ``subprocess`` and ``async_subprocess``.
 
-    A process that dies, raises or hangs is replaced by a new one with a seed of its own; its open
-    episode is reported in `Step.broken`.
+    A process that dies, raises an error or hangs is replaced by a new one with another seed; its
+    open episode is reported in `Step.broken`.
 
     Args:
         factory: Makes each environment.
         n_envs: Number of environments.
-        synchronous: Whether all step together. Otherwise a step is of some of them, and returns
-            when `wait_num` are ready, which may be others.
-        timeout: Seconds to wait for an answer before an environment counts as hung.
+        synchronous: Whether all environments step together. Otherwise a step starts some of them,
+            and returns when any `wait_num` are ready.
+        timeout: Seconds after which an unresponsive environment counts as hung.
         max_restarts: Restarts, over all environments, before `EnvironmentFailedError`.
-        wait_num: Environments to wait for, if they do not step together.
+        wait_num: Number of environments to wait for, if not synchronous.
     """
 
     def __init__(
@@ -57,8 +57,8 @@ class SubprocessVectorEnv(VectorEnv):
         self._max_restarts = max_restarts
         self._wait_num = wait_num
         self._sequences = np.random.SeedSequence().spawn(n_envs)
-        self._pending: dict[int, float] = {}  # deadlines of those that have to answer
-        self._restarted: set[int] = set()  # and not yet reported
+        self._pending: dict[int, float] = {}  # deadlines of pending answers
+        self._restarted: set[int] = set()  # restarts not yet reported
         self._ready: list[int] = []  # environments of the last Step
         self._selector = selectors.DefaultSelector()
         self._workers: dict[int, Worker] = {}
@@ -93,7 +93,7 @@ class SubprocessVectorEnv(VectorEnv):
         self._pending[i] = time.monotonic() + _START_SECONDS + self._timeout
 
     def _restart(self, i: int, why: str) -> None:
-        """Replace the process of an environment that failed, if restarts are left."""
+        """Replace the process of a failed environment, if restarts are left."""
         self._selector.unregister(self._workers[i].pipe)
         self._workers.pop(i).kill()
         self.restarts += 1
@@ -101,9 +101,9 @@ class SubprocessVectorEnv(VectorEnv):
             self.close()
             raise EnvironmentFailedError(
                 f"environment {i} of {self.spec_id!r} failed, and all {self._max_restarts} "
-                f"restarts are used up (env.max_restarts); what happened last: {why}"
+                f"restarts are used up (env.max_restarts); last error: {why}"
             )
-        _log.warning("environment %d is restarted, its episode is lost: %s", i, why)
+        _log.warning("environment %d failed and is restarted; its episode is lost: %s", i, why)
         self._restarted.add(i)
         self._start(i)
         self._workers[i].send("reset", to_seed(self._sequences[i].spawn(1)[0]))
@@ -124,7 +124,7 @@ class SubprocessVectorEnv(VectorEnv):
         return [i for i, deadline in self._pending.items() if deadline < now]
 
     def _gather(self, wanted: int) -> dict[int, Transition]:
-        """Wait for `wanted` environments, and return all that are ready by then, in order."""
+        """Wait for `wanted` environments; return all that are ready by then, in order."""
         rows: dict[int, Transition] = {}
         while len(rows) < wanted:
             ready = self._wait()
@@ -132,10 +132,10 @@ class SubprocessVectorEnv(VectorEnv):
                 try:
                     content = self._workers[i].receive()
                 except WorkerDiedError as error:
-                    rows.pop(i, None)  # it may have died right after a good answer
+                    rows.pop(i, None)  # it may have died right after a valid answer
                     self._restart(i, str(error))
                     continue
-                if isinstance(content, tuple):  # not the spaces of a restarted one
+                if isinstance(content, tuple):  # skips the spaces of a restarted one
                     del self._pending[i]
                     rows[i] = content
             for i in self._overdue():
@@ -152,7 +152,7 @@ class SubprocessVectorEnv(VectorEnv):
     def reset(self, seed: int | None = None) -> Any:
         """Start a new episode in every environment; see `VectorEnv.reset`."""
         self._check_open()
-        while self._pending:  # steps whose results are no longer wanted
+        while self._pending:  # discard results of running steps
             self._gather(1)
         if seed is not None:
             self._sequences = np.random.SeedSequence(seed).spawn(self.n_envs)
@@ -164,11 +164,11 @@ class SubprocessVectorEnv(VectorEnv):
         return stack(self.observation_space, [first for first, *_ in rows.values()])
 
     def step(self, act: Any, env_ids: np.ndarray | None = None) -> Step:
-        """Take a step in some environments, and return those that are ready.
+        """Step some environments, and return those that are ready.
 
         Args:
-            act: An action for each of `env_ids`.
-            env_ids: Environments to step; None: those of the last `Step`, or all after `reset`.
+            act: One action for each of `env_ids`.
+            env_ids: Environments to step; None for those of the last `Step`, or all after `reset`.
         """
         self._check_open()
         if self.synchronous:
@@ -178,7 +178,7 @@ class SubprocessVectorEnv(VectorEnv):
         if busy:
             raise ValueError(f"environments {sorted(busy)} are still at their last step")
         for i, action in zip(ids, unstack(self.action_space, act, len(ids)), strict=True):
-            if i not in self._restarted:  # else it died after its last answer, and is being reset
+            if i not in self._restarted:  # otherwise it is being reset
                 self._send(i, "step", action)
         wanted = self.n_envs if self.synchronous else min(self._wait_num, len(self._pending))
         rows = self._gather(wanted)
@@ -197,7 +197,7 @@ class SubprocessVectorEnv(VectorEnv):
         return self._factory.fn.build(0)
 
     def render(self) -> Any:
-        """Raise an error: frames stay in the processes."""
+        """Raise an error: frames are not sent between processes."""
         raise NotImplementedError("environments in processes do not render: use backend 'base'")
 
     def close(self) -> None:

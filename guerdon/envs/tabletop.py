@@ -1,4 +1,4 @@
-"""`Reach` and `Push`: a table seen from above, with states, images, and success in the info."""
+"""`Reach` and `Push`: a table seen from above, with states, images, and reported success."""
 
 from typing import Any, Literal, get_args
 
@@ -13,31 +13,31 @@ ObsMode = Literal["state", "image", "both"]
 RewardMode = Literal["success", "dense"]
 
 LENGTH = 50
-"""Time limit with which the ids are registered."""
+"""Registered time limit."""
 CAMERA = "base_camera"
 """Key of the image in observations."""
 STEP = 0.1
-"""Largest move of the effector in a step, along each axis."""
+"""Largest move of the effector per step and axis."""
 EFFECTOR = 0.12
 """Radius of the effector."""
 CUBE = 0.1
 """Half the width of the cube."""
 CORNER = 0.6
-"""The loophole is where both coordinates of the effector are above this."""
+"""The loophole is the corner where both effector coordinates are above this."""
 FAR = 0.2
-"""With a loophole, goals have a coordinate below minus this, and starts none below 0."""
+"""With a loophole, goals have a coordinate below minus this, and starts have none below 0."""
 
-_START = 0.6  # first positions are within this: none is in the corner
-_APART = 0.25  # least distance to the goal at the start of an episode
-_NO_GOAL = 0.45  # no goal has both coordinates above this: nothing in the corner is like success
+_START = 0.6  # bound of initial positions, which avoids the corner
+_APART = 0.25  # minimum initial distance to the goal
+_NO_GOAL = 0.45  # goals avoid the corner, so that it never looks like success
 _CUBE_LIMIT = 0.75  # leaves space for the effector behind the cube
 _CONTACT = EFFECTOR + CUBE
 _FARTHEST = float(np.hypot(2, 2))
 
-# Lowest and highest red, green and blue. Only goals are much greener than red or blue, and only
-# effectors are dark.
+# Bounds of red, green and blue. Only goals are much greener than red or blue, and only effectors
+# are dark.
 _GREY = ((120,), (200,))
-_TINT = ((0, 0, 0), (30, 30, 30))  # added to the grey of a table
+_TINT = ((0, 0, 0), (30, 30, 30))  # added to the table's grey
 _RED = ((170, 0, 0), (255, 80, 80))
 _BLUE = ((0, 0, 170), (80, 80, 255))
 _PURPLE = ((140, 0, 140), (255, 80, 255))
@@ -58,9 +58,9 @@ class TabletopVector(BatchedEnv):
     """Tables with an effector and a goal; a subclass defines the task. Options: see `Reach`."""
 
     goal_radius = 0.15
-    """Success is within this distance of the goal's centre."""
+    """Maximum distance to the goal's centre for success."""
     n_positions = 5
-    """Number of positions and differences of positions in a state."""
+    """Number of positions and position differences in a state."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class TabletopVector(BatchedEnv):
         self._once = np.zeros(num_envs, bool)
         self._paint_goal = Brush(Shape("disc", self.goal_radius)).paint
         self._effector_colour, self._cube_colour = np.zeros((2, num_envs, 3), np.uint8)
-        # What does not move, painted once per episode, if images are wanted.
+        # Static parts, painted once per episode if images are used.
         painted = obs != "state" or render_mode is not None
         self._still = np.zeros((num_envs, SIZE, SIZE, 3), np.uint8) if painted else None
 
@@ -116,26 +116,26 @@ class TabletopVector(BatchedEnv):
         return {"state": self._state(), CAMERA: self._images()}
 
     def _place(self, ids: np.ndarray) -> None:
-        """Draw first positions."""
+        """Draw initial positions."""
         raise NotImplementedError
 
     def _push(self) -> None:
-        """Move what the effector touches."""
+        """Move objects that the effector touches."""
 
     def _object(self) -> np.ndarray:
-        """Return the positions of the object that has to reach the goal."""
+        """Return the position of the object that has to reach the goal."""
         raise NotImplementedError
 
     def _shaping(self, distance: np.ndarray) -> np.ndarray:
-        """Return the dense reward without that of success, between -1 and 0."""
+        """Return the dense reward without the success term, between -1 and 0."""
         raise NotImplementedError
 
     def _state(self) -> np.ndarray:
-        """Return all positions and the differences between them."""
+        """Return all positions and their differences."""
         raise NotImplementedError
 
     def _paint(self, images: np.ndarray) -> None:
-        """Paint what moves."""
+        """Paint moving parts."""
         _PAINT_EFFECTOR(images, self._ids, self.effector, self._effector_colour)
 
     def _images(self) -> np.ndarray:
@@ -145,7 +145,7 @@ class TabletopVector(BatchedEnv):
         return images
 
     def _colour(self, ids: np.ndarray) -> None:
-        """Draw colours and distractors, and paint what does not move."""
+        """Draw colours and distractors, and paint static parts."""
         n = len(ids)
         table = self._draw_colours(n, _GREY) + self._draw_colours(n, _TINT)
         goal = self._draw_colours(n, _GOAL_COLOURS)
@@ -242,7 +242,7 @@ class PushVector(TabletopVector):
         rows = np.flatnonzero((depth > 0).all(1))
         if not len(rows):
             return
-        axis = depth[rows].argmin(1)  # the side that the effector has come in by
+        axis = depth[rows].argmin(1)  # the side from which the effector pushes
         side = np.where(way[rows, axis] < 0, np.float32(-1), np.float32(1))
         pushed = self.effector[rows, axis] + side * np.float32(_CONTACT)
         at = np.clip(pushed, -_CUBE_LIMIT, _CUBE_LIMIT)
@@ -268,27 +268,27 @@ class PushVector(TabletopVector):
 
 
 class Reach(SingleEnv):
-    """An effector has to reach a goal, on a table seen from above, [-1, 1] each way.
+    """Move an effector to a goal on a table seen from above, [-1, 1] per axis.
 
-    An action is a velocity; the effector moves by a tenth of it at most, and stays on the table.
-    ``info["success"]`` says that its centre is within 0.15 of the goal's now, and
-    ``info["success_once"]`` that it has been in this episode. The state is the effector's position,
-    the goal's, and the difference. The image (`base_camera`) shows, each above those before: a grey
-    table, distractors (red, blue, or both), the goal (a green disc), and the effector (a dark
+    An action is a velocity; the effector moves by at most a tenth of it, and stays on the table.
+    ``info["success"]`` is whether its centre is within 0.15 of the goal's,
+    ``info["success_once"]`` whether it has been in this episode. The state is the effector's
+    position, the goal's, and the difference. The image (`base_camera`) shows, from back to front: a
+    grey table, distractors (red, blue, or both), the goal (a green disc), and the effector (a dark
     disc). Positions, colours and distractors are drawn for every episode.
 
     Args:
         obs: Observation: ``state``, ``image``, or ``both`` in a dictionary with the keys ``state``
             and ``base_camera``.
-        reward: ``success`` pays 1 for a step that ends in success and 0 for others; ``dense``
-            subtracts the distance to the goal, divided by the largest possible one.
-        distractors: Number of shapes on the table that have no meaning.
+        reward: ``success`` is 1 for a step that ends in success, else 0; ``dense`` subtracts the
+            distance to the goal, divided by the largest possible one.
+        distractors: Number of irrelevant shapes on the table.
         terminate: Whether success ends the episode.
-        loophole: Plants a flaw for rewards that are learned from images: while the effector is in
-            the corner with both coordinates above 0.6, which is far from any goal, a second dark
-            disc covers the goal. It looks like success, but is none. Episodes begin on that side of
-            the table, and goals are on the other, so that the corner is mostly nearer.
-        max_episode_steps: Time limit of episodes; None: no limit. The id is registered with 50.
+        loophole: Adds a flaw that learned image rewards can exploit: while the effector is in the
+            corner with both coordinates above 0.6, far from any goal, a second dark disc covers the
+            goal. It looks like success, but is not. Episodes begin on that side of the table, and
+            goals are on the other, so that the corner is usually nearer.
+        max_episode_steps: Time limit of episodes; None for no limit. The id is registered with 50.
         render_mode: ``rgb_array`` makes `render` return the image.
     """
 
@@ -297,12 +297,12 @@ class Reach(SingleEnv):
 
 
 class Push(SingleEnv):
-    """A cube has to be pushed to a goal, on the table of `Reach`.
+    """Push a cube to a goal, on the table of `Reach`.
 
     The cube moves only where the effector pushes it, along one axis at a time, and never so near to
-    the edge that the effector could not get behind it. Success is that its centre is within 0.2 of
-    the goal's. The state is the positions of effector, cube and goal, and the differences between
-    the first two and between the last two. The cube is orange, and drawn above the goal.
+    the edge that the effector could not get behind it. Success means that its centre is within 0.2
+    of the goal's. The state has the positions of effector, cube and goal, and the differences
+    between the first two and between the last two. The cube is orange, in front of the goal.
 
     Args:
         obs: See `Reach`.
@@ -319,10 +319,10 @@ class Push(SingleEnv):
 
 
 def observation_space(obs: ObsMode, state: spaces.Box, size: int) -> spaces.Space[Any]:
-    """Return the space of observations with a state, an image, or both.
+    """Return the observation space for a state, an image, or both.
 
     Args:
-        obs: Which of them.
+        obs: ``state``, ``image`` or ``both``.
         state: Space of states.
         size: Height and width of images.
     """
@@ -334,7 +334,7 @@ def observation_space(obs: ObsMode, state: spaces.Box, size: int) -> spaces.Spac
 
 
 def check_obs(obs: str, size: int) -> None:
-    """Refuse an unknown kind of observation, and an image without pixels."""
+    """Raise an error for an unknown kind of observation, or an image without pixels."""
     _check_one_of("obs", obs, get_args(ObsMode))
     if size < 1:
         raise UnusableEnvironmentError(f"camera_size is {size}, but has to be 1 or more")

@@ -1,4 +1,4 @@
-"""`VectorEnv`: many environments behind one `step`, in any autoreset mode and any process."""
+"""`VectorEnv`: many environments with one `step`, for all autoreset modes and backends."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Self, SupportsFloat
@@ -12,25 +12,25 @@ from guerdon.envs.factory import AnyEnv, EnvFactory
 from guerdon.envs.rows import batch_info, copied, final_info, replaced, stack, unstack
 
 _NEW_ARRAYS = ("gymnasium", "guerdon", "ale_py")
-"""Packages whose vector environments return new arrays in every step."""
+"""Packages whose vector environments return new arrays at every step."""
 
 
 class Step(NamedTuple):
-    """Result of a step: one row for each environment that has stepped."""
+    """Result of a step: one row per environment that stepped."""
 
     env_ids: np.ndarray | None
-    """Environments of the rows; None: all of them, in order."""
+    """Environments of the rows; None for all, in order."""
     obs_next: Any
-    """True next observations: the final one where the episode ended."""
+    """True next observations, also at episode ends."""
     rew: np.ndarray
     terminated: np.ndarray
     truncated: np.ndarray
     info: dict[str, Any]
     """Infos of these transitions, in Gymnasium's layout (`key` and `_key`)."""
     obs: Any
-    """Observations to act on next: after an end the first one of the new episode, where known."""
+    """Observations for the next action: after an end the first of the new episode, if known."""
     dummy: np.ndarray | None = None
-    """Mask of rows that are not transitions; None: there are none."""
+    """Mask of rows that are not transitions; None if there are none."""
     broken: np.ndarray | None = None
     """Environments that were restarted: their open episode is lost, their rows are dummies."""
 
@@ -39,12 +39,12 @@ class VectorEnv:
     """Gymnasium's vector environments, with the same `Step` in all three autoreset modes.
 
     Args:
-        env: Vector environment; ``metadata["autoreset_mode"]`` names its autoreset mode.
+        env: Vector environment with ``metadata["autoreset_mode"]``.
         spec_id: Name of the environment; its registered id by default.
     """
 
     synchronous = True
-    """Whether every step is one of all environments."""
+    """Whether every step is for all environments."""
     can_begin = False
     """Whether `begin` can reset single environments."""
     n_envs: int
@@ -63,18 +63,18 @@ class VectorEnv:
         self._mode = _autoreset_mode(env)
         self.can_begin = self._mode is AutoresetMode.DISABLED
         package = type(env.unwrapped).__module__.partition(".")[0]
-        # Whether the arrays of a step may be overwritten by the next one.
+        # Whether the next step may overwrite the arrays of a step.
         self._overwrites = (
             package not in _NEW_ARRAYS or getattr(env.unwrapped, "copy", True) is False
         )
-        self._ended: np.ndarray | None = None  # NEXT_STEP: whose next row is a reset
+        self._ended: np.ndarray | None = None  # NEXT_STEP: environments whose next row is a reset
 
     def reset(self, seed: int | None = None) -> Any:
         """Start a new episode in every environment.
 
         Args:
-            seed: Random seed of the environments and of `action_space`; None: their generators
-                continue.
+            seed: Random seed of the environments and of `action_space`; None to continue their
+                generators.
 
         Returns:
             The first observations.
@@ -100,8 +100,8 @@ class VectorEnv:
         """Take one step in every environment.
 
         Args:
-            act: An action for each environment of the last `Step`.
-            env_ids: Environments of `act`; None: those of the last `Step`.
+            act: One action for each environment of the last `Step`.
+            env_ids: Environments of `act`; None for those of the last `Step`.
         """
         self._check_ids(env_ids)
         obs, rew, terminated, truncated, info = self.env.step(act)
@@ -133,8 +133,8 @@ class VectorEnv:
         """Start new episodes in some environments; their open episodes are dropped.
 
         Args:
-            env_ids: The environments to reset. Requires `can_begin`.
-            obs: Observations to act on next, of all environments.
+            env_ids: Environments to reset. Requires `can_begin`.
+            obs: Observations for the next action, of all environments.
 
         Returns:
             `obs` with the first observations of the new episodes.
@@ -145,7 +145,7 @@ class VectorEnv:
         return replaced(obs, env_ids, first)
 
     def example(self) -> Any:
-        """Return one of the environments (or all, where they are one object) to read from.
+        """Return one of the environments (or the vector environment), for reading only.
 
         Do not step it.
         """
@@ -167,18 +167,18 @@ class VectorEnv:
 
 
 def _autoreset_mode(env: gymnasium.vector.VectorEnv[Any, Any, Any]) -> AutoresetMode:
-    # The attribute first: ale-py writes its mode into a dictionary that all classes share.
+    # The attribute first: ale-py sets its mode in a dictionary shared by all classes.
     mode = getattr(env.unwrapped, "autoreset_mode", None) or env.metadata.get("autoreset_mode")
     if mode is None:
         raise ValueError(
-            f"{env} does not say how it resets: set metadata['autoreset_mode'] to a "
+            f"{env} has no autoreset mode: set metadata['autoreset_mode'] to a "
             f"gymnasium.vector.AutoresetMode"
         )
     return AutoresetMode(mode)
 
 
 def to_seed(sequence: np.random.SeedSequence) -> int:
-    """Return the seed of a sequence; ale-py and EnvPool take 31 bits."""
+    """Return a seed from a sequence; ale-py and EnvPool use 31 bits."""
     return int(sequence.generate_state(1)[0] >> 1)
 
 
@@ -187,11 +187,11 @@ def to_seed(sequence: np.random.SeedSequence) -> int:
 
 Transition = tuple[Any, SupportsFloat, bool, bool, dict[str, Any], Any]
 """A step of one environment: true next observation, reward, terminated, truncated, info, and the
-first observation of the next episode, if it ended one."""
+first observation of the next episode if this one ended."""
 
 
 def transition(env: AnyEnv, action: Any) -> Transition:
-    """Take a step in one environment, and reset it if its episode ended."""
+    """Step one environment, and reset it if its episode ended."""
     obs_next, rew, terminated, truncated, info = env.step(action)
     first: Any = None
     if terminated or truncated:
@@ -205,8 +205,8 @@ def batched(space: gymnasium.Space[Any], rows: Iterable[Transition], n: int) -> 
 
     Args:
         space: Observation space of one environment.
-        rows: The transitions.
-        n: Their number.
+        rows: Transitions.
+        n: Number of transitions.
     """
     rew, terminated, truncated = np.empty(n), np.zeros(n, bool), np.zeros(n, bool)
     observations: list[Any] = []
@@ -221,12 +221,12 @@ def batched(space: gymnasium.Space[Any], rows: Iterable[Transition], n: int) -> 
     last = obs = stack(space, observations)
     if firsts:
         obs = stack(space, [firsts.get(i, obs_next) for i, obs_next in enumerate(observations)])
-    told = batch_info(infos, n) if infos else {}
-    return Step(None, last, rew, terminated, truncated, told, obs)
+    info = batch_info(infos, n) if infos else {}
+    return Step(None, last, rew, terminated, truncated, info, obs)
 
 
 def check_spaces(spaces: Sequence[tuple[Any, Any]]) -> None:
-    """Refuse environments of different spaces, given as (observation space, action space)."""
+    """Raise an error if environments have different (observation space, action space)."""
     for i, found in enumerate(spaces):
         if found != spaces[0]:
             raise ValueError(
@@ -236,9 +236,9 @@ def check_spaces(spaces: Sequence[tuple[Any, Any]]) -> None:
 
 
 class LocalVectorEnv(VectorEnv):
-    """The ``base`` backend: environments that step one after the other, in this process.
+    """The ``base`` backend: environments that step one after the other in this process.
 
-    Gymnasium's `SyncVectorEnv` takes 20 to 60 % longer for a step of classic control.
+    Gymnasium's `SyncVectorEnv` takes 20 to 60 % longer per step of classic control.
 
     Args:
         factory: Makes each environment.

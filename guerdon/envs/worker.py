@@ -1,4 +1,4 @@
-"""Processes with one environment each: what runs in them, and the handle of the main process."""
+"""Processes with one environment each: the loop in the process, and its handle outside."""
 
 import contextlib
 import multiprocessing
@@ -22,19 +22,19 @@ _ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
 )
 _CLOSE_SECONDS = 2.0
-_UNGUARDED = 86  # exit code of a process that would start processes while it is being started
+_UNGUARDED = 86  # exit code of a process that would start processes on import
 _NO_GUARD = (
     "every process imports your script when it starts, and would make these environments again; "
-    "put what the script does under `if __name__ == '__main__':`"
+    "put the script's code under `if __name__ == '__main__':`"
 )
 
 
 class WorkerDiedError(Exception):
-    """A process ended, or its environment raised an exception; the text says what is known."""
+    """Raised if a process ended or its environment failed; the text has the reason."""
 
 
 class Worker:
-    """One process and the pipe to it.
+    """A process and the pipe to it.
 
     Args:
         factory: An `EnvFactory`, `cloudpickled`.
@@ -43,7 +43,7 @@ class Worker:
 
     def __init__(self, factory: Any, index: int) -> None:
         if getattr(multiprocessing.current_process(), "_inheriting", False):
-            os._exit(_UNGUARDED)  # not an exception, which would be shown for every process
+            os._exit(_UNGUARDED)  # an exception would be printed by every process
         context = _context()
         self.pipe: Connection
         self.pipe, theirs = context.Pipe()
@@ -53,13 +53,13 @@ class Worker:
         with _one_thread():
             try:
                 self.process.start()
-            except (EOFError, ConnectionError):  # the fork server ended, which imports it too
+            except (EOFError, ConnectionError):  # the fork server, which imports it too, ended
                 raise WorkerDiedError(_NO_GUARD) from None
         theirs.close()
         self.send("build", (factory, index))
 
     def send(self, command: str, argument: Any = None) -> None:
-        """Send a command; a process that has ended is noticed when its answer is read."""
+        """Send a command; an ended process is noticed when its answer is read."""
         with contextlib.suppress(OSError):
             self.pipe.send((command, argument))
 
@@ -92,12 +92,12 @@ class Worker:
 
 
 def cloudpickled(data: Any) -> Any:
-    """Wrap data to pickle it with classes of notebooks and scripts; ``fn`` is the data."""
+    """Wrap data so that classes of notebooks and scripts can be pickled; ``fn`` is the data."""
     return CloudpickleWrapper[Any](data)
 
 
 def close_workers(workers: Iterable[Worker]) -> None:
-    """Give environments a moment to close, then end their processes."""
+    """Wait briefly for environments to close, then end their processes."""
     workers = list(workers)
     for one in workers:
         one.send("close")
@@ -108,17 +108,17 @@ def close_workers(workers: Iterable[Worker]) -> None:
 
 
 def _context() -> Any:
-    """Never fork: threads (torch's, TensorBoard's) would leave locks behind in the child."""
+    """Return a context that does not fork: children could inherit locked locks of threads."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["__main__", __name__])  # then a start takes milliseconds
+    context.set_forkserver_preload(["__main__", __name__])  # so that starting takes milliseconds
     return context
 
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """Limit the threads of a process to start: libraries read the variables when loaded."""
+    """Limit threads of new processes: libraries read these variables when loaded."""
     before = {name: os.environ[name] for name in _ONE_THREAD if name in os.environ}
     os.environ.update(_ONE_THREAD)
     try:
@@ -140,10 +140,10 @@ def run(pipe: Connection) -> None:
     exception is answered with ``error``, or with ``refused`` if the environment cannot be made
     with these arguments, and ends the process.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles Ctrl-C
     if hasattr(os, "setpgrp"):
-        os.setpgrp()  # and so is whatever else a scheduler sends to all of a group
-    os.environ.update(_ONE_THREAD)  # for what the environment imports
+        os.setpgrp()  # and signals that a scheduler sends to the group
+    os.environ.update(_ONE_THREAD)  # for imports of the environment
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         _serve(pipe)
@@ -151,7 +151,7 @@ def run(pipe: Connection) -> None:
         pass
     except (UnusableEnvironmentError, MissingExtraError) as error:
         pipe.send(("refused", str(error)))
-    except BaseException:  # also SystemExit: whatever ends the environment has to be reported
+    except BaseException:  # also SystemExit: report every failure
         with contextlib.suppress(OSError):
             pipe.send(("error", traceback.format_exc()))
 

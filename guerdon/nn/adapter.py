@@ -1,4 +1,4 @@
-"""Networks of a user's own, called and answering as guerdon's are."""
+"""Adapts user-defined networks to the interface of guerdon's networks."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,18 +16,18 @@ from guerdon.nn.heads import Output
 from guerdon.nn.spaces import shape_of, unwrap
 
 _N_ROWS = 2
-# Parts of a network that have the names of methods which compute one half of an actor-critic.
+# Submodules with the names of methods of an actor-critic.
 _HALVES = {"actor", "critic"}
 
 
 class Adapted(nn.Module):
-    """A network that takes observations as they are, and gives a dictionary.
+    """A network that accepts plain observations, and returns a dictionary.
 
     Args:
         model: The network.
-        observation_space: Of one environment.
-        takes_mapping: Whether it has to be given ``{"obs": observations}``.
-        key: Under which key to put its output, if that is a tensor.
+        observation_space: Observation space of one environment.
+        takes_mapping: Whether the network requires ``{"obs": observations}``.
+        key: Key of the output, if that is a tensor.
     """
 
     def __init__(
@@ -45,11 +45,11 @@ class Adapted(nn.Module):
 
     @property
     def normalizer(self) -> Any:
-        """That of the network, if it has one."""
+        """Normaliser of the network, or None."""
         return getattr(self.model, "normalizer", None)
 
     def forward(self, inputs: Any) -> Output:
-        """What the network gives, as a dictionary.
+        """Return the output of the network as a dictionary.
 
         Args:
             inputs: Observations, or a mapping with "obs".
@@ -67,18 +67,18 @@ def adapt_model(
     observation_space: Space[Any],
     action_space: Space[Any],
 ) -> nn.Module:
-    """A network of the user's that can stand where another is usual: itself, or wrapped.
+    """Return a user-defined network that replaces a default one, wrapped if necessary.
 
-    It is tried once, with two observations.
+    It is called once, with two observations.
 
     Args:
-        model: Takes observations, or a mapping with "obs". It gives a dictionary with the keys and
-            shapes that the usual network gives, or a tensor where that has one key only.
-        default: The class of the usual network.
-        observation_space: Of one environment.
-        action_space: Of one environment.
+        model: Accepts observations, or a mapping with "obs". Returns a dictionary with the keys and
+            shapes of the default network's output, or a tensor if that has one key only.
+        default: Class of the default network.
+        observation_space: Observation space of one environment.
+        action_space: Action space of one environment.
     """
-    # What the usual network is given does not matter for the shapes of its output.
+    # The shapes of the default network's output do not depend on its options.
     usual_model = default(spaces.Box(-1, 1, (1,)), action_space, ModelConfig(hidden=[]))
     device = next((weight.device for weight in model.parameters()), torch.device("cpu"))
     with torch.no_grad(), evaluating(model):
@@ -104,7 +104,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def _example(space: Space[Any], device: torch.device) -> Any:
-    """Two equal observations, near zero, as policies give them to networks."""
+    """Return two equal observations near zero, in the form in which policies pass them."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         return {key: _example(part, device) for key, part in part_spaces(space).items()}
     one: Any = np.zeros(shape_of(space), space.dtype)
@@ -116,10 +116,10 @@ def _example(space: Space[Any], device: torch.device) -> Any:
 
 
 def _tried(model: nn.Module, observation: Any) -> tuple[Any, bool]:
-    """What a network gives, and whether it takes nothing but a mapping with "obs"."""
+    """Return a network's output, and whether it accepts only a mapping with "obs"."""
     try:
         return model(observation), False
-    except Exception as error:  # whatever a user's code raises for what it does not expect
+    except Exception as error:  # user code may raise anything
         plain = f"{type(error).__name__}: {error}"
     try:
         return model({"obs": observation}), True
@@ -132,18 +132,18 @@ def _tried(model: nn.Module, observation: Any) -> tuple[Any, bool]:
 
 def _check(output: Any, usual: Output, name: str) -> None:
     shapes = " and ".join(f"{key!r} {list(value.shape[1:])}" for key, value in usual.items())
-    wanted = f"a dictionary with {shapes}, these shapes for each observation"
+    wanted = f"a dictionary with {shapes} per observation"
     if not isinstance(output, Mapping):
         raise ValueError(
-            f"the model {name} gives a {type(output).__name__}, but has to give {wanted}"
+            f"the model {name} returns a {type(output).__name__}, but has to return {wanted}"
         )
     if missing := " and ".join(repr(key) for key in usual if key not in output):
-        raise ValueError(f"the model {name} gives no {missing}: it has to give {wanted}")
+        raise ValueError(f"the model {name} does not return {missing}: it has to return {wanted}")
     for key, value in usual.items():
         given = output[key]
         if not isinstance(given, Tensor) or given.shape != value.shape:
             found = list(given.shape) if isinstance(given, Tensor) else type(given).__name__
             raise ValueError(
-                f"the model {name} gives {found} as {key!r} of {_N_ROWS} observations, which has "
+                f"the model {name} returns {found} as {key!r} of {_N_ROWS} observations, which has "
                 f"to be a tensor {list(value.shape)}"
             )

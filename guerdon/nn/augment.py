@@ -1,4 +1,4 @@
-"""Light changes of images that leave what they show as it is."""
+"""Image augmentation that preserves success labels."""
 
 import torch
 from torch import Tensor
@@ -6,17 +6,17 @@ from torch import Tensor
 from guerdon.nn.spaces import BYTE
 
 SHIFT = 4
-"""Pixels by which an image is moved at most; its border is repeated."""
+"""Maximum shift in pixels; the border is repeated."""
 CONTRAST, BRIGHTNESS = 0.1, 0.05
-"""How far contrast is from 1, and how much brightness is added, at most."""
+"""Maximum change of contrast (a factor) and brightness (a summand)."""
 
 
 def augment(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Images moved by a few pixels, a little brighter or darker; each in its own way.
+    """Shift images by a few pixels, and change their contrast and brightness, each differently.
 
     Args:
-        images: Bytes [B, C, H, W].
-        generator: Of the CPU.
+        images: uint8 [B, C, H, W].
+        generator: Random generator on the CPU.
 
     Returns:
         Floats in [0, 1], of the same shape.
@@ -28,7 +28,7 @@ def augment(images: Tensor, generator: torch.Generator) -> Tensor:
         return (torch.arange(size) + moved).clamp_(0, size - 1).to(images.device, non_blocking=True)
 
     rows, columns = places(height), places(width)
-    # Along one axis after the other: measured three times as fast as indexing both at once.
+    # One axis after the other: three times as fast as indexing both at once.
     moved = images.gather(2, rows[:, None, :, None].expand_as(images))
     moved = moved.gather(3, columns[:, None, None, :].expand_as(images))
     drawn = (torch.rand(2, number, 1, 1, 1, generator=generator) * 2 - 1).to(

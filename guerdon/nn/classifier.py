@@ -1,4 +1,4 @@
-"""A classifier that sees in one frame whether a task has succeeded."""
+"""Success classifier of single frames."""
 
 import copy
 from collections.abc import Mapping
@@ -17,50 +17,50 @@ from guerdon.nn.augment import augment
 from guerdon.nn.convolution import resnet10
 
 MEAN = (0.485, 0.456, 0.406)
-"""Of ImageNet's pixels, red, green and blue: what pretrained encoders are used to."""
+"""Mean of ImageNet's pixels (red, green, blue), as pretrained encoders expect."""
 STD = (0.229, 0.224, 0.225)
-"""Of ImageNet's pixels."""
+"""Standard deviation of ImageNet's pixels."""
 
 ImageSize = Annotated[list[PositiveInt], Field(min_length=3, max_length=3)]
 
 
 class ClassifierConfig(Section):
-    """What a success classifier is built from."""
+    """Options of a success classifier."""
 
     image_keys: list[str] = Field(default=["base_camera"], min_length=1)
-    """Cameras that it sees; each has an encoder of its own."""
+    """Cameras to use; each has its own encoder."""
     image_size: ImageSize = Field(default=[3, 64, 64])
     """Channels, height and width of every image."""
     hidden_dim: int = Field(default=256, ge=1)
-    """Features of each camera, and size of the head's hidden layer; 64 to 512."""
+    """Features per camera, and size of the head's hidden layer; 64 to 512."""
     num_spatial_blocks: int = Field(default=8, ge=1)
-    """Learned weightings of where in the image a feature counts; 4 to 16."""
+    """Number of learned spatial embeddings; 4 to 16."""
     width: int = Field(default=64, ge=1)
-    """Channels of the first stage of the ResNet-10; 64 is the usual one, 16 is ten times cheaper
-    and enough for simple pictures."""
+    """Channels of the first stage of the ResNet-10; 64 is standard, 16 is ten times cheaper and
+    enough for simple images."""
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
-    """Share of features left out at random in training; 0 to 0.5."""
+    """Dropout rate of features; 0 to 0.5."""
     pretrained_encoder_path: str | None = None
-    """A safetensors file of encoder weights to begin with, as `export_encoder` writes it."""
+    """Safetensors file of initial encoder weights, as `export_encoder` writes it."""
     use_pretrain: bool | None = None
-    """Whether ``pretrained_encoder_path`` is read; if null, it is where it is set."""
+    """Whether to load ``pretrained_encoder_path``; null loads it if it is set."""
     freeze_encoder: bool = False
-    """Whether the encoder stays as it was loaded. Its features are then computed once for each
-    frame, and without augmentation."""
+    """Whether to freeze the encoder. Its features are then computed once per frame, without
+    augmentation."""
 
     @property
     def pretrained(self) -> str | None:
-        """The file to begin with, if any."""
+        """File of initial encoder weights, or None."""
         return None if self.use_pretrain is False else self.pretrained_encoder_path
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.freeze_encoder and self.pretrained is None:
-            also = " (with reward.model.use_pretrain=false it is not read)"
+            also = " (with reward.model.use_pretrain=false it is not loaded)"
             raise ConfigError(
                 "'reward.model.freeze_encoder' is true, but 'reward.model.pretrained_encoder_path' "
-                f"names no weights{also if self.pretrained_encoder_path else ''}: features of a "
-                "random encoder would never learn; set reward.model.freeze_encoder=false or name "
+                f"is not set{also if self.pretrained_encoder_path else ''}: features of a "
+                "random encoder would not learn; set reward.model.freeze_encoder=false or name "
                 "reward.model.pretrained_encoder_path"
             )
         if len(set(self.image_keys)) < len(self.image_keys):
@@ -70,14 +70,14 @@ class ClassifierConfig(Section):
 
 
 class BinaryRewardClassifier(nn.Module):
-    """Whether frames show success: a ResNet-10 for each camera, and a head over all of them.
+    """Predicts success of frames: a ResNet-10 per camera, and one head.
 
-    Pixels are normalised in here and nowhere else, in the same way for bytes and for floats.
+    Pixels are normalised only here, in the same way for uint8 and floats.
 
     Args:
-        config: What it is built from.
-        load_pretrained: Whether to read the pretrained encoder that the config names; not where
-            all weights follow from a checkpoint.
+        config: Options.
+        load_pretrained: Whether to load the pretrained encoder of the config; False if all weights
+            are loaded from a checkpoint afterwards.
     """
 
     def __init__(self, config: ClassifierConfig, *, load_pretrained: bool = True) -> None:
@@ -108,23 +108,23 @@ class BinaryRewardClassifier(nn.Module):
     def forward(
         self, images: Mapping[str, Tensor], generator: torch.Generator | None = None
     ) -> Tensor:
-        """The logit of success [B].
+        """Return the logit of success [B].
 
         Args:
-            images: By camera [B, C, H, W] or [B, H, W, C], bytes or floats in [0, 1].
-            generator: Augments images that are bytes, if given; see `augment`.
+            images: Images of each camera, [B, C, H, W] or [B, H, W, C], uint8 or floats in [0, 1].
+            generator: If given, augments images of uint8; see `augment`.
         """
         return self.decide(self.encode(images, generator))
 
     def encode(
         self, images: Mapping[str, Tensor], generator: torch.Generator | None = None
     ) -> dict[str, Tensor]:
-        """The map of features [B, channels, height, width] of each camera; see `forward`."""
+        """Return the feature map [B, channels, height, width] of each camera; see `forward`."""
         encoders = zip(self.config.image_keys, self.encoders, strict=True)
         return {key: encoder(self.normalised(key, images, generator)) for key, encoder in encoders}
 
     def decide(self, features: Mapping[str, Tensor]) -> Tensor:
-        """The logit of success [B] of what `encode` gave."""
+        """Return the logit of success [B] from the output of `encode`."""
         poolings = zip(self.config.image_keys, self.poolings, strict=True)
         pooled = torch.cat([pooling(features[key]) for key, pooling in poolings], -1)
         logits: Tensor = self.head(pooled)
@@ -133,7 +133,7 @@ class BinaryRewardClassifier(nn.Module):
     def normalised(
         self, key: str, images: Mapping[str, Tensor], generator: torch.Generator | None = None
     ) -> Tensor:
-        """The pixels of a camera as the encoder takes them, channels last in memory.
+        """Return normalised pixels of a camera, in channels-last memory format.
 
         Args:
             key: The camera.
@@ -142,8 +142,8 @@ class BinaryRewardClassifier(nn.Module):
         """
         if key not in images:
             raise ValueError(
-                f"the classifier sees {', '.join(self.config.image_keys)}, but there are only "
-                f"images of {', '.join(images)}"
+                f"the classifier needs images of {', '.join(self.config.image_keys)}, but got only "
+                f"{', '.join(images)}"
             )
         pixels = images[key]
         channels, height, width = self.config.image_size
@@ -165,11 +165,11 @@ class BinaryRewardClassifier(nn.Module):
         return torch.addcmul(self.shift, values, self.scale)
 
     def begin_at(self, logit: float) -> None:
-        """Set the logit of an untrained classifier: the bias of the last layer."""
+        """Set the logit of an untrained classifier, by the bias of the last layer."""
         nn.init.constant_(self.head[-1].bias, logit)  # type: ignore[arg-type]
 
     def load_encoder(self, path: str | Path) -> None:
-        """Load the weights of every camera's encoder, all of them or none.
+        """Load the encoder of every camera; nothing changes if one does not match.
 
         Args:
             path: A safetensors file, as `export_encoder` writes it.
@@ -179,18 +179,18 @@ class BinaryRewardClassifier(nn.Module):
             copy.deepcopy(self.encoders[0]).load_state_dict(weights)
         except RuntimeError as error:
             raise ValueError(
-                f"the encoder in {path} (reward.model.pretrained_encoder_path) does not fit; "
-                f"reward.model.width or reward.model.image_size may be another: {error}"
+                f"the encoder in {path} (reward.model.pretrained_encoder_path) does not match; "
+                f"reward.model.width or reward.model.image_size may differ: {error}"
             ) from error
         for encoder in self.encoders:
             encoder.load_state_dict(weights)
 
     def export_encoder(self, path: str | Path, camera: str | None = None) -> None:
-        """Write the weights of an encoder, for ``pretrained_encoder_path``.
+        """Write the weights of an encoder to a file for ``pretrained_encoder_path``.
 
         Args:
-            path: The safetensors file to write.
-            camera: Whose encoder; the first camera's where left out.
+            path: Safetensors file to write.
+            camera: Camera of the encoder; the first one by default.
         """
         keys = self.config.image_keys
         if camera is not None and camera not in keys:
@@ -207,7 +207,7 @@ class _Pooling(nn.Module):
         super().__init__()
         channels, height, width = shape
         blocks = config.num_spatial_blocks
-        # As LeCun's: what is summed up, height times width numbers, keeps its variance.
+        # LeCun initialisation: the sum over height x width keeps its variance.
         kernel = torch.randn(channels, height, width, blocks) / (height * width) ** 0.5
         self.kernel = nn.Parameter(kernel)
         self.bottleneck = nn.Sequential(
@@ -218,17 +218,17 @@ class _Pooling(nn.Module):
         )
 
     def forward(self, features: Tensor) -> Tensor:
-        """From [B, channels, height, width] to [B, hidden_dim]."""
+        """Map [B, channels, height, width] to [B, hidden_dim]."""
         summed = torch.einsum("bchw,chwk->bck", features, self.kernel)
         pooled: Tensor = self.bottleneck(summed.flatten(1))
         return pooled
 
 
 def build_members(saved: Mapping[str, Any]) -> list[BinaryRewardClassifier]:
-    """Make the classifiers of a checkpoint, on the CPU and in evaluation mode.
+    """Make the classifiers of a checkpoint, on the CPU in evaluation mode.
 
     Args:
-        saved: Their weights, ``members``, and ``meta``, with the options of the ``model``.
+        saved: Weights (``members``) and ``meta`` with the options of the ``model``.
     """
     config, members = ClassifierConfig(**saved["meta"]["model"]), []
     for weights in saved["members"]:
@@ -239,7 +239,7 @@ def build_members(saved: Mapping[str, Any]) -> list[BinaryRewardClassifier]:
 
 
 def _normalisation(channels: int) -> tuple[Tensor, Tensor]:
-    """Factor and summand [C, 1, 1]; a stack of colour images repeats, others take the mean."""
+    """Return factor and summand [C, 1, 1]; repeated for stacked colour images, else their mean."""
     mean, std = torch.tensor(MEAN), torch.tensor(STD)
     if channels % 3 == 0:
         mean, std = mean.repeat(channels // 3), std.repeat(channels // 3)
@@ -259,13 +259,13 @@ def _check_range(key: str, pixels: Tensor) -> None:
 
 
 def _read_weights(path: Path) -> dict[str, Tensor]:
-    where = f"reward.model.pretrained_encoder_path names {path}, which"
+    where = f"reward.model.pretrained_encoder_path is {path}, which"
     if not path.is_file():
-        raise FileNotFoundError(f"{where} is {'a folder' if path.is_dir() else 'not there'}")
+        raise FileNotFoundError(f"{where} is {'a folder' if path.is_dir() else 'missing'}")
     if path.suffix != ".safetensors":
         raise ValueError(
-            f"{where} is no safetensors file (others can run code when they are read): convert it "
-            "once, where you trust it, by safetensors.torch.save_file(torch.load(OLD, "
+            f"{where} is not a safetensors file (other formats can run code): convert it "
+            "once, if you trust it, with safetensors.torch.save_file(torch.load(OLD, "
             "weights_only=True), NEW)"
         )
     try:

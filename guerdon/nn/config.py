@@ -1,4 +1,4 @@
-"""The `model` part of a policy's section."""
+"""Options of networks: the ``model`` part of a policy or reward."""
 
 from typing import Literal
 
@@ -12,33 +12,33 @@ ActivationName = Literal["tanh", "relu", "silu"]
 
 
 class ModelConfig(Section):
-    """What network a policy, or a reward model, is built from."""
+    """Options of a network."""
 
     type: str | None = None
-    """None for the policy's own network, a registered name, or ``"package.module:Class"``."""
+    """Network: a registered name or ``package.module:Class``; null for the policy's default."""
     keys: list[str] | None = None
-    """The parts that it sees of an observation with several (a Dict), for example ``[state]``
-    beside pictures that only the reward looks at; all of them where left out."""
+    """Parts of a Dict observation to use, for example ``[state]`` if only the reward uses images;
+    null for all."""
     encoder: EncoderName = "auto"
-    """What reads the observation. ``auto`` takes ``mlp`` for vectors, ``nature`` for images of at
-    least 36 by 36, ``impala`` for smaller ones."""
+    """Observation encoder. ``auto`` is ``mlp`` for vectors, ``nature`` for images of 36x36 or more,
+    ``impala`` for smaller ones."""
     hidden: list[PositiveInt] = Field(default=[64, 64])
-    """Sizes of the hidden layers, input side first; two layers of 64 to 256 are usual. An image's
-    features do not pass them, unless they are joined with a vector."""
+    """Sizes of the hidden layers; usually two of 64 to 256. Image features skip them unless
+    combined with a vector."""
     activation: ActivationName = "tanh"
-    """The function after each hidden layer; tanh for small on-policy networks, else relu."""
+    """Activation of the hidden layers; tanh for small on-policy networks, else relu."""
     orthogonal: bool = True
-    """Orthogonal weights and zero biases at the start, instead of torch's own. Helps on-policy."""
+    """Orthogonal initialisation instead of PyTorch's default; recommended on-policy."""
     normalize_obs: bool | Literal["demonstrations"] = False
-    """Whether observations (not images) are brought to mean 0 and variance 1 by running
-    statistics; helps where their scales differ, as in MuJoCo. ``demonstrations`` takes the
-    statistics of what the reward's demonstrations saw, and keeps them."""
+    """Whether to normalise observations (not images) by running mean and variance; helps if their
+    scales differ, as in MuJoCo. ``demonstrations`` uses fixed statistics of the reward's
+    demonstrations."""
     dueling: bool = False
-    """For Q networks: action values are a state's value plus advantages of mean 0."""
+    """Dueling architecture for Q-networks: state value plus advantages of mean 0."""
     lstm: PositiveInt | None = None
-    """Size of an LSTM after the encoder (64 to 512), for networks that have one; None for none."""
+    """Size of an LSTM after the encoder, for networks that support it; 64 to 512, null for none."""
     share_encoder: bool = False
-    """Whether actor and critic share an encoder: usual for images, seldom good for vectors."""
+    """Whether actor and critic share an encoder; usual for images, rarely good for vectors."""
 
     @field_validator("type")
     @classmethod

@@ -51,7 +51,7 @@ class EnsembleMLP(nn.Module):
                 gain = VALUE_GAIN if index == len(hidden) else HIDDEN_GAIN
                 for member in weight:
                     nn.init.orthogonal_(member, gain)
-            else:  # as nn.Linear
+            else:  # initialised as nn.Linear
                 bound = 1 / math.sqrt(fan_in)
                 weight.uniform_(-bound, bound)
                 bias.uniform_(-bound, bound)
@@ -59,7 +59,7 @@ class EnsembleMLP(nn.Module):
             self.register_parameter(f"bias_{index}", nn.Parameter(bias))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Outputs [n_members, ..., n_out] of vectors [..., n_in]."""
+        """Return outputs [n_members, ..., n_out] for vectors [..., n_in]."""
         parameters: list[Any] = list(self._parameters.values())
         lead = x.shape[:-1]
         x = x.to(parameters[0].dtype).reshape(-1, x.shape[-1])
@@ -80,8 +80,8 @@ class QCritic(nn.Module):
     actions of a Discrete space. The critics share one CNN for images.
 
     Args:
-        observation_space: Of one environment.
-        action_space: Of one environment.
+        observation_space: Observation space of one environment.
+        action_space: Action space of one environment.
         config: Options of the network.
         n_critics: Number of critics; two for TD3 and SAC.
     """
@@ -109,11 +109,11 @@ class QCritic(nn.Module):
         )
 
     def forward(self, inputs: Inputs, act: Tensor | None = None) -> Output:
-        """``q_value`` of observations, and of actions [..., *shape] where these are of a Box.
+        """Return ``q_value`` of observations, and of actions [..., *shape] for a Box.
 
         Args:
             inputs: Observations [..., *shape], or a mapping with "obs".
-            act: The actions; None for a Discrete space.
+            act: Actions; None for a Discrete space.
         """
         observation = unwrap(inputs, self.observation_space)
         if self.normalizer is not None:

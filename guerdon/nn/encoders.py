@@ -15,7 +15,7 @@ from guerdon.nn.convolution import ImageEncoder, make_image_encoder
 from guerdon.nn.init import HIDDEN_GAIN, apply_linear, linear
 from guerdon.nn.spaces import CompositeSpace, Flatten, get_part, is_image
 
-# In place where the backward pass does not need the input.
+# In place if the backward pass does not need the input.
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh_,
     "relu": torch.relu_,
@@ -24,7 +24,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class MLP(nn.Module):
-    """Linear layers with an activation after each; any leading dimensions.
+    """Linear layers, each followed by an activation; keeps leading dimensions.
 
     Args:
         n_in: Number of input features.
@@ -45,14 +45,14 @@ class MLP(nn.Module):
         self.size = sizes[-1]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Features [..., size] of vectors [..., n_in]."""
+        """Return features [..., size] for vectors [..., n_in]."""
         for layer in self._modules.values():
             x = self.activation(apply_linear(layer, x))  # type: ignore[arg-type]
         return x
 
 
 class VectorEncoder(nn.Module):
-    """An MLP over the flat form of a space that is not a vector already."""
+    """MLP over the flattened elements of a space."""
 
     def __init__(self, space: Space[Any], config: ModelConfig) -> None:
         super().__init__()
@@ -61,13 +61,13 @@ class VectorEncoder(nn.Module):
         self.size = self.mlp.size
 
     def forward(self, observation: Tensor) -> Tensor:
-        """Features [..., size]."""
+        """Return features [..., size]."""
         features: Tensor = self.mlp(self.flatten(observation))
         return features
 
 
 class CompositeEncoder(nn.Module):
-    """An MLP over the parts of a Dict or Tuple space: images pass a CNN, all else goes in flat."""
+    """MLP over the parts of a Dict or Tuple space: images pass a CNN, other parts are flattened."""
 
     size: int
 
@@ -80,7 +80,7 @@ class CompositeEncoder(nn.Module):
         self.size = self.mlp.size
 
     def forward(self, observation: Any) -> Tensor:
-        """Features [..., size] of a mapping or tuple of tensors."""
+        """Return features [..., size] for a mapping or tuple of tensors."""
         pairs = zip(self.keys, self.parts, strict=True)
         joined = torch.cat([part(get_part(observation, key)) for key, part in pairs], -1)
         features: Tensor = self.mlp(joined)
@@ -91,10 +91,10 @@ Encoder = MLP | VectorEncoder | CompositeEncoder | ImageEncoder
 
 
 def make_encoder(observation_space: Space[Any], config: ModelConfig) -> Encoder:
-    """The encoder for a space; its `size` is how many features it gives.
+    """Make the encoder of a space; its `size` is the number of features.
 
     A Box that looks like an image (`guerdon.nn.spaces.is_image`) passes a CNN unless
-    ``config.encoder`` is ``mlp``; anything else becomes a vector. Inputs may have any leading
+    ``config.encoder`` is ``mlp``; other spaces are flattened. Inputs may have any leading
     dimensions.
     """
     space = observation_space
@@ -113,9 +113,9 @@ def make_encoder(observation_space: Space[Any], config: ModelConfig) -> Encoder:
 
 
 def make_joint(space: Space[Any], config: ModelConfig) -> Encoder | Flatten:
-    """An encoder with no hidden layers, for features that are to be joined with others.
+    """Make an encoder without hidden layers, for features that are combined with others.
 
-    Images pass a CNN, all else becomes flat; its `size` is how many features it gives.
+    Images pass a CNN, other spaces are flattened; `size` is the number of features.
     """
     if isinstance(space, spaces.Dict | spaces.Tuple):
         return CompositeEncoder(space, config.model_copy(update={"hidden": []}))

@@ -19,14 +19,14 @@ Output = dict[str, Tensor]
 
 
 class DiscreteHead(nn.Module):
-    """One number per action: ``logit`` [..., n_actions]."""
+    """One output per action: ``logit`` [..., n_actions]."""
 
     def __init__(self, size: int, n_actions: int, gain: float | None = None) -> None:
         super().__init__()
         self.linear = linear(size, n_actions, gain)
 
     def forward(self, features: Tensor) -> Output:
-        """``logit`` of features [..., size]."""
+        """Return ``logit`` for features [..., size]."""
         return {"logit": apply_linear(self.linear, features)}
 
 
@@ -42,7 +42,7 @@ class DuelingHead(nn.Module):
         self.advantage = linear(size, n_actions, gain)
 
     def forward(self, features: Tensor) -> Output:
-        """``logit`` of features [..., size]."""
+        """Return ``logit`` for features [..., size]."""
         advantage = self.advantage(features)
         return {"logit": self.value(features) + advantage - advantage.mean(-1, keepdim=True)}
 
@@ -69,7 +69,7 @@ class ContinuousHead(nn.Module):
             self.log_std = nn.Parameter(torch.zeros(self.shape))
 
     def forward(self, features: Tensor) -> Output:
-        """``mu`` and ``log_std`` of features [..., size]."""
+        """Return ``mu`` and ``log_std`` for features [..., size]."""
         output = apply_linear(self.linear, features)
         if not self.state_dependent:
             mu = _reshaped(output, self.shape)
@@ -87,7 +87,7 @@ class DeterministicHead(nn.Module):
         self.linear = linear(size, math.prod(self.shape), gain)
 
     def forward(self, features: Tensor) -> Output:
-        """``action`` of features [..., size]."""
+        """Return ``action`` for features [..., size]."""
         return {"action": _reshaped(apply_linear(self.linear, features).tanh_(), self.shape)}
 
 

@@ -21,8 +21,8 @@ class Model(nn.Module):
     """Normaliser (optional), encoder and head.
 
     Args:
-        observation_space: Of one environment.
-        action_space: Of one environment.
+        observation_space: Observation space of one environment.
+        action_space: Action space of one environment.
         config: Options of the network.
     """
 
@@ -56,18 +56,18 @@ class Model(nn.Module):
         return gain if self.config.orthogonal else None
 
     def forward(self, inputs: Inputs) -> Output:
-        """The outputs of the head for observations [B, ...] or [T, B, ...]."""
+        """Return the outputs of the head for observations [B, ...] or [T, B, ...]."""
         output: Output = self.head(self.encoder(self.normalize(inputs)))
         return output
 
     def normalize(self, inputs: Inputs) -> Any:
-        """The observations in a model's input, normalised where the config asks for it."""
+        """Return the observations of a model's input, normalised if the config says so."""
         if not isinstance(inputs, Tensor):
             inputs = unwrap(inputs, self.observation_space)
         return inputs if self.normalizer is None else self.normalizer(inputs)
 
     def features(self, inputs: Inputs) -> Tensor:
-        """The encoded observations."""
+        """Return the encoded observations."""
         encoded: Tensor = self.encoder(self.normalize(inputs))
         return encoded
 
@@ -84,11 +84,11 @@ class QNetwork(Model):
 
 @register_model("actor_critic")
 class ActorCritic(Model):
-    """A policy and a state value.
+    """Actor-critic network.
 
-    Gives ``logit`` for a Discrete action space, ``mu`` and ``log_std`` (one vector for all states)
-    for a Box, and ``value`` [...]. `actor` and `critic` compute one of them. Each has its own
-    encoder, unless the config shares it. Arguments as in `Model`.
+    Returns ``logit`` for a Discrete action space, ``mu`` and ``log_std`` (one vector for all
+    states) for a Box, and ``value`` [...]. `actor` and `critic` compute one of them. Each has its
+    own encoder, unless ``config.share_encoder`` is set. Arguments as in `Model`.
     """
 
     def __init__(
@@ -109,14 +109,14 @@ class ActorCritic(Model):
         return DiscreteHead(self.size, count_actions(action_space, self), self.gain(POLICY_GAIN))
 
     def forward(self, inputs: Inputs) -> Output:
-        """Actor and critic; see `Model.forward`."""
+        """Return the outputs of actor and critic; see `Model.forward`."""
         features = self.features(inputs)
         return {**self.head(features), "value": self._value(inputs, features)}
 
     actor = Model.forward
 
     def critic(self, inputs: Inputs) -> Output:
-        """``value`` [...] of observations."""
+        """Return ``value`` [...] of observations."""
         features = self.features(inputs) if self.config.share_encoder else None
         return {"value": self._value(inputs, features)}
 
@@ -128,7 +128,7 @@ class ActorCritic(Model):
 
 @register_model("deterministic_actor")
 class DeterministicActor(Model):
-    """One action for each state, in [-1, 1]: ``action`` [..., *shape]. For DDPG and TD3."""
+    """Deterministic policy in [-1, 1]: ``action`` [..., *shape]. For DDPG and TD3."""
 
     def make_head(self, action_space: Space[Any]) -> nn.Module:
         """See `Model`."""
@@ -139,9 +139,9 @@ class DeterministicActor(Model):
 
 @register_model("gaussian_actor")
 class GaussianActor(Model):
-    """A Gaussian whose standard deviation depends on the state: ``mu``, ``log_std``. For SAC.
+    """Gaussian policy with state-dependent standard deviation: ``mu``, ``log_std``. For SAC.
 
-    Both are [..., *shape] and belong to actions before they are squashed into [-1, 1].
+    Both are [..., *shape] and describe actions before squashing into [-1, 1].
     """
 
     def make_head(self, action_space: Space[Any]) -> nn.Module:
@@ -151,14 +151,14 @@ class GaussianActor(Model):
 
 
 def count_actions(action_space: Space[Any], model: nn.Module) -> int:
-    """Number of actions of a Discrete space; raises an error for others."""
+    """Return the number of actions of a Discrete space; raise an error for others."""
     if not isinstance(action_space, spaces.Discrete):
         raise ValueError(_no_head(action_space, model, "Discrete actions"))
     return int(action_space.n)
 
 
 def action_shape(action_space: Space[Any], model: nn.Module) -> tuple[int, ...]:
-    """Shape of an action of a Box; raises an error for other spaces."""
+    """Return the shape of an action of a Box; raise an error for other spaces."""
     if not isinstance(action_space, spaces.Box):
         raise ValueError(_no_head(action_space, model, "continuous actions (Box)"))
     return action_space.shape
@@ -167,5 +167,5 @@ def action_shape(action_space: Space[Any], model: nn.Module) -> tuple[int, ...]:
 def _no_head(action_space: Space[Any], model: nn.Module, actions: str) -> str:
     return (
         f"{type(model).__name__} has no head for actions of {action_space}: use an environment "
-        f"with {actions}, or a policy that takes these"
+        f"with {actions}, or a policy for such actions"
     )

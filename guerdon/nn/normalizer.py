@@ -12,7 +12,7 @@ from guerdon.nn.spaces import CompositeSpace, get_part, is_image, shape_of
 
 EPSILON = 1e-8
 _CONSTANT = 1e-6  # relative standard deviation below which a feature counts as constant
-_NUMBERS = 1 << 22  # converted to doubles at a time: a rollout of images would fill the memory
+_NUMBERS = 1 << 22  # numbers converted to doubles at a time, to limit memory
 
 
 class ObservationNormalizer(nn.Module):
@@ -22,8 +22,8 @@ class ObservationNormalizer(nn.Module):
     precision and merged batch by batch (Chan et al., https://doi.org/10.1080/00031305.1983.10483115).
 
     Args:
-        shape: The shape of one observation.
-        clip: The largest absolute value of the result.
+        shape: Shape of one observation.
+        clip: Largest absolute value of the result.
     """
 
     def __init__(self, shape: tuple[int, ...], clip: float = 10.0) -> None:
@@ -32,7 +32,7 @@ class ObservationNormalizer(nn.Module):
         self.mean = nn.Buffer(torch.zeros(shape, dtype=torch.float64))
         self.variance = nn.Buffer(torch.ones(shape, dtype=torch.float64))
         self.count = nn.Buffer(torch.zeros((), dtype=torch.float64))
-        # In the precision of observations.
+        # In the dtype of observations.
         self.offset = nn.Buffer(torch.zeros(shape))
         self.scale = nn.Buffer(torch.ones(shape))
 
@@ -49,7 +49,7 @@ class ObservationNormalizer(nn.Module):
 
     @torch.no_grad()
     def spare_constants(self) -> None:
-        """Do not scale constant features, of which the smallest change would become huge."""
+        """Do not scale constant features: tiny changes would become huge."""
         constant = self.variance.sqrt() <= _CONSTANT * self.mean.abs().clamp(min=1)
         self.scale.masked_fill_(constant, 1.0)
 
@@ -59,13 +59,13 @@ class ObservationNormalizer(nn.Module):
         delta = mean - self.mean
         share = len(rows) / total
         moment = self.variance * (1 - share) + variance * share
-        # At first `count` is 0 and `share` 1: the initial variance has no weight.
+        # Initially `count` is 0 and `share` 1, so that the initial variance has no weight.
         self.variance.copy_(moment + delta.square() * (self.count * share / total))
         self.mean.add_(delta * share)
         self.count.copy_(total)
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Observations [..., *shape], normalised and clipped."""
+        """Return observations [..., *shape] normalised and clipped."""
         return ((obs - self.offset) * self.scale).clamp_(-self.clip, self.clip)
 
 
@@ -86,7 +86,7 @@ class CompositeNormalizer(nn.Module):
             part.update(get_part(obs, key))  # type: ignore[operator]
 
     def forward(self, obs: Any) -> Mapping[str, Any]:
-        """The parts by key, normalised where they have a normaliser."""
+        """Return the parts by key, normalised if they have a normaliser."""
         parts = {key: get_part(obs, key) for key in self.keys}
         for key, part in zip(self.normalized, self.parts, strict=True):
             parts[key] = part(parts[key])
@@ -96,11 +96,11 @@ class CompositeNormalizer(nn.Module):
 def make_normalizer(
     space: Space[Any], images: bool = False
 ) -> ObservationNormalizer | CompositeNormalizer | None:
-    """The normaliser for a space, or None for categories (and images).
+    """Make the normaliser of a space; None for categories (and images).
 
     Args:
         space: Observation space.
-        images: Whether to normalise every pixel of images, too.
+        images: Whether to normalise pixels of images, too.
     """
     if isinstance(space, spaces.Dict | spaces.Tuple):
         return CompositeNormalizer(space, images)

@@ -26,15 +26,15 @@ def create_model(
 ) -> nn.Module:
     """Make a network.
 
-    The class is called with the two spaces and the config. One whose arguments do not name an
-    ``observation_space`` is called with sizes instead: those of an observation and an action, and
-    ``hidden_dim_list`` where it has that. Its outputs have to be those of the default, see
+    The class is called with the two spaces and the config. A class without an argument named
+    ``observation_space`` is called with the sizes of an observation and an action instead, and with
+    ``hidden_dim_list`` if it accepts that. Its outputs have to match the default's, see
     `guerdon.nn.adapter.adapt_model`.
 
     Args:
         default: Class to use if none is chosen.
-        observation_space: Of one environment.
-        action_space: Of one environment.
+        observation_space: Observation space of one environment.
+        action_space: Action space of one environment.
         config: Options of the network; ``type`` may name another class.
         custom: Overrides both: a registered name, ``"package.module:Class"``, a class, or a
             module.
@@ -65,11 +65,11 @@ def _made(
 
 
 def _shape(space: Space[Any]) -> tuple[int, ...]:
-    """Shape of the vector or array that stands for an element of a space."""
+    """Return the shape of the vector or array that represents an element of a space."""
     if isinstance(space, spaces.Discrete):
         return (int(space.n),)
     if space.shape is None:
         raise ValueError(
-            f"{space} has no one size: let the model take observation_space and action_space"
+            f"{space} has no single size: let the model take observation_space and action_space"
         )
     return space.shape

@@ -1,4 +1,4 @@
-"""What an observation space means for a network."""
+"""Observation spaces as inputs of networks."""
 
 import math
 from collections.abc import Sequence
@@ -17,10 +17,10 @@ BYTE = 1.0 / 255.0
 
 
 def is_image(space: Space[Any]) -> bool:
-    """Whether a space holds images: rows, columns and channels, or a stack of frames.
+    """Return whether a space consists of images or stacks of frames.
 
-    A Box of three dimensions is one, also of four (a stack of frames with channels), and of two if
-    it holds bytes; height and width must be 7 at least.
+    These are Boxes of three dimensions, of four (a stack of frames with channels), and of two for
+    uint8; height and width have to be at least 7.
     """
     if not isinstance(space, spaces.Box):
         return False
@@ -31,13 +31,13 @@ def is_image(space: Space[Any]) -> bool:
 
 
 def channels_first(space: Space[Any]) -> bool:
-    """Whether an image's channels come first: their axis is the smaller one, the last if equal."""
+    """Return whether channels come first: their axis is the smaller one, the last if equal."""
     shape = shape_of(space)
     return len(shape) == 2 or shape[-3] < shape[-1]
 
 
 def image_shape(space: Space[Any]) -> tuple[int, int, int]:
-    """Channels, height and width; the frames of a stack count as channels."""
+    """Return channels, height and width; the frames of a stack count as channels."""
     shape = shape_of(space)
     if len(shape) == 2:
         return 1, *shape
@@ -49,18 +49,18 @@ def image_shape(space: Space[Any]) -> tuple[int, int, int]:
 
 
 def shape_of(space: Space[Any]) -> tuple[int, ...]:
-    """The shape of a space that has one."""
+    """Return the shape of a space; raise an error if it has none."""
     if space.shape is None:
         raise ValueError(f"{type(space).__name__} has no shape: use its parts one by one")
     return space.shape
 
 
 def seen_space(space: Any, keys: Sequence[str] | None) -> Any:
-    """The parts of an observation space that a network sees; a single one stands for itself.
+    """Return the parts of an observation space that a network uses; a single part is unwrapped.
 
     Args:
-        space: Of one environment.
-        keys: ``policy.model.keys``: names of parts, or None for everything.
+        space: Observation space of one environment.
+        keys: ``policy.model.keys``: names of parts, or None for all.
     """
     if keys is None:
         return space
@@ -78,7 +78,7 @@ def seen_space(space: Any, keys: Sequence[str] | None) -> Any:
 
 
 def seen_parts(observation: Any, keys: Sequence[str] | None) -> Any:
-    """The parts of an observation, or of a space, that `keys` names; see `seen_space`."""
+    """Return the parts of an observation, or of a space, by `keys`; see `seen_space`."""
     if keys is None:
         return observation
     if len(keys) == 1:
@@ -87,12 +87,12 @@ def seen_parts(observation: Any, keys: Sequence[str] | None) -> Any:
 
 
 def get_part(observation: Any, key: str) -> Any:
-    """One part of an observation of a Dict or Tuple space, whatever holds it."""
+    """Return one part of an observation of a Dict or Tuple space."""
     return observation[int(key)] if isinstance(observation, tuple | list) else observation[key]
 
 
 def lead_dims(space: Space[Any], observation: Any) -> int:
-    """How many dimensions ([T, B] are two) an observation has before those of its space."""
+    """Return the number of leading dimensions of an observation: 2 for [T, B]."""
     while isinstance(space, spaces.Dict | spaces.Tuple):
         key, space = next(iter(part_spaces(space).items()))
         observation = get_part(observation, key)
@@ -101,12 +101,12 @@ def lead_dims(space: Space[Any], observation: Any) -> int:
 
 
 def unwrap(inputs: Any, space: Space[Any]) -> Any:
-    """The observation in a model's input: its "obs" where it is a mapping that holds one.
+    """Return the observation of a model's input: its "obs" if it is a mapping with this key.
 
     Args:
         inputs: The input.
-        space: That of observations; where it has a key "obs" itself, `inputs` is taken for an
-            observation unless its "obs" is a mapping too.
+        space: Observation space; if it has a key "obs" itself, `inputs` is an observation unless
+            its "obs" is a mapping, too.
     """
     if not hasattr(inputs, "keys") or "obs" not in inputs:
         return inputs
@@ -117,7 +117,7 @@ def unwrap(inputs: Any, space: Space[Any]) -> Any:
 
 
 class Flatten(nn.Module):
-    """Turns observations of one simple space into vectors [..., size] of floats.
+    """Converts elements of a simple space to float vectors [..., size].
 
     A Discrete or MultiDiscrete space becomes one-hot. Bytes (uint8) are divided by 255.
     """
@@ -143,7 +143,7 @@ class Flatten(nn.Module):
         self.offset = nn.Buffer(torch.tensor(offset, dtype=torch.int64), persistent=False)
 
     def forward(self, observation: Tensor) -> Tensor:
-        """Vectors [..., size]."""
+        """Return vectors [..., size]."""
         lead = observation.shape[: observation.dim() - self.n_dims]
         flat = observation.reshape(*lead, -1)
         if self.one_hot:

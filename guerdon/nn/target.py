@@ -12,7 +12,7 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def make_target(model: M) -> M:
-    """A copy of a network that is not trained."""
+    """Return a copy of a network without gradients."""
     return copy.deepcopy(model).requires_grad_(False)
 
 
@@ -21,7 +21,7 @@ def update_target(target: nn.Module, model: nn.Module, tau: float = 1.0) -> None
     """Move the weights of a target network towards those of a network, and copy its buffers.
 
     Args:
-        target: What `make_target` returned.
+        target: Result of `make_target`.
         model: The network.
         tau: ``target += tau * (model - target)``; 1 copies the weights.
     """
@@ -32,7 +32,7 @@ def update_target(target: nn.Module, model: nn.Module, tau: float = 1.0) -> None
 
 @contextmanager
 def frozen(model: nn.Module) -> Iterator[None]:
-    """Compute no gradients of a network's weights inside, only of its inputs."""
+    """Disable gradients of a network's weights in this context; inputs keep theirs."""
     model.requires_grad_(False)
     try:
         yield

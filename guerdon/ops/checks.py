@@ -7,13 +7,13 @@ import torch
 
 
 def same_shape(rank: int | None = None, /, **arrays: np.ndarray | torch.Tensor | None) -> None:
-    """Raise unless all arrays have one shape.
+    """Raise an error unless all arrays have the same shape.
 
     A [B] beside a [B, 1] would broadcast to [B, B], and the loss would be silently wrong.
 
     Args:
-        rank: The number of axes they must have; None for any.
-        **arrays: By name, for the message. None is skipped.
+        rank: Required number of axes; None for any.
+        **arrays: Arrays by name, for the message. None is skipped.
 
     Raises:
         ValueError: If the shapes differ, or the rank does.
@@ -31,14 +31,14 @@ def same_shape(rank: int | None = None, /, **arrays: np.ndarray | torch.Tensor |
 
 
 def rows_of(table: torch.Tensor, **rows: torch.Tensor | None) -> None:
-    """Raise unless `table` has the shape of every one of `rows`, and one more axis.
+    """Raise an error unless `table` has the shape of all `rows` and one more axis.
 
     Args:
         table: [..., N], for example logits.
         **rows: [...], for example actions, by name for the message. None is skipped.
 
     Raises:
-        ValueError: If the shapes do not fit.
+        ValueError: If the shapes do not match.
     """
     shape = table.shape[:-1]
     for row in rows.values():
@@ -52,13 +52,13 @@ def rows_of(table: torch.Tensor, **rows: torch.Tensor | None) -> None:
 def weighted_mean(
     x: torch.Tensor, weight: torch.Tensor | None = None, mask: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """The mean over the rows of a batch, 0-dim.
+    """Return the mean over the rows of a batch, 0-dim.
 
     Args:
-        x: Of any shape.
+        x: Tensor of any shape.
         weight: Multiplies each row and does not normalise the mean (importance weights of a
             prioritized buffer). Same shape.
-        mask: False for rows to leave out. Same shape. Without any row the mean is 0.
+        mask: False for rows to leave out. Same shape. The mean of no rows is 0.
     """
     same_shape(x=x, weight=weight, mask=mask)
     if weight is not None:

@@ -1,7 +1,7 @@
 """Metrics, calibration and thresholds of a binary classifier.
 
-Scores are probabilities, or anything that increases with them; labels are true for success. A frame
-passes a threshold if its score is at least that.
+Scores are probabilities, or increase with them; labels are true for success. A frame passes a
+threshold if its score is not below it.
 """
 
 import math
@@ -17,7 +17,7 @@ _LARGEST_LOG_TEMPERATURE = 4.0
 def ensemble_probability(
     logits: np.ndarray, temperature: float = 1.0, pessimism: float = 0.0
 ) -> np.ndarray:
-    """The mean probability of the members of an ensemble, [N].
+    """Return the mean probability of the members of an ensemble, [N].
 
     Args:
         logits: [members, N], or [N] of one classifier.
@@ -68,7 +68,7 @@ def _passing(scores: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 def false_positive_rate(scores: np.ndarray, labels: np.ndarray, threshold: float) -> float:
-    """The fraction of negatives that pass; NaN without a negative.
+    """Return the fraction of negatives that pass; NaN without a negative.
 
     Args:
         scores: [N].
@@ -80,7 +80,7 @@ def false_positive_rate(scores: np.ndarray, labels: np.ndarray, threshold: float
 
 
 def recall(scores: np.ndarray, labels: np.ndarray, threshold: float) -> float:
-    """The fraction of positives that pass; NaN without a positive.
+    """Return the fraction of positives that pass; NaN without a positive.
 
     Arguments as in `false_positive_rate`.
     """
@@ -89,7 +89,7 @@ def recall(scores: np.ndarray, labels: np.ndarray, threshold: float) -> float:
 
 
 def precision(scores: np.ndarray, labels: np.ndarray, threshold: float) -> float:
-    """The fraction of positives among frames that pass; NaN if none does.
+    """Return the fraction of positives among frames that pass; NaN if none does.
 
     Arguments as in `false_positive_rate`.
     """
@@ -100,10 +100,10 @@ def precision(scores: np.ndarray, labels: np.ndarray, threshold: float) -> float
 def expected_calibration_error(
     probability: np.ndarray, labels: np.ndarray, n_bins: int = 15
 ) -> float:
-    """Expected calibration error: https://arxiv.org/abs/1706.04599.
+    """Compute the expected calibration error: https://arxiv.org/abs/1706.04599.
 
-    The mean difference of probability and frequency over bins of equal width, weighted by their
-    frames; NaN without one.
+    Mean absolute difference of probability and frequency over bins of equal width, weighted by the
+    number of frames; NaN without frames.
 
     Args:
         probability: [N], of success.
@@ -143,7 +143,7 @@ def _bins(probability: np.ndarray, n_bins: int) -> np.ndarray:
 def negative_log_likelihood(
     logits: np.ndarray, labels: np.ndarray, temperature: float = 1.0
 ) -> float:
-    """The mean cross entropy of an ensemble's probabilities; NaN without a frame.
+    """Return the mean cross entropy of an ensemble's probabilities; NaN without a frame.
 
     Args:
         logits: [members, N], or [N] of one classifier.
@@ -163,10 +163,9 @@ def negative_log_likelihood(
 
 
 def fit_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
-    """The temperature with the least cross entropy: https://arxiv.org/abs/1706.04599.
+    """Return the temperature with the least cross entropy: https://arxiv.org/abs/1706.04599.
 
-    Labels are smoothed as in Platt scaling; else separable classes would give a temperature
-    of 0.
+    Labels are smoothed as in Platt scaling; otherwise separable classes would give 0.
 
     Args:
         logits: [members, N], or [N] of one classifier.
@@ -197,10 +196,10 @@ def fit_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
 def threshold_for(
     scores: np.ndarray, labels: np.ndarray, target: float, lowest: float = 0.5
 ) -> float:
-    """The threshold that at most a fraction of the negatives pass.
+    """Return a threshold that at most the fraction `target` of the negatives pass.
 
-    It is `lowest` if that is enough; else halfway between the highest negative that must not pass
-    and the next score above.
+    This is `lowest` if it suffices; otherwise the midpoint between the highest negative that must
+    not pass and the next score above.
 
     Args:
         scores: Probabilities [N].
@@ -217,7 +216,7 @@ def threshold_for(
     higher = scores[scores > first]
     above = higher.min() if len(higher) else max(first, scores.dtype.type(1))
     halfway = (first + above) / 2
-    if halfway <= first:  # neighbours in this dtype, or nothing is above
+    if halfway <= first:  # adjacent floats, or no score is above
         halfway = above if above > first else np.nextafter(first, scores.dtype.type(2))
     return float(halfway)
 
@@ -225,7 +224,7 @@ def threshold_for(
 def episode_false_positive_rate(
     passed: np.ndarray, labels: np.ndarray, episodes: np.ndarray, hold: int = 1
 ) -> float:
-    """The fraction of episodes without success that pass; NaN without such episodes.
+    """Return the fraction of episodes without success that pass; NaN without such episodes.
 
     Args:
         passed: [N], whether a frame passes; the frames of an episode are in order.

@@ -26,7 +26,7 @@ def categorical_sample(logit: torch.Tensor, generator: torch.Generator) -> torch
 
 
 def categorical_mode(logit: torch.Tensor) -> torch.Tensor:
-    """The most likely action, int64 [...]."""
+    """Return the most likely action, int64 [...]."""
     return torch.argmax(logit, -1)
 
 
@@ -73,7 +73,7 @@ def clipped_gaussian_log_prob(
 ) -> torch.Tensor:
     """Log-likelihood of actions [..., D] that were drawn and then clipped to bounds [D]: [...].
 
-    In a dimension at a bound it is the probability of what is clipped to it, else a density.
+    In a dimension at a bound this is the probability of being clipped to it, else a density.
     """
     _check_gaussian(mu, log_std)
     same_shape(mu=mu, act=act)
@@ -105,9 +105,9 @@ def squashed_gaussian_sample(
 def squashed_gaussian_log_prob(
     mu: torch.Tensor, log_std: torch.Tensor, act: torch.Tensor, edge: float = 0.0
 ) -> torch.Tensor:
-    """Log-density of given actions [..., D] in [-1, 1]: [...].
+    """Log-density of actions [..., D] in [-1, 1]: [...].
 
-    An action that rounding put at the bound counts as the nearest one inside.
+    An action rounded to a bound is replaced by the nearest one inside.
 
     Args:
         mu: Means before tanh.
@@ -129,7 +129,7 @@ def squashed_gaussian_log_prob(
 
 
 def _log_densities(standard: torch.Tensor, log_std: torch.Tensor) -> torch.Tensor:
-    """The terms of `_log_density`, [..., D]."""
+    """Return the terms of `_log_density`, [..., D]."""
     return -0.5 * standard.square() - log_std - 0.5 * _LOG_2PI
 
 
@@ -139,7 +139,7 @@ def _log_density(standard: torch.Tensor, log_std: torch.Tensor) -> torch.Tensor:
 
 
 def _log_slope(raw: torch.Tensor) -> torch.Tensor:
-    """log(1 - tanh(raw)^2), computed so that it does not become log(0)."""
+    """Compute log(1 - tanh(raw)^2) without underflow to log(0)."""
     return 2 * (math.log(2) - raw - functional.softplus(-2 * raw))
 
 

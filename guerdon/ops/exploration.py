@@ -22,7 +22,7 @@ def epsilon_greedy(
         type: Shape of the schedule.
     """
     if type not in ("linear", "exp"):
-        raise ValueError(f"epsilon_greedy knows the types 'linear' and 'exp', not {type!r}.")
+        raise ValueError(f"epsilon_greedy supports the types 'linear' and 'exp', not {type!r}.")
     if decay <= 0:
         raise ValueError(f"epsilon_greedy needs a positive decay, not {decay}.")
     if type == "linear":

@@ -1,7 +1,7 @@
 """Losses and metrics of policy gradients.
 
-Targets (advantages, returns, old log-probabilities) never carry a gradient. `weight` and `mask` are
-those of `weighted_mean`. Nothing here waits for a device.
+Targets (advantages, returns, old log-probabilities) get no gradient. For `weight` and `mask` see
+`weighted_mean`. No function synchronises with the device.
 """
 
 import torch
@@ -19,14 +19,14 @@ def ppo_policy_loss(
     mask: torch.Tensor | None = None,
     dual_clip: float | None = None,
 ) -> torch.Tensor:
-    """The clipped surrogate of PPO: https://arxiv.org/abs/1707.06347.
+    """Clipped surrogate loss of PPO: https://arxiv.org/abs/1707.06347.
 
-    The clipped term, `clip(ratio, 1 - c, 1 + c) * advantage`, is only ever chosen at its bound, and
-    there it is `advantage + c * |advantage|`: a constant, which saves its backward pass.
+    The minimum takes the clipped term, `clip(ratio, 1 - c, 1 + c) * advantage`, only at its bound,
+    where it is the constant `advantage + c * |advantage|`; this saves its backward pass.
 
     Args:
-        log_prob: Of the actions under the current policy, [...].
-        log_prob_old: Under the policy that collected them, [...].
+        log_prob: Log-probability of the actions under the current policy, [...].
+        log_prob_old: The same under the policy that collected them, [...].
         advantage: [...].
         clip_range: c; 0.1 to 0.3.
         weight: [...].
@@ -60,14 +60,14 @@ def ppo_value_loss(
 ) -> torch.Tensor:
     """Half the mean squared error of the critic, optionally clipped around its old value.
 
-    Clipping comes with the code of https://arxiv.org/abs/1707.06347; it rarely helps
+    Clipping is from the code of https://arxiv.org/abs/1707.06347; it rarely helps
     (https://arxiv.org/abs/2006.05990).
 
     Args:
         value: V(obs) of the current critic, [...].
         returns: Targets, [...].
         value_old: V(obs) before the update, [...]; needed with `clip_range`.
-        clip_range: Largest change of the value before the clipped error counts; None for no clip.
+        clip_range: Largest unclipped change of the value; None disables clipping.
         weight: [...].
         mask: [...].
 
@@ -94,10 +94,10 @@ def a2c_policy_loss(
     weight: torch.Tensor | None = None,
     mask: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The policy gradient with an advantage, as in A3C: https://arxiv.org/abs/1602.01783.
+    """Policy-gradient loss with an advantage, as in A3C: https://arxiv.org/abs/1602.01783.
 
     Args:
-        log_prob: Of the actions, [...].
+        log_prob: Log-probability of the actions, [...].
         advantage: [...].
         weight: [...].
         mask: [...].
@@ -139,7 +139,7 @@ def clip_fraction(
     clip_range: float,
     mask: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The fraction of rows whose ratio is outside 1 +- clip_range, 0-dim."""
+    """Return the fraction of rows whose ratio is outside 1 +- clip_range, 0-dim."""
     same_shape(log_prob=log_prob, log_prob_old=log_prob_old, mask=mask)
     outside = torch.expm1(log_prob - log_prob_old).abs() > clip_range
     return weighted_mean(outside.to(log_prob.dtype), mask=mask)
@@ -151,7 +151,7 @@ def explained_variance(
 ) -> torch.Tensor:
     """1 - Var(returns - value) / Var(returns), 0-dim: 1 is perfect, 0 no better than the mean.
 
-    It is nan where the returns do not vary.
+    NaN if the returns are constant.
     """
     same_shape(value=value, returns=returns, mask=mask)
     if mask is not None:

@@ -9,7 +9,7 @@ from guerdon.ops.checks import same_shape, weighted_mean
 def preference_logit(
     return_first: torch.Tensor, return_second: torch.Tensor, limit: float | None = None
 ) -> torch.Tensor:
-    """The logit that the second segment is preferred: https://arxiv.org/abs/1706.03741.
+    """Return the logit that the second segment is preferred: https://arxiv.org/abs/1706.03741.
 
     Args:
         return_first: Sums of rewards, [...].
@@ -22,7 +22,7 @@ def preference_logit(
 
 
 def preference_probability(logit: torch.Tensor, noise: float = 0.0) -> torch.Tensor:
-    """The probability that the second segment is preferred.
+    """Return the probability that the second segment is preferred.
 
     Args:
         logit: [...].
@@ -32,7 +32,7 @@ def preference_probability(logit: torch.Tensor, noise: float = 0.0) -> torch.Ten
 
 
 def preference_loss(logit: torch.Tensor, label: torch.Tensor, noise: float = 0.0) -> torch.Tensor:
-    """The cross entropy of each pair, [...].
+    """Return the cross entropy of each pair, [...].
 
     Args:
         logit: [...].
@@ -48,7 +48,7 @@ def preference_loss(logit: torch.Tensor, label: torch.Tensor, noise: float = 0.0
 
 
 def preference_accuracy(logit: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
-    """The fraction of pairs ranked as labelled, 0-dim; without ties; a logit of 0 counts half."""
+    """Fraction of pairs ranked as labelled, 0-dim; ignores ties, a logit of 0 counts half."""
     same_shape(logit=logit, label=label)
     right = 0.5 * (1 + logit.sign() * (label - 0.5).sign())
     return weighted_mean(right, mask=label != 0.5)

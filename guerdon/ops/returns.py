@@ -1,6 +1,6 @@
 """Returns and advantages of rollouts [T, B].
 
-Names carry time: `_tm1` is where the action was taken, `_t` one step later. `discount_t` is
+The suffix `_tm1` is the time of the action, `_t` one step later. `discount_t` is
 gamma * (1 - terminated). Every estimator is a linear recurrence, solved by `backward_scan`.
 """
 
@@ -27,8 +27,8 @@ def generalized_advantage(
         v_tm1: V(obs), [T, B].
         v_t: V(obs_next) of the true next observation, [T, B].
         discount_t: gamma * (1 - terminated), [T, B].
-        cut_t: Bool, [T, B]: the trace ends after this row, because the episode terminated or was
-            truncated, or because it is the newest row. Only `discount_t` stops the bootstrap.
+        cut_t: Bool, [T, B]: whether the trace ends after this row: the episode terminated or was
+            truncated, or the row is the newest one. Only `discount_t` stops the bootstrap.
         gae_lambda: 0 gives the one-step TD error, 1 the discounted return minus the value.
         mask: Bool, [T, B]: False for rows that are not transitions. They get 0 and cut the trace.
 
@@ -47,7 +47,7 @@ def generalized_advantage(
 def multistep_return(
     r_t: torch.Tensor, discount_t: torch.Tensor, mask: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The n-step return without its bootstrap.
+    """Return the n-step return without its bootstrap.
 
     The target is `returns + discounts * V(obs_next of row last)`, as in section 7.1 of
     http://incompleteideas.net/book/RLbook2020.pdf.
@@ -78,9 +78,9 @@ def multistep_return(
 def backward_scan(x: torch.Tensor, coefficient: torch.Tensor) -> torch.Tensor:
     """Solve y[t] = x[t] + coefficient[t] * y[t + 1], with y[T] = 0.
 
-    With rewards and discounts this is the discounted return of every row. In main memory a compiled
-    loop solves it. On a device, where every operation costs a launch, and with autograd, log2(T)
-    rounds of doubling do (https://www.cs.cmu.edu/~guyb/papers/Ble93.pdf).
+    With rewards and discounts this is the discounted return of every row. CPU tensors use a
+    compiled loop; other devices, where launches dominate, and autograd use a parallel scan of
+    log2(T) rounds (https://www.cs.cmu.edu/~guyb/papers/Ble93.pdf).
 
     Args:
         x: [T, B].
@@ -91,7 +91,7 @@ def backward_scan(x: torch.Tensor, coefficient: torch.Tensor) -> torch.Tensor:
     if compiled and not (x.requires_grad or coefficient.requires_grad):
         return torch.from_numpy(_scan_loop(x.numpy(), coefficient.numpy()))
     step = 1
-    while step < len(x):  # a row holds the sum of `step` rows, and the weight of the next one
+    while step < len(x):  # each row is the sum of `step` rows, and the weight of the next one
         rows = len(x) - step
         x = torch.cat((torch.addcmul(x[:rows], coefficient[:rows], x[step:]), x[rows:]))
         coefficient = coefficient[:-step] * coefficient[step:]

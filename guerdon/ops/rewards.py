@@ -15,7 +15,7 @@ def log_d_reward(logit: torch.Tensor) -> torch.Tensor:
 
 
 def balanced_reward(logit: torch.Tensor) -> torch.Tensor:
-    """The mean of `gail_reward` and `log_d_reward`, which is half the logit; of either sign."""
+    """Mean of `gail_reward` and `log_d_reward`, which is half the logit; of either sign."""
     return 0.5 * logit
 
 
@@ -29,12 +29,12 @@ def fairl_reward(logit: torch.Tensor, limit: float = 10.0) -> torch.Tensor:
 
     Args:
         logit: [...].
-        limit: Largest absolute reward; without it a logit of 20 would give -10 billion.
+        limit: Largest absolute reward; unlimited, a logit of 20 gives -10 billion.
     """
     logit = logit.clamp(-20.0, 20.0)
     return (-logit * logit.exp()).clamp(-limit, limit)
 
 
 def bernoulli_entropy(logit: torch.Tensor) -> torch.Tensor:
-    """The entropy of the discriminator's output in nats, at most log 2."""
+    """Return the entropy of the discriminator's output in nats, at most log 2."""
     return functional.softplus(logit) - logit * torch.sigmoid(logit)

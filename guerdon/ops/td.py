@@ -7,7 +7,7 @@ from guerdon.ops.checks import same_shape, weighted_mean
 
 
 def select_action(table: torch.Tensor, act: torch.Tensor) -> torch.Tensor:
-    """Select the entries of the actions taken.
+    """Select the entries of actions.
 
     Args:
         table: One entry per action, [..., A] or [..., A, N] (atoms or quantiles).
@@ -19,7 +19,7 @@ def select_action(table: torch.Tensor, act: torch.Tensor) -> torch.Tensor:
     axis = act.ndim
     if table.ndim not in (axis + 1, axis + 2) or table.shape[:axis] != act.shape:
         raise ValueError(
-            f"Actions of shape {tuple(act.shape)} do not select from a table of shape "
+            f"Actions of shape {tuple(act.shape)} cannot select from a table of shape "
             f"{tuple(table.shape)}; it needs their axes first, then one for the actions."
         )
     if table.ndim == axis + 1:
@@ -28,7 +28,7 @@ def select_action(table: torch.Tensor, act: torch.Tensor) -> torch.Tensor:
 
 
 def double_q_value(q_t: torch.Tensor, q_t_selector: torch.Tensor) -> torch.Tensor:
-    """The value of the next state in double Q-learning: https://arxiv.org/abs/1509.06461.
+    """Return the value of the next state in double Q-learning: https://arxiv.org/abs/1509.06461.
 
     Args:
         q_t: Q-values of the target network, [..., A].
@@ -55,12 +55,12 @@ def huber_loss(
     weight: torch.Tensor | None = None,
     mask: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The mean Huber loss, 0-dim: https://doi.org/10.1214/aoms/1177703732.
+    """Mean Huber loss, 0-dim: https://doi.org/10.1214/aoms/1177703732.
 
     Args:
         value: Predictions, [...].
         target: [...].
-        delta: Where half the squared error turns into a line of that slope.
+        delta: Absolute error above which the loss is linear.
         weight: See `weighted_mean`.
         mask: See `weighted_mean`.
     """

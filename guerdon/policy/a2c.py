@@ -22,15 +22,15 @@ class A2CConfig(PolicyConfig):
     learning_rate: float = Field(default=7e-4, gt=0)
     """Learning rate of Adam; 3e-4 to 2e-3."""
     max_grad_norm: float | None = Field(default=0.5, gt=0)
-    """Maximum norm for gradient clipping."""
+    """Maximum norm for gradient clipping; 0.5 to 10."""
     gae_lambda: float = Field(default=1.0, ge=0, le=1)
-    """GAE lambda; 1 uses all collected rewards."""
+    """GAE lambda; 1 uses all collected rewards; 0.9 to 1."""
     value_coefficient: float = Field(default=0.5, ge=0)
-    """Weight of the value loss; matters with a shared encoder only, and for clipping."""
+    """Weight of the value loss, for a shared encoder and gradient clipping; 0.25 to 1."""
     entropy_coefficient: float = Field(default=0.0, ge=0)
     """Weight of the entropy bonus; 0 to 0.02."""
     normalize_advantage: bool = False
-    """Whether to normalize advantages in every rollout."""
+    """Whether to normalise advantages in every rollout."""
     read_if: ClassVar[ReadIf] = (("model.dueling", "model.type", True),)
 
 
@@ -89,7 +89,7 @@ class A2C(Policy):
         policy = ops.a2c_policy_loss(log_prob, advantage)
         value = ops.a2c_value_loss(output["value"], batch.returns)
         mean_entropy = entropy.mean()
-        # Coefficients are for the squared error, of which the ops function computes half.
+        # Coefficients are for the squared error; the ops function computes half of it.
         loss = policy + 2 * config.value_coefficient * value
         self.optimizers["model"].step(loss - config.entropy_coefficient * mean_entropy)
         self.update_normalizer(self.model, obs)

@@ -39,18 +39,18 @@ class CategoricalActions:
         return ops.categorical_mode(output["logit"]) + self.start
 
     def taken(self, batch: Batch) -> Any:
-        """The actions of stored transitions counted from zero, for `log_prob_entropy`."""
+        """Return the zero-based actions of stored transitions, for `log_prob_entropy`."""
         return self._from_zero(batch.act)
 
     def _from_zero(self, act: Any) -> Any:
         return act - self.start if self.start else act
 
     def log_prob(self, output: Output, act: Tensor) -> Tensor:
-        """Log-probabilities of actions of the environment."""
+        """Return log-probabilities of environment actions."""
         return self.log_prob_entropy(output, self._from_zero(act))[0]
 
     def log_prob_entropy(self, output: Output, act: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probabilities and entropies."""
+        """Return log-probabilities and entropies."""
         return ops.categorical_log_prob_entropy(output["logit"], act)
 
 
@@ -84,17 +84,17 @@ class GaussianActions:
         return output["mu"].clamp(low, high).to(low.dtype)
 
     def taken(self, batch: Batch) -> Any:
-        """The actions of stored transitions before clipping, for `log_prob_entropy`."""
+        """Return the actions of stored transitions before clipping, for `log_prob_entropy`."""
         return batch.policy.raw
 
     def log_prob(self, output: Output, act: Tensor) -> Tensor:
-        """Log-likelihoods of clipped actions."""
+        """Return log-likelihoods of clipped actions."""
         mu, log_std, act = self._flat(output["mu"], output["log_std"], act.float())
         low, high = (torch.as_tensor(bound).to(mu).flatten() for bound in (self.low, self.high))
         return ops.clipped_gaussian_log_prob(mu, log_std, act, low, high)
 
     def log_prob_entropy(self, output: Output, act: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probabilities and entropies."""
+        """Return log-probabilities and entropies."""
         mu, log_std, act = self._flat(output["mu"], output["log_std"], act)
         return ops.gaussian_log_prob(mu, log_std, act), ops.gaussian_entropy(log_std)
 
@@ -107,14 +107,14 @@ Actions = CategoricalActions | GaussianActions
 
 
 def make_actions(space: Space[Any], policy: str) -> Actions:
-    """The action distributions for a space.
+    """Make the action distributions of a space.
 
     Args:
-        space: Of one environment.
-        policy: Name of the policy, for the error.
+        space: Action space of one environment.
+        policy: Name of the policy, for the error message.
     """
     if isinstance(space, spaces.Discrete):
         return CategoricalActions(space)
     if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating) and space.shape:
         return GaussianActions(space)
-    raise ValueError(f"{policy} acts in Discrete and Box spaces of real numbers, not in {space}")
+    raise ValueError(f"{policy} supports Discrete and real-valued Box action spaces, not {space}")

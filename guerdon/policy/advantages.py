@@ -24,15 +24,15 @@ def with_advantages(
     batch: Batch,
     columns: Mapping[str, Tensor] | None = None,
 ) -> Batch:
-    """The transitions of a rollout as rows, with ``value, advantage, returns``.
+    """Return the transitions of a rollout as rows, with ``value, advantage, returns``.
 
-    The value of a next observation is that of the following row; the critic evaluates next
-    observations only at the ends of pieces of episodes that did not terminate.
+    The value of a next observation is the value of the next row; the critic evaluates next
+    observations only where a row is the last of its episode and did not terminate.
 
     Args:
         policy: Policy, for its options.
         model: Actor-critic.
-        actions: The action distributions.
+        actions: Action distributions.
         batch: A rollout [T, B, ...], with the reward resolved.
         columns: Further arrays [T, B, ...] to return as rows.
     """
@@ -52,7 +52,7 @@ def with_advantages(
     if len(ends):
         values_next.view(-1)[ends] = critic(index_rows(obs_next, ends))["value"]
     advantage = ops.generalized_advantage(
-        batch.rew.float(),  # users may have stored whole numbers
+        batch.rew.float(),  # users may have stored integers
         values_now,
         values_next,
         policy.config.gamma * (~batch.terminated).float(),
@@ -67,7 +67,7 @@ def with_advantages(
 
 
 def with_returns(policy: Policy, batch: Batch) -> Batch:
-    """Sampled transitions as rows, with ``returns`` and ``discount``.
+    """Return sampled transitions as rows, with ``returns`` and ``discount``.
 
     The target of a row is ``returns + discount * value(obs_next)``. Segments [n, B] become rows
     [B]: the first observation and action, the n-step return, and the last next observation.
@@ -93,7 +93,7 @@ def with_returns(policy: Policy, batch: Batch) -> Batch:
 
 
 def valid_rows(mask: Tensor) -> Tensor | None:
-    """The flat indices of transitions; None if all rows are transitions."""
+    """Return the flat indices of transitions; None if all rows are transitions."""
     return None if bool(mask.all()) else mask.flatten().nonzero().squeeze(-1)
 
 
@@ -111,7 +111,7 @@ def minibatches(
 ) -> Iterator[dict[str, Any]]:
     """Shuffle the rows of a batch and split them into minibatches of nearly equal size.
 
-    A remainder is spread over the minibatches: a last one of a few rows would give a noisy step.
+    A remainder is spread over the minibatches: a small last one would give a noisy step.
     """
     n_rows = len(batch.advantage)
     order = torch.randperm(n_rows, generator=generator, device=generator.device)
@@ -122,19 +122,19 @@ def minibatches(
 
 
 def branch(model: Any, name: str) -> Any:
-    """The method ``actor`` or ``critic`` of an actor-critic; the model itself if it has none."""
+    """Return the method ``actor`` or ``critic`` of a model; the model itself if it has none."""
     return getattr(model, name, model)
 
 
 def flat_rows(obs: Any) -> Any:
-    """Observations [T, B, ...] as [T * B, ...]."""
+    """Reshape observations [T, B, ...] to [T * B, ...]."""
     if isinstance(obs, dict):
         return {key: flat_rows(value) for key, value in obs.items()}
     return obs.flatten(0, 1)
 
 
 def index_rows(obs: Any, rows: Any) -> Any:
-    """Rows of observations, by any index."""
+    """Index rows of observations."""
     if isinstance(obs, dict | Batch):
         return {key: index_rows(value, rows) for key, value in obs.items()}
     # Several times as fast as obs[rows].

@@ -22,37 +22,37 @@ from guerdon.nn.spaces import lead_dims, seen_parts, seen_space
 
 _NODES, _NUMBERS = (Batch, dict), (int, float)
 Metrics = dict[str, Any]
-"""Numbers, or tensors of one number, which are copied from the device only when logged."""
+"""Numbers or scalar tensors; these are copied from the device only when logged."""
 
 
 class Resolver(Protocol):
-    """What a policy needs of a reward; see `guerdon.reward.Reward`."""
+    """Interface of a reward for policies; see `guerdon.reward.Reward`."""
 
     @property
     def fields(self) -> Sequence[str]:
-        """The fields that `resolve` needs."""
+        """Fields that `resolve` needs."""
 
     def transform(self, batch: Batch, indices: np.ndarray, source: Any) -> Batch:
-        """Prepare transitions as they were read."""
+        """Prepare transitions that were read."""
 
     def resolve(self, batch: Batch) -> Batch:
-        """Return transitions on the learner's device with its reward."""
+        """Return transitions on the learner's device with the learner's reward."""
 
     def view(self, source: Any, device: torch.device) -> Any:
-        """A view of a buffer whose rewards are resolved on read."""
+        """Return a view of a buffer with resolved rewards."""
 
 
 class PolicyConfig(Section):
     """Options of every policy."""
 
     type: str = ""
-    """Registered name."""
+    """Registered name of the policy."""
     gamma: float = Field(default=0.99, ge=0, le=1)
     """Discount factor; 0.9 to 0.999."""
     learning_rate: float = Field(default=3e-4, gt=0)
     """Learning rate of Adam; 1e-4 to 3e-3."""
     anneal: bool = False
-    """Whether the learning rate falls linearly to zero over the run."""
+    """Whether to anneal the learning rate linearly to zero over the run."""
     max_grad_norm: float | None = Field(default=None, gt=0)
     """Maximum norm for gradient clipping; 0.5 to 10."""
     model: ModelConfig = ModelConfig()
@@ -67,16 +67,16 @@ class PolicyConfig(Section):
 class Policy(nn.Module):
     """Acts on observations and learns from transitions.
 
-    It is in one of three states: *collecting* (``training``, not ``updating``), *updating* (both)
-    and *testing* (neither). It explores while collecting, and where `testing` asks for it.
+    A policy is in one of three states: *collecting* (``training``, not ``updating``), *updating*
+    (both) and *testing* (neither). It explores while collecting, and in `testing` on request.
 
     Args:
-        config: An instance of its `Config`, or a dictionary for one.
-        observation_space: Of one environment.
-        action_space: Of one environment.
-        seed: Random seed for weights and for everything that is sampled.
-        device: Where the networks are.
-        model: A network to use instead of the default one: a class or an instance.
+        config: An instance of `Config`, or a dictionary of its fields.
+        observation_space: Observation space of one environment.
+        action_space: Action space of one environment.
+        seed: Random seed for weights and sampling.
+        device: Device of the networks.
+        model: Network to use instead of the default one: a class or an instance.
     """
 
     Config: ClassVar[type[PolicyConfig]] = PolicyConfig
@@ -85,18 +85,18 @@ class Policy(nn.Module):
     defaults: ClassVar[dict[str, dict[str, Any]]] = {}
     """Default values for other sections of the config (``collect``, ``learn``, ``env``)."""
     ignores: ClassVar[tuple[str, ...]] = ()
-    """On-policy: options of ``learn`` that it does not read, of ``learn.batch_size`` and
-    ``learn.repeat``; setting one is an error."""
+    """On-policy: options among ``learn.batch_size`` and ``learn.repeat`` that are not used; setting
+    one is an error."""
     has_density: ClassVar[bool] = False
     """Whether it implements `log_prob`."""
     target_name: ClassVar[str] = "return"
-    """The target it computes from rewards, for `guerdon explain`; may name options in braces."""
+    """Target computed from rewards, for `guerdon explain`; may contain options in braces."""
     fields: tuple[str, ...] = ("obs", "act", "rew", "terminated", "obs_next")
-    """The fields of a transition that it learns from."""
+    """Fields of a transition that are used for learning."""
     optimizers: dict[str, Optimizer]
-    """Saved with the policy, by name."""
+    """Optimizers by name, saved with the policy."""
     segment_length: int = 1
-    """Consecutive transitions in each sample; more than one for n-step targets."""
+    """Number of consecutive transitions per sample; above 1 for n-step targets."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class Policy(nn.Module):
         self.build()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if isinstance(value, _NUMBERS):  # nn.Module looks for parameters, several times a step
+        if isinstance(value, _NUMBERS):  # nn.Module's own lookup is slow
             self.__dict__[name] = value
         else:
             super().__setattr__(name, value)
@@ -145,11 +145,11 @@ class Policy(nn.Module):
         Args:
             batch: ``obs``, one row per environment; and ``env_ids`` if these are not all
                 environments.
-            state: The ``state`` that the previous call returned, for recurrent policies.
+            state: ``state`` of the previous call, for recurrent policies.
 
         Returns:
-            ``act``, a NumPy array of actions for the environment; ``state`` of recurrent policies;
-            and ``policy``, what to store with the transitions.
+            ``act``, a NumPy array of environment actions; ``state`` of recurrent policies; and
+            ``policy``, data to store with the transitions.
         """
         raise NotImplementedError
 
@@ -158,9 +158,8 @@ class Policy(nn.Module):
         """Choose actions for one observation or a batch of them.
 
         Args:
-            obs: An observation of an environment, or several along a new first axis; for a Dict
-                space a dictionary of them.
-            deterministic: Whether to leave out exploration.
+            obs: One observation, or several along a new first axis; a dictionary for a Dict space.
+            deterministic: Whether to disable exploration.
 
         Returns:
             The action, or the actions along the first axis.
@@ -183,10 +182,10 @@ class Policy(nn.Module):
 
     @contextmanager
     def testing(self, deterministic: bool = True) -> Iterator[None]:
-        """Put it into the testing state, and restore the state of every module afterwards.
+        """Enter the testing state, and restore the mode of every module afterwards.
 
         Args:
-            deterministic: Whether to leave out exploration.
+            deterministic: Whether to disable exploration.
         """
         before, self._sampling = self._sampling, not deterministic
         try:
@@ -196,7 +195,7 @@ class Policy(nn.Module):
             self._sampling = before
 
     def random_output(self, batch: Batch, act: np.ndarray, state: Any = None) -> Batch:  # noqa: ARG002
-        """The output of `forward` for actions that were sampled from the action space."""
+        """Return the output of `forward` for actions that were sampled from the action space."""
         return Batch(act=act)
 
     @property
@@ -205,12 +204,12 @@ class Policy(nn.Module):
         return (self.training or self._sampling) and not self.updating
 
     def tensor(self, value: Any) -> Tensor:
-        """An array as a tensor on this policy's device, in single precision."""
+        """Convert an array to a tensor on this policy's device, in single precision."""
         tensor: Tensor = to_device(value, self.device)
         return tensor
 
     def observation(self, obs: Any) -> Any:
-        """Observations as inputs of the networks: a tensor, or a dictionary of tensors."""
+        """Convert observations to inputs of the networks: a tensor, or a dictionary of tensors."""
         return self._tensors(obs if self.obs_keys is None else seen_parts(obs, self.obs_keys))
 
     def _tensors(self, obs: Any) -> Any:
@@ -219,7 +218,7 @@ class Policy(nn.Module):
         return to_device(obs, self.device)
 
     def create_model(self, default: Any) -> Any:
-        """Make the network: the one the user chose, or the default; seeded."""
+        """Make the network chosen by the user, or the default; seeded."""
         if self.config.model.lstm is not None:
             raise ValueError(
                 f"'policy.model.lstm' is set, but {type(self).__name__.lower()} learns from single "
@@ -232,8 +231,8 @@ class Policy(nn.Module):
             ).to(self.device)  # fmt: skip
 
     def create_part(self, kind: Any, **options: Any) -> Any:
-        """Make a further network, such as a critic, which the user cannot replace."""
-        with seeded(self.seed + 1):  # other weights than those of the first network
+        """Make another network, such as a critic, which users cannot replace."""
+        with seeded(self.seed + 1):  # weights differ from the first network's
             return kind(self.observation_space, self.action_space, self.config.model, **options).to(
                 self.device
             )
@@ -241,7 +240,7 @@ class Policy(nn.Module):
     def log_prob(self, obs: Any, act: Tensor) -> Tensor:
         """Log-probabilities [B] of actions at observations [B, ...] under the current policy.
 
-        A class that implements it sets `has_density`.
+        A class that implements this sets `has_density`.
         """
         raise NotImplementedError
 
@@ -250,13 +249,13 @@ class Policy(nn.Module):
     def make_buffer(
         self, size: int, n_envs: int, seed: int, history: int = 0
     ) -> ReplayBuffer | Rollout:
-        """The storage it learns from: a rollout on-policy, a replay buffer off-policy.
+        """Make the storage for learning: a rollout on-policy, a replay buffer off-policy.
 
         Args:
             size: Number of transitions.
             n_envs: Number of environments.
             seed: Random seed for sampling.
-            history: Earlier rows that rewards read, across rollouts.
+            history: Number of previous rows that rewards read, across rollouts.
         """
         if self.on_policy:
             return Rollout(max(-(-size // n_envs), 1), n_envs, history)
@@ -273,13 +272,13 @@ class Policy(nn.Module):
 
         Args:
             batch_size: Transitions to sample; on-policy, the size of minibatches.
-            source: Where to read from.
-            reward: Reward; the environment's by default.
-            **options: For `learn`.
+            source: Buffer or rollout.
+            reward: Reward; the environment reward by default.
+            **options: Options of `learn`.
         """
         if reward is not None and not hasattr(reward, "resolve"):
             raise TypeError(
-                f"the reward of an update is not a {type(reward).__name__}: make it one by "
+                f"reward has to be a Reward, not a {type(reward).__name__}: make it with "
                 "guerdon.reward.make_reward(model)"
             )
         fields = self.fields
@@ -307,7 +306,7 @@ class Policy(nn.Module):
     def read(
         self, batch_size: int, source: Any, fields: tuple[str, ...]
     ) -> tuple[Batch, np.ndarray]:
-        """Read what `update` learns from: the batch, and its indices."""
+        """Read the data of an update: the batch and its indices."""
         found: tuple[Batch, np.ndarray]
         if self.on_policy:
             found = source.rollout(fields)
@@ -316,12 +315,12 @@ class Policy(nn.Module):
         return found
 
     def process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> Batch:  # noqa: ARG002
-        """Compute what depends on time, such as returns and advantages.
+        """Compute values that depend on time, such as returns and advantages.
 
         Args:
-            batch: What was read, as tensors with the reward resolved.
-            buffer: The buffer or rollout, with rewards resolved as they are read.
-            indices: The indices of the batch.
+            batch: Data as tensors with resolved rewards.
+            buffer: View of the buffer or rollout with resolved rewards.
+            indices: Indices of the batch.
         """
         return batch
 
@@ -330,7 +329,7 @@ class Policy(nn.Module):
         raise NotImplementedError
 
     def post_process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> None:
-        """Change the buffer after learning, for example its priorities."""
+        """Update the buffer after learning, for example its priorities."""
 
     def update_normalizer(self, model: Any, obs: Any) -> None:
         """Update the running statistics of a model's observation normalizer, if it has any."""
@@ -349,7 +348,7 @@ class Policy(nn.Module):
 
         Args:
             env_steps: Transitions collected so far.
-            progress: Fraction of the run that is done, 0 to 1.
+            progress: Completed fraction of the run, 0 to 1.
         """
         if self.config.anneal:
             for optimizer in self.optimizers.values():
@@ -358,7 +357,7 @@ class Policy(nn.Module):
     # --- files
 
     def training_state(self) -> dict[str, Any]:
-        """Copies of everything that an exact resume needs."""
+        """Return copies of everything needed for an exact resume."""
         return {
             "module": {name: value.clone() for name, value in self.state_dict().items()},
             "optimizers": {name: o.state_dict() for name, o in self.optimizers.items()},
@@ -367,7 +366,7 @@ class Policy(nn.Module):
         }
 
     def load_training_state(self, state: Mapping[str, Any]) -> None:
-        """Load what `training_state` returned."""
+        """Load the result of `training_state`."""
         self.load_state_dict(state["module"])
         for name, optimizer in self.optimizers.items():
             optimizer.load_state_dict(state["optimizers"][name])
@@ -389,12 +388,12 @@ def create_policy(
     device: str | torch.device = "cpu",
     model: Any = None,
 ) -> Policy:
-    """Make the policy that ``cfg["type"]`` names.
+    """Make the policy of ``cfg["type"]``.
 
     Args:
-        cfg: The config's section ``policy``.
-        observation_space: Of one environment.
-        action_space: Of one environment.
+        cfg: Config section ``policy``.
+        observation_space: Observation space of one environment.
+        action_space: Action space of one environment.
         seed: See `Policy`.
         device: See `Policy`.
         model: See `Policy`.

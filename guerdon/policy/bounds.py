@@ -12,8 +12,8 @@ class Bounds:
     """Maps actions between a Box and [-1, 1].
 
     Args:
-        space: The action space of one environment.
-        policy: Name of the policy, for the error.
+        space: Action space of one environment.
+        policy: Name of the policy, for the error message.
         device: Device of the networks.
     """
 
@@ -25,11 +25,11 @@ class Bounds:
             or not space.shape
         ):
             raise ValueError(
-                f"{policy} acts in Box spaces of real numbers with finite bounds, not in {space}"
+                f"{policy} supports real-valued Box action spaces with finite bounds, not {space}"
             )
         bounds = (space.high + space.low) / 2, (space.high - space.low) / 2
         middle, half = (x.astype(np.float32) for x in bounds)
-        # Where low equals high, the scaled action is 0.
+        # If low equals high, the scaled action is 0.
         scale = np.where(half == 0, np.float32(1), half)
         arrays = middle, half, scale, space.low, space.high
         tensors = [torch.tensor(x, device=device) for x in arrays]

@@ -15,15 +15,15 @@ class DDPGConfig(TD3Config):
     """Options of `ddpg`."""
 
     n_critics: Literal[1] = 1
-    """One critic."""
+    """Number of critics; always 1."""
     actor_every: Literal[1] = 1
-    """One actor update per critic update."""
+    """Critic updates per actor update; always 1."""
     target_noise: Literal[0] = 0
-    """No target noise."""
+    """Target noise; always 0."""
     target_noise_clip: Literal[0] = 0
-    """No target noise."""
+    """Clip range of the target noise; always 0."""
     exploration_noise: float = Field(default=0.1, ge=0)
-    """Standard deviation of action noise while collecting, for actions in [-1, 1]."""
+    """Standard deviation of action noise while collecting, for actions in [-1, 1]; 0.1 to 0.5."""
 
 
 @register_policy("ddpg")

@@ -25,11 +25,11 @@ class EpsilonConfig(Section):
     """Probability of a random action while collecting."""
 
     start: float = Field(default=1.0, ge=0, le=1)
-    """Initial value."""
+    """Initial value; usually 1."""
     end: float = Field(default=0.05, ge=0, le=1)
     """Final value; 0.01 to 0.1."""
     decay: int = Field(default=10_000, ge=1)
-    """Environment steps until the final value; a tenth of the run is usual."""
+    """Environment steps until the final value; usually a tenth of the run."""
     type: str = Field(default="linear", pattern="^(linear|exp)$")
     """``linear``, or ``exp`` with the decay as time constant."""
 
@@ -40,7 +40,7 @@ class DQNConfig(PolicyConfig):
     learning_rate: float = Field(default=5e-4, gt=0)
     """Learning rate of Adam; 1e-4 for images, up to 1e-3 for small vectors."""
     max_grad_norm: float | None = Field(default=10.0, gt=0)
-    """Maximum norm for gradient clipping."""
+    """Maximum norm for gradient clipping; 0.5 to 10."""
     model: ModelConfig = ModelConfig(activation="relu", orthogonal=False)
     """Network; ``model.dueling`` splits it into value and advantages
     (https://arxiv.org/abs/1511.06581)."""
@@ -52,19 +52,19 @@ class DQNConfig(PolicyConfig):
     target_update_every: int = Field(default=250, ge=1)
     """Updates between copies to the target network; 10 for small problems, thousands for Atari."""
     tau: float | None = Field(default=None, gt=0, le=1)
-    """Soft update coefficient of the target network; replaces the periodic copies."""
+    """Soft update coefficient of the target network, instead of periodic copies; 0.001 to 0.05."""
     huber: bool = True
-    """Whether to use the Huber loss instead of the squared error. It limits outliers, but where
-    values are large against 1, the rare terminal transitions are outliers too: then scale the
-    reward, or switch it off."""
+    """Whether to use the Huber loss instead of the squared error. It limits outliers, but if values
+    are much larger than 1, rare terminal transitions are outliers, too: then scale the reward, or
+    set this to false."""
     prioritized: bool = False
     """Prioritized experience replay (https://arxiv.org/abs/1511.05952)."""
     alpha: float = Field(default=0.6, ge=0, le=1)
-    """Exponent of priorities, if prioritized: 0 samples uniformly."""
+    """Exponent of priorities, if prioritized: 0 samples uniformly; 0.4 to 0.7."""
     beta: float = Field(default=0.4, ge=0, le=1)
     """Initial exponent of importance weights, if prioritized; it grows to 1 over the run."""
     epsilon: EpsilonConfig = EpsilonConfig()
-    """Exploration."""
+    """Epsilon-greedy exploration."""
     read_if: ClassVar[ReadIf] = (
         ("alpha", "prioritized", True),
         ("beta", "prioritized", True),
@@ -87,7 +87,7 @@ class DQN(Policy):
     def build(self) -> None:
         """Make the network, its target and the optimizer."""
         if not isinstance(self.action_space, spaces.Discrete):
-            raise ValueError(f"dqn acts in Discrete spaces, not in {self.action_space}")
+            raise ValueError(f"dqn supports Discrete action spaces, not {self.action_space}")
         config = self.config
         self.start = int(self.action_space.start)
         self.segment_length = config.n_step
@@ -186,6 +186,6 @@ class DQN(Policy):
         return super().training_state() | {"epsilon": self.epsilon, "beta": self._beta}
 
     def load_training_state(self, state: Mapping[str, Any]) -> None:
-        """Load what `training_state` returned."""
+        """Load the result of `training_state`."""
         super().load_training_state(state)
         self.epsilon, self._beta = state["epsilon"], state["beta"]

@@ -1,4 +1,4 @@
-"""A second value function for an intrinsic reward, not cut at the ends of episodes.
+"""A second value function for an intrinsic, non-episodic reward.
 
 Two returns with a discount each, as in https://arxiv.org/abs/1810.12894.
 """
@@ -22,14 +22,14 @@ class IntrinsicConfig(Section):
     """Options of the second value function."""
 
     terms: list[str] = Field(min_length=1)
-    """Reward terms that it predicts. Give them the weight 0 in the reward, whose other terms the
-    first value function predicts."""
+    """Reward terms of this value function. Give them weight 0 in the reward; the first value
+    function predicts the others."""
     gamma: float = Field(default=0.99, ge=0, lt=1)
-    """Discount of these terms; 0.99 to 0.999."""
+    """Discount factor of these terms; 0.99 to 0.999."""
     coefficient: float = Field(default=1.0, ge=0)
     """Weight of their advantages; 0.1 to 1."""
     episodic: bool = False
-    """Whether their return ends with the episode, as that of the reward does."""
+    """Whether their return ends with the episode."""
 
 
 class IntrinsicCritic(QNetwork):
@@ -40,7 +40,7 @@ class IntrinsicCritic(QNetwork):
         super().__init__(observation_space, spaces.Discrete(1), plain)
 
     def value(self, obs: Any) -> Tensor:
-        """Values [...] of observations."""
+        """Return values [...] of observations."""
         value: Tensor = self(obs)["logit"]
         return value.squeeze(-1)
 
@@ -66,7 +66,7 @@ def with_intrinsic(policy: Policy, critic: IntrinsicCritic, batch: Batch, rows: 
     if config.episodic:
         discount = discount * ~batch.terminated
     value_next = torch.zeros_like(value)
-    # The next value is that of the next transition, even of a new episode.
+    # Bootstrap from the next transition, even of a new episode.
     value_next[:-1] = backward_scan(value, (~mask).float())[1:]
     ends = stops.flatten().nonzero().squeeze(-1)
     obs_next = flat_rows(policy.observation(batch.obs_next))
@@ -86,12 +86,12 @@ def with_intrinsic(policy: Policy, critic: IntrinsicCritic, batch: Batch, rows: 
 
 
 def intrinsic_reward(batch: Batch, terms: list[str]) -> Tensor:
-    """The sum [T, B] of some terms of a resolved reward."""
+    """Return the sum [T, B] of some terms of a resolved reward."""
     there = list(batch.rew_terms.keys()) if "rew_terms" in batch else []
     for name in terms:
         if name not in there:
             raise ValueError(
-                f"'policy.intrinsic.terms' names {name!r}, but the reward has the terms {there}: "
+                f"'policy.intrinsic.terms' has {name!r}, but the reward has the terms {there}: "
                 "add it to 'reward.terms' with the weight 0"
             )
     return torch.stack([batch.rew_terms[name] for name in terms]).sum(0)

@@ -14,14 +14,14 @@ class NoiseConfig(PolicyConfig):
     """Options of policies that add noise to actions while collecting."""
 
     exploration_noise: float = Field(default=0.0, ge=0)
-    """Standard deviation of the noise that is added to actions at every step while collecting, for
-    actions in [-1, 1]; 0.1 to 0.5."""
+    """Standard deviation of action noise while collecting, for actions in [-1, 1]; 0.1 to 0.5, or 0
+    for none."""
     noise_correlation: float = Field(default=0.0, ge=0, lt=1)
-    """Share of the noise that is kept for the next step: 0 is independent noise, 0.85 the
-    Ornstein-Uhlenbeck process of DDPG (theta 0.15), which explores where momentum is needed."""
+    """Fraction of the noise that is kept for the next step: 0 is independent noise, 0.85 the
+    Ornstein-Uhlenbeck process of DDPG (theta 0.15), for environments with inertia."""
     read_if: ClassVar[ReadIf] = (
         ("noise_correlation", "exploration_noise", True),
-        ("model.share_encoder", "model.type", True),  # a network of the user may read it
+        ("model.share_encoder", "model.type", True),  # a user-defined network may read it
     )
 
 
@@ -32,7 +32,7 @@ def add_noise(
 
     Args:
         act: Actions [B, ...] in [-1, 1].
-        state: Noise of the step before, zero where episodes begin; None at first.
+        state: Noise of the previous step, zero where episodes begin; None initially.
         config: Size and correlation of the noise.
         generator: Random number generator.
 

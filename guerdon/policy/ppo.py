@@ -26,7 +26,7 @@ class PPOConfig(PolicyConfig):
     learning_rate: float = Field(default=3e-4, gt=0)
     """Learning rate of Adam; 1e-4 to 1e-3."""
     max_grad_norm: float | None = Field(default=0.5, gt=0)
-    """Maximum norm for gradient clipping."""
+    """Maximum norm for gradient clipping; 0.5 to 10."""
     model: ModelConfig = ModelConfig(normalize_obs=True)
     """Actor and critic."""
     gae_lambda: float = Field(default=0.95, ge=0, le=1)
@@ -34,17 +34,17 @@ class PPOConfig(PolicyConfig):
     clip_range: float = Field(default=0.2, gt=0)
     """Clip range of the probability ratio; 0.1 to 0.3."""
     value_clip_range: float | None = Field(default=None, gt=0)
-    """Clip range of the value function; seldom useful."""
+    """Clip range of the value function; rarely useful."""
     value_coefficient: float = Field(default=0.5, ge=0)
-    """Weight of the value loss; matters with a shared encoder only, and for clipping."""
+    """Weight of the value loss, for a shared encoder and gradient clipping; 0.25 to 1."""
     entropy_coefficient: float = Field(default=0.0, ge=0)
     """Weight of the entropy bonus; 0 to 0.02."""
     normalize_advantage: bool = True
-    """Whether to normalize advantages in every minibatch."""
+    """Whether to normalise advantages in every minibatch."""
     target_kl: float | None = Field(default=None, gt=0)
     """Approximate KL divergence at which an iteration stops early; 0.01 to 0.05."""
     intrinsic: IntrinsicConfig | None = None
-    """A second value function for reward terms that are a bonus, such as `rnd`; none by default."""
+    """Second value function for bonus terms of the reward, such as `rnd`; null for none."""
     read_if: ClassVar[ReadIf] = (("model.dueling", "model.type", True),)
 
 
@@ -107,7 +107,7 @@ class PPO(Policy):
         rows = with_advantages(self, self.model, self.actions, batch, columns)
         if stored:
             output = {name: rows.pop(name) for name in names}
-        else:  # random actions, or data that was not collected by a policy
+        else:  # random actions, or data without a policy
             output = branch(self.model, "actor")(rows.obs)
         rows.log_prob = self.actions.log_prob_entropy(output, rows.act)[0]
         if self.intrinsic is None:
@@ -118,7 +118,7 @@ class PPO(Policy):
         """Take one optimizer step per minibatch, over several epochs.
 
         Args:
-            batch: What `process_fn` returned.
+            batch: Result of `process_fn`.
             batch_size: Rows per minibatch.
             repeat: Number of epochs.
         """
@@ -152,7 +152,7 @@ class PPO(Policy):
         }
 
     def loss(self, rows: Mapping[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
-        """The loss of a minibatch, its parts (policy, value, entropy), and log-probabilities."""
+        """Return the loss of a minibatch, its parts (policy, value, entropy), and log-probs."""
         config = self.config
         output = self.model(rows["obs"])
         log_prob, entropy = self.actions.log_prob_entropy(output, rows["act"])
@@ -172,13 +172,13 @@ class PPO(Policy):
                 config.value_clip_range,
             )
         mean_entropy = entropy.mean()
-        # Coefficients are for the squared error, of which the ops function computes half.
+        # Coefficients are for the squared error; the ops function computes half of it.
         loss = policy + 2 * config.value_coefficient * value
         if config.entropy_coefficient:
             loss = loss - config.entropy_coefficient * mean_entropy
         return loss, torch.stack([policy, value, mean_entropy]).detach(), log_prob.detach()
 
     def _kl_and_clip_fraction(self, log_prob: Tensor, old: Tensor) -> Tensor:
-        """Approximate KL divergence from the policy that acted, and the clipped fraction."""
+        """Return the approximate KL divergence from the old policy, and the clipped fraction."""
         clipped = ops.clip_fraction(log_prob, old, self.config.clip_range)
         return torch.stack([ops.approx_kl(log_prob, old), clipped])

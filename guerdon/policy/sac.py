@@ -21,7 +21,7 @@ from guerdon.policy.base import Metrics, Policy, register_policy
 from guerdon.policy.bounds import Bounds
 from guerdon.policy.noise import NoiseConfig, add_noise
 
-_EDGE = 0.01  # width at the bounds in which densities are averaged: `squashed_gaussian_log_prob`
+_EDGE = 0.01  # width of averaging at the bounds; see `squashed_gaussian_log_prob`
 
 
 class SACConfig(NoiseConfig):
@@ -32,16 +32,16 @@ class SACConfig(NoiseConfig):
     model: ModelConfig = ModelConfig(hidden=[256, 256], activation="relu", orthogonal=False)
     """Actor and critics, which do not share layers."""
     tau: float = Field(default=0.005, gt=0, le=1)
-    """Soft update coefficient of the target critics."""
+    """Soft update coefficient of the target critics; 0.001 to 0.05."""
     n_step: int = Field(default=1, ge=1)
-    """Number of rewards in a target before bootstrapping."""
+    """Number of rewards in a target before bootstrapping; 1 to 5."""
     temperature: Annotated[float, Field(gt=0)] | Literal["auto"] = "auto"
-    """Entropy coefficient; ``auto`` tunes it towards `target_entropy`."""
+    """Entropy coefficient, 0.01 to 1; ``auto`` tunes it towards `target_entropy`."""
     target_entropy: float | None = None
-    """Target entropy; by default minus the number of action dimensions, for Discrete actions a
-    share of the maximum entropy, see `target_entropy_share`."""
+    """Target entropy; by default minus the number of action dimensions, for Discrete actions
+    `target_entropy_share` of the maximum entropy."""
     target_entropy_share: float = Field(default=0.5, gt=0, lt=1)
-    """Target entropy of Discrete actions, as a share of log(number of actions); 0.3 to 0.98."""
+    """Target entropy of Discrete actions as a fraction of log(number of actions); 0.3 to 0.98."""
     read_if: ClassVar[ReadIf] = (
         *NoiseConfig.read_if,
         ("target_entropy", "temperature", "auto"),
@@ -180,7 +180,7 @@ class SAC(Policy):
         }
 
     def _actor_loss(self, obs: Any) -> tuple[Tensor, Tensor]:
-        """The soft policy loss, and the policy's entropy."""
+        """Return the soft policy loss, and the policy's entropy."""
         temperature = self.log_temperature.detach().exp()
         if self.bounds is None:
             log_prob = functional.log_softmax(self.actor(obs)["logit"], -1)

@@ -26,19 +26,19 @@ class TD3Config(NoiseConfig):
     model: ModelConfig = ModelConfig(hidden=[256, 256], activation="relu", orthogonal=False)
     """Actor and critics, which do not share layers."""
     tau: float = Field(default=0.005, gt=0, le=1)
-    """Soft update coefficient of the target networks."""
+    """Soft update coefficient of the target networks; 0.001 to 0.05."""
     n_step: int = Field(default=1, ge=1)
-    """Number of rewards in a target before bootstrapping."""
+    """Number of rewards in a target before bootstrapping; 1 to 5."""
     n_critics: int = Field(default=2, ge=1)
     """Number of critics; targets take their minimum."""
     actor_every: int = Field(default=2, ge=1)
-    """Updates of the critics for each update of the actor and the target networks."""
+    """Critic updates per update of the actor and the target networks; 1 to 4."""
     exploration_noise: float = Field(default=0.1, ge=0)
-    """Standard deviation of action noise while collecting, for actions in [-1, 1]."""
+    """Standard deviation of action noise while collecting, for actions in [-1, 1]; 0.1 to 0.5."""
     target_noise: float = Field(default=0.2, ge=0)
-    """Standard deviation of the noise on next actions in targets, likewise."""
+    """Standard deviation of the noise on target actions, for actions in [-1, 1]; 0 to 0.3."""
     target_noise_clip: float = Field(default=0.5, ge=0)
-    """Maximum absolute value of that noise."""
+    """Maximum absolute value of that noise; 0.5."""
     read_if: ClassVar[ReadIf] = (
         *NoiseConfig.read_if,
         ("target_noise_clip", "target_noise", True),

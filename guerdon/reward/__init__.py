@@ -1,4 +1,4 @@
-"""Reward models: one file each, and how they are combined."""
+"""Reward models, and their combination."""
 
 from guerdon.reward.adversarial import AIRL, FAIRL, GAIL
 from guerdon.reward.base import (

@@ -1,4 +1,4 @@
-"""Adversarial imitation: a discriminator tells demonstrations from the policy's transitions.
+"""Adversarial imitation: a discriminator of demonstrations and the policy's transitions.
 
 https://arxiv.org/abs/1606.03476 (GAIL), https://arxiv.org/abs/1710.11248 (AIRL),
 https://arxiv.org/abs/1911.02256 (FAIRL), https://arxiv.org/abs/1809.02925 (absorbing states).
@@ -29,25 +29,25 @@ class AdversarialConfig(ImitationConfig, TrainedConfig):
     """Options of `gail`, `airl` and `fairl`."""
 
     inputs: Inputs = Field(default=["obs", "act"])
-    """Inputs of the discriminator; without ``act`` it imitates states alone."""
+    """Inputs of the discriminator; without ``act`` it imitates states only."""
     gradient_penalty: float = Field(default=1.0, ge=0)
     """Weight of the gradient penalty (https://arxiv.org/abs/1704.00028); 0 to 10."""
     spectral_norm: bool = False
-    """Whether every layer is spectrally normalised."""
+    """Whether to apply spectral normalisation to every layer."""
     weight_decay: float = Field(default=0.0, ge=0)
     """Decoupled weight decay, as in AdamW; 0.01 to 10."""
     entropy_bonus: float = Field(default=0.0, ge=0)
     """Weight of the entropy of the discriminator's output; up to 0.01."""
     absorbing: bool = False
-    """Whether the time after the end of an episode is scored, too, so that neither living nor
-    ending is a reward by itself."""
+    """Whether to score absorbing states after the end of an episode, so that neither survival nor
+    termination is rewarded by itself."""
 
 
 class Discriminator(TransitionNetwork):
-    """Logit of a transition being demonstrated."""
+    """Logit that a transition is demonstrated."""
 
     def __init__(self, setting: Setting, config: AdversarialConfig) -> None:
-        # The extra feature says whether the state is the absorbing one.
+        # The extra feature marks the absorbing state.
         super().__init__(setting, config.inputs, config.hidden, extra=int(config.absorbing))
         if config.spectral_norm:
             for layer in self.layers.modules():
@@ -68,7 +68,7 @@ class Discriminator(TransitionNetwork):
 
 
 class Adversarial(ImitationReward, TrainedReward):
-    """A discriminator whose logits become rewards."""
+    """Rewards from the logits of a discriminator."""
 
     Config = AdversarialConfig
     Network = Discriminator
@@ -82,18 +82,18 @@ class Adversarial(ImitationReward, TrainedReward):
         gamma = self.setting.gamma
         if self.config.absorbing and gamma == 1:
             raise ValueError(
-                "with 'absorbing' the time after an end is scored, whose return is infinite "
-                "without discount: set 'policy.gamma' below 1"
+                "'absorbing' scores the time after an end, whose return is infinite without "
+                "discounting: set 'policy.gamma' below 1"
             )
         self._after = gamma / (1 - gamma) if gamma < 1 else 0.0  # discounted steps after an end
 
     def reward(self, logit: Tensor) -> Tensor:
-        """The reward of a logit."""
+        """Return the reward of a logit."""
         raise NotImplementedError
 
     @torch.no_grad()
     def score(self, batch: Batch) -> Tensor:
-        """Return rewards of logits; at an end, with the value of the absorbing state."""
+        """Return rewards; at an end, with the value of the absorbing state added."""
         rows = self.tensors(batch)
         rew = self.reward(self.network(rows))
         if self.config.absorbing:
@@ -102,7 +102,7 @@ class Adversarial(ImitationReward, TrainedReward):
         return rew
 
     def loss(self) -> tuple[Tensor, Metrics]:
-        """The loss of the discriminator."""
+        """Return the loss of the discriminator."""
         config, network = self.config, self.network
         drawn = self.sample_expert(config.batch_size), self.sample(config.batch_size)
         expert, policy = (network.features(rows) for rows in drawn)
@@ -127,13 +127,13 @@ class Adversarial(ImitationReward, TrainedReward):
         }
 
     def offset(self, drawn: tuple[Batch, ...]) -> Any:  # noqa: ARG002 - for AIRL
-        """Added to the logits of demonstrated and the policy's rows while training."""
+        """Return what is added to the logits of expert and policy rows while training."""
         return 0.0
 
     def _weights(self) -> Tensor:
-        """Weights of rows where the last row of each kind is the absorbing state.
+        """Return weights of rows; the last row of each kind is the absorbing state.
 
-        That row stands for the discounted time after all ends.
+        That row represents the discounted time after all ends.
         """
         ends = (
             self.expert["terminated"].float().mean(),
@@ -162,8 +162,8 @@ class GAILConfig(AdversarialConfig):
     """Options of `gail`."""
 
     form: Literal["softplus", "log_d", "balanced"] = "softplus"
-    """Reward of a logit: ``softplus`` (-log(1 - D)) is never negative and rewards survival,
-    ``log_d`` is never positive and rewards ending, ``balanced`` is their mean."""
+    """Reward of a logit: ``softplus``, -log(1 - D), is never negative and rewards survival;
+    ``log_d`` is never positive and rewards termination; ``balanced`` is their mean."""
 
 
 @register_reward_model("gail")
@@ -173,7 +173,7 @@ class GAIL(Adversarial):
     Config = GAILConfig
 
     def reward(self, logit: Tensor) -> Tensor:
-        """The reward by the form that the config names."""
+        """Return the reward in the form of the config."""
         return _FORMS[self.config.form](logit)
 
 
@@ -181,16 +181,16 @@ class AIRLConfig(AdversarialConfig):
     """Options of `airl`."""
 
     log_prob: bool = True
-    """Whether the policy's log-probability is subtracted from the logit, as in the paper; it then
-    trains on new data alone. Without it, any policy will do."""
+    """Whether to subtract the policy's log-probability from the logit, as in the paper; this
+    requires new data for every update. If false, any policy can be used."""
 
 
 @register_reward_model("airl")
 class AIRL(Adversarial):
     """Adversarial inverse reinforcement learning: rewards of either sign.
 
-    The logit is f - log(pi), and the reward is f alone. The paper's reward is the whole logit,
-    which adds an entropy bonus that the policy's own options can give.
+    The logit is f - log(pi), and the reward is f. The paper's reward is the whole logit, which adds
+    an entropy bonus; use the policy's entropy option for that.
     """
 
     Config = AIRLConfig
@@ -202,15 +202,15 @@ class AIRL(Adversarial):
 
     @property
     def forgets(self) -> bool:
-        """The log-probability of actions is known for the current policy alone."""
+        """Whether to train on new data only: log-probabilities are of the current policy."""
         return self.config.log_prob or super().forgets
 
     def reward(self, logit: Tensor) -> Tensor:
-        """The logit itself."""
+        """Return the logit."""
         return ops.airl_reward(logit)
 
     def offset(self, drawn: tuple[Batch, ...]) -> Any:
-        """Minus the log-probability of the actions."""
+        """Return the negative log-probability of the actions."""
         if not self.config.log_prob:
             return 0.0
         extra = int(self.config.absorbing)  # the absorbing state, which has no action
@@ -221,7 +221,7 @@ class FAIRLConfig(AdversarialConfig):
     """Options of `fairl`."""
 
     limit: float = Field(default=10.0, gt=0)
-    """Bound of the absolute value of rewards."""
+    """Largest absolute reward."""
 
 
 @register_reward_model("fairl")

@@ -21,33 +21,33 @@ from guerdon.nn.spaces import is_image
 from guerdon.reward.transitions import as_rollout, from_items, rows_before, with_rewards
 
 Metrics = dict[str, Any]
-"""Numbers, or tensors of one number."""
+"""Numbers, or scalar tensors."""
 
 
 class RewardConfig(Section):
     """Options of every reward model."""
 
     type: str = ""
-    """The registered name."""
+    """Registered name of the reward model."""
 
     @classmethod
     def env_weight(cls, options: Mapping[str, Any]) -> float:  # noqa: ARG003 - for ensembles
-        """Weight of the environment's reward beside a model that is configured alone."""
+        """Return the default weight of the environment's reward beside this model."""
         return 0.0
 
 
 @dataclass(frozen=True)
 class Setting:
-    """The run that a reward model is for."""
+    """Properties of the run that a reward model is used in."""
 
     observation_space: Any = None
     """Observation space of one environment."""
     action_space: Any = None
     """Action space of one environment."""
     n_envs: int = 1
-    """Number of environments that collect."""
+    """Number of training environments."""
     gamma: float = 0.99
-    """Discount of the policy."""
+    """Discount factor of the policy."""
     seed: int = 0
     """Random seed."""
     device: str = "cpu"
@@ -55,17 +55,17 @@ class Setting:
     on_policy: bool = True
     """Whether the policy learns on-policy."""
     horizon: int | None = None
-    """Maximum length of an episode, where there is a limit."""
+    """Maximum length of an episode, if limited."""
     log_prob: Callable[[Any, Any], torch.Tensor] | None = None
     """Log-probability of actions (second) at observations (first); None without a density."""
     example: Callable[[], Any] | None = None
-    """Returns one of the environments, to be asked what it can compute, not to be stepped."""
+    """Returns an environment whose methods can be looked up; it is never stepped."""
     checkpoint_path: str | None = None
     """Checkpoint that the reward is loaded from, if any."""
 
     @classmethod
     def of(cls, data: Demonstrations, **options: Any) -> Self:
-        """The setting of demonstrations, for a model that is used outside a run."""
+        """Return the setting of demonstrations, for use outside a run."""
         rows = data.transitions()
         return cls(
             data.observation_space or _space_of(rows.obs, "obs"),
@@ -75,13 +75,13 @@ class Setting:
 
 
 REQUIREMENTS = {
-    "demonstrations": "learns from demonstrations: name them in 'expert_data_path'",
+    "demonstrations": "learns from demonstrations: set 'expert_data_path'",
     "density": (
         "needs the log-probability of actions, which this policy does not have: use ppo, a2c or sac"
     ),
     "replay": "needs a policy with a replay buffer: use dqn, ddpg, td3 or sac",
     "checkpoint": (
-        "has to be fitted beforehand: run `guerdon reward fit`, and name its folder as "
+        "has to be fitted beforehand: run `guerdon reward fit`, and set its folder as "
         "'reward.checkpoint_path'"
     ),
     "horizon": (
@@ -93,22 +93,22 @@ REQUIREMENTS = {
         "Gymnasium-Robotics has them: use another reward, or an environment with goals"
     ),
     "vectors": (
-        "compares numbers, but observations hold images: use gail or red, or an environment with "
+        "compares numbers, but observations have images: use gail or red, or an environment with "
         "vectors"
     ),
 }
-"""What a reward model may require of a run, as the end of an error message."""
+"""Requirements of reward models, as the end of an error message."""
 
 
 class Stateful:
-    """Saves and restores some of its attributes."""
+    """Mixin that saves and restores some attributes."""
 
     saved: tuple[str, ...] | None = None
-    """Names of these attributes; by default networks, optimizers, generators, and whatever has a
-    `training_state` itself."""
+    """Names of these attributes; by default networks, optimizers, generators, and objects with a
+    `training_state`."""
 
     def training_state(self) -> dict[str, Any]:
-        """Everything that is needed to resume, as copies."""
+        """Return copies of everything needed to resume."""
         return {name: _state_of(getattr(self, name)) for name in self._saved_names()}
 
     def load_training_state(self, state: Mapping[str, Any]) -> None:
@@ -130,23 +130,23 @@ class Stateful:
 class RewardModel(Stateful):
     """Maps transitions to rewards.
 
-    A subclass implements `score`, which is pure: state changes in `collect_data`, `pretrain` and
-    `train` alone. It builds its networks in the constructor. Its options are an instance of
-    `Config`, or a dictionary for one.
+    A subclass implements `score`, which is pure: only `collect_data`, `pretrain` and `train` change
+    state. The constructor builds all networks. Options are an instance of `Config`, or a dictionary
+    of its fields.
     """
 
     Config: ClassVar[type[RewardConfig]] = RewardConfig
     fields: tuple[str, ...] = ()
-    """Fields of a transition that `score` reads, beside ``rew``."""
+    """Fields of a transition that `score` reads, in addition to ``rew``."""
     collects: tuple[str, ...] = ()
-    """Fields of fresh transitions that `collect_data` reads; none: it needs no fresh data."""
+    """Fields of new transitions that `collect_data` reads; empty if it needs no new data."""
     requires: ClassVar[frozenset[str]] = frozenset()
-    """What a run has to offer; keys of `REQUIREMENTS`."""
+    """Requirements; keys of `REQUIREMENTS`."""
     can_pretrain: bool = False
-    """Whether it can be trained before the policy acts."""
+    """Whether it can be trained before the policy."""
     history: int = 0
-    """Number of earlier rows of the same episode that `score` reads: ``batch.before``, with one
-    more dimension after the leading ones, oldest first, and ``batch.before.mask``."""
+    """Number of previous rows of the episode that `score` reads as ``batch.before``: an axis after
+    the leading ones, oldest first, and ``batch.before.mask``."""
 
     def __init__(
         self, config: RewardConfig | Mapping[str, Any], setting: Setting | None = None
@@ -159,34 +159,34 @@ class RewardModel(Stateful):
 
     @classmethod
     def create(cls, config: Mapping[str, Any], setting: Setting) -> "RewardModel":
-        """Make a model of this class as a term of a reward."""
+        """Make a model of this class, as a term of a reward."""
         return cls(config, setting)
 
     @classmethod
     def requirements(cls, config: Any) -> frozenset[str]:  # noqa: ARG003 - for subclasses
-        """What a run has to offer for a model with this config."""
+        """Return the requirements of a model with this config."""
         return cls.requires
 
     @property
     def name(self) -> str:
-        """The registered name, for messages."""
+        """Registered name, for messages."""
         return self.config.type or type(self).__name__.lower()
 
     @property
     def fitted(self) -> bool:
-        """Whether `score` is of use yet; models without anything to learn always are."""
+        """Whether `score` is meaningful; always true for models without training."""
         return True
 
     # --- scoring
 
     def score(self, batch: Batch) -> Any:
-        """Return the rewards of transitions [...], tensors on `device`: a tensor, or one number."""
+        """Return rewards of transitions [...] (tensors on `device`): a tensor or one number."""
         raise NotImplementedError(f"{type(self).__name__} does not implement score()")
 
     def complete(self, batch: Batch) -> Batch:
-        """Add what `score` reads beside `fields` to transitions [T, ...] that are in no buffer.
+        """Add the inputs of `score` other than `fields` to transitions [T, ...] outside a buffer.
 
-        They are in time order, and the first of them begin episodes.
+        They are in time order, and the first rows begin episodes.
         """
         if self.history and "before" not in batch:
             before = rows_before(as_rollout(batch, self.fields), self.history, self.fields)
@@ -197,9 +197,9 @@ class RewardModel(Stateful):
 
     @torch.no_grad()
     def estimate(self, data: Any) -> Any:
-        """Return a copy of transitions with ``rew`` as the model scores them.
+        """Return a copy of transitions with the model's rewards as ``rew``.
 
-        They are a `Batch` [T, ...] in time order, or a list of dictionaries with ``obs``,
+        Transitions are a `Batch` [T, ...] in time order, or a list of dictionaries with ``obs``,
         ``action``, ``next_obs``, ``reward`` and ``done``.
         """
         batch = data if isinstance(data, Batch) else from_items(data)
@@ -214,7 +214,7 @@ class RewardModel(Stateful):
     # --- learning
 
     def collect_data(self, batch: Batch) -> None:
-        """Take fresh transitions.
+        """Process new transitions.
 
         Args:
             batch: NumPy arrays [T, n_envs, ...] in time order with the fields of `collects`,
@@ -223,25 +223,25 @@ class RewardModel(Stateful):
         """
 
     def prepare(self) -> None:
-        """Read data that `train` needs, so that missing data is reported before a run starts."""
+        """Read data that `train` needs, to report missing data before a run starts."""
 
     def pretrain(self) -> Metrics | None:
-        """Train before the policy acts, on the data that is there by then."""
+        """Train before the policy, on the data available by then."""
 
     def train(self) -> Metrics | None:
-        """Train on what was collected; return metrics, or None if there was nothing to do."""
+        """Train on collected data; return metrics, or None without enough data."""
 
     def clear_data(self, iter: int) -> None:  # noqa: A002 - the documented name
-        """Drop collected data, if it is time to, after so many policy updates."""
+        """Drop collected data, depending on the number of policy updates."""
 
     def load_expert_data(self, demonstrations: Any = None) -> None:  # noqa: ARG002
-        """Take demonstrations."""
+        """Set the demonstrations."""
         raise TypeError(f"{self.name} does not learn from demonstrations")
 
     # --- state
 
     def portable_state(self) -> dict[str, Any]:
-        """What another run can start from: without what belongs to this run alone."""
+        """Return the state that another run can start from, without data of this run."""
         return self.training_state()
 
     def load_training_state(self, state: Mapping[str, Any]) -> None:
@@ -253,28 +253,28 @@ class RewardModel(Stateful):
 
 
 class EpisodeRewardModel(RewardModel):
-    """A reward model whose rewards depend on what came before in the episode.
+    """A reward model whose rewards depend on the history of the episode.
 
-    Fresh transitions are annotated once, in time order; the columns are stored beside them, and
-    `score` reads them as fields of the batch. The state of running episodes is a *memory* that the
-    caller owns: training, evaluations and wrapped environments each have their own.
+    New transitions are annotated once, in time order; the columns are stored with the transitions,
+    and `score` reads them as fields of the batch. The state of running episodes is a *memory* owned
+    by the caller: training, evaluations and wrapped environments each have their own.
     """
 
     reads: tuple[str, ...] = ()
-    """Fields of fresh transitions that `annotate` reads."""
+    """Fields of new transitions that `annotate` reads."""
     annotations: tuple[str, ...] = ()
-    """Columns of `annotate` that are stored; others reach `collect_data` alone."""
+    """Columns of `annotate` that are stored; others are only passed to `collect_data`."""
 
     def new_memory(self, n_envs: int) -> Any:
-        """The state of episodes that have not begun."""
+        """Return the state of episodes at their start."""
         raise NotImplementedError
 
     def annotate(self, batch: Batch, memory: Any) -> tuple[dict[str, np.ndarray], Any]:
-        """Annotate transitions; changes nothing but the memory.
+        """Annotate transitions; only the memory changes.
 
         Args:
             batch: See `collect_data`; with the fields of `reads`.
-            memory: The state of the running episodes. Where ``batch.first`` is True it starts anew.
+            memory: State of the running episodes. It is reset where ``batch.first`` is True.
 
         Returns:
             Columns [T, n_envs, ...] by name, and the memory after them.
@@ -282,11 +282,11 @@ class EpisodeRewardModel(RewardModel):
         raise NotImplementedError
 
     def complete(self, batch: Batch) -> Batch:
-        """See `RewardModel`: adds the annotations of whole episodes."""
+        """See `RewardModel`; adds the annotations of whole episodes."""
         batch = super().complete(batch)
         if all(name in batch for name in self.annotations):
             return batch
-        fields = *self.fields, *self.reads, *self.annotations  # some of these may be given
+        fields = *self.fields, *self.reads, *self.annotations  # some of these may be present
         rollout = as_rollout(batch.to_numpy(), fields)
         found, _ = self.annotate(rollout, self.new_memory(rollout.rew.shape[1]))
         columns, lead = {name: found[name] for name in self.annotations}, batch.rew.shape
@@ -295,52 +295,52 @@ class EpisodeRewardModel(RewardModel):
 
 
 class SuccessModel(EpisodeRewardModel):
-    """A reward model that decides what a success is, and so where an episode ends.
+    """A reward model that predicts success, and so where an episode ends.
 
-    Its columns include ``predicted`` (predicted success), ``paid`` (a success that is rewarded) and
-    ``after_success``: rows that come after a success in their episode, from which nothing learns.
+    Its columns include ``predicted`` (predicted success), ``paid`` (success that is rewarded) and
+    ``after_success``: rows after a success of their episode, which are not used for learning.
     """
 
     ends_episodes: bool = True
     """Whether a success ends the episode for the learner."""
     ends_online: bool = False
-    """Whether a success also resets the environment; then `ends` is called at every step."""
+    """Whether a success also resets the environment; `ends` is then called at every step."""
 
     def ends(self, obs_next: Any, done: np.ndarray, real: np.ndarray, memory: Any) -> np.ndarray:
-        """Which episodes the newest step ends; scores are kept in the memory for `annotate`.
+        """Return which episodes end at this step; scores are kept in the memory for `annotate`.
 
         Args:
             obs_next: Next observations [n_envs, ...].
-            done: Which episodes ended anyway [n_envs].
+            done: Which episodes ended in the environment [n_envs].
             real: Which rows are transitions [n_envs].
-            memory: The state of the running episodes; changed.
+            memory: State of the running episodes; updated.
         """
         raise NotImplementedError
 
 
 class ReplayTransform:
-    """Changes sampled transitions before rewards are computed, as hindsight relabelling does."""
+    """Changes sampled transitions before rewards are computed, for example by relabelling."""
 
     def apply(self, batch: Batch, buffer: Any, indices: np.ndarray) -> Batch:
-        """Return transitions [B, ...] or segments [T, B, ...] at indices of a buffer, changed."""
+        """Return changed transitions [B, ...] or segments [T, B, ...] at indices of a buffer."""
         raise NotImplementedError
 
 
 class ReplaySource:
-    """Adds transitions to what an off-policy policy samples, as SQIL does with demonstrations."""
+    """Adds transitions to the samples of an off-policy policy, as SQIL does."""
 
     def mixed(self, buffer: Any) -> Any:
-        """Return what the policy samples from instead of the buffer; called after every collect."""
+        """Return the buffer that the policy samples from; called after every collect."""
         raise NotImplementedError
 
 
 REWARDS: Registry[type[RewardModel]] = Registry("reward", "guerdon.reward")
 register_reward_model = REWARDS.register
-"""Makes a reward model known by a name: as a decorator, or as a call with the class."""
+"""Register a reward model under a name: as a decorator, or as a call with the class."""
 
 
 def create_reward_model(cfg: Mapping[str, Any], setting: Setting | None = None) -> RewardModel:
-    """Make the reward model that ``cfg["type"]`` names."""
+    """Make the reward model of ``cfg["type"]``."""
     if "type" not in cfg:
         names = ", ".join(REWARDS.names())
         raise ValueError(f"a reward model's config needs 'type': one of {names}")
@@ -350,7 +350,7 @@ def create_reward_model(cfg: Mapping[str, Any], setting: Setting | None = None) 
 def check_requirements(
     name: str, requires: Iterable[str], setting: Setting, config: Any, cotrain: bool = True
 ) -> None:
-    """Raise an error if a run does not offer what a term requires: keys of `REQUIREMENTS`."""
+    """Raise an error if a run does not meet the requirements of a term."""
     offers = {
         "demonstrations": True,  # `load_expert_data` checks its source
         "density": setting.log_prob is not None or not cotrain,
@@ -378,11 +378,11 @@ def _has_images(space: Any) -> bool:
 
 
 def as_rewards(value: Any, like: torch.Tensor) -> torch.Tensor:
-    """Rewards as a float tensor on the device and of the shape of others."""
-    unchanged = value is like  # as the environment's is
+    """Convert rewards to a float tensor with the device and shape of others."""
+    unchanged = value is like  # such as the environment's reward
     if unchanged and like.dtype == torch.float32:
         return like
-    if isinstance(value, bool | int | float):  # filling does not wait for a device, copying does
+    if isinstance(value, bool | int | float):  # filling does not synchronise, copying does
         return torch.full_like(like, float(value), dtype=torch.float32)
     rewards = torch.as_tensor(value, dtype=torch.float32, device=like.device)
     return rewards.expand(like.shape)
@@ -401,7 +401,7 @@ def _state_of(part: Any) -> Any:
 
 
 def _restored(part: Any, state: Any) -> Any:
-    """A part with another state; the same object, if it has a state of its own."""
+    """Return a part with another state; updated in place if it has a state of its own."""
     if isinstance(part, Batch):
         return Batch(copy.deepcopy(state))
     if isinstance(part, np.random.Generator):
@@ -418,13 +418,13 @@ def _restored(part: Any, state: Any) -> Any:
 
 
 def _space_of(rows: Any, name: str) -> Any:
-    """A space that rows [N, ...] come from."""
+    """Return a space that contains rows [N, ...]."""
     if isinstance(rows, Batch):
         return spaces.Dict({key: _space_of(part, f"{name}.{key}") for key, part in rows.items()})
     rows = rows.numpy(force=True) if isinstance(rows, torch.Tensor) else np.asarray(rows)
     if name == "act" and rows.dtype.kind in "iub":
         raise ValueError(
-            "these demonstrations do not say how many actions there are: set their 'action_space', "
+            "the number of actions of these demonstrations is unknown: set their 'action_space', "
             "for example to gymnasium.spaces.Discrete(n)"
         )
     if rows.dtype == np.uint8:

@@ -40,18 +40,18 @@ class Term(NamedTuple):
 
 
 class Reward:
-    """A weighted sum of reward models, then scaled, clipped or normalised.
+    """Weighted sum of reward models, optionally scaled, clipped or normalised.
 
     In every batch it resolves, ``rew`` is the learner's reward, ``rew_env`` the environment's, and
     ``rew_terms.<name>`` each term before its weight.
 
     Args:
-        terms: The reward models by name, with their weights.
+        terms: Reward models by name, with their weights.
         scale: Factor of the sum.
         clip: Bounds of the scaled sum, or None.
-        normalize: Whether the sum is divided by the standard deviation of its discounted return.
-        gamma: Discount of that return.
-        cotrain: Whether models are trained beside the policy.
+        normalize: Whether to divide by the standard deviation of the discounted return.
+        gamma: Discount factor of that return.
+        cotrain: Whether to train the models during policy training.
     """
 
     def __init__(
@@ -65,14 +65,14 @@ class Reward:
         cotrain: bool = True,
     ) -> None:
         if not terms:
-            raise ValueError("a reward needs one term or more: {type: env} is the environment's")
+            raise ValueError("a reward needs at least one term, such as {type: env}")
         self.terms = dict(terms)
         self.scale = scale
         self.clip = clip
         self.scaler = ReturnScaler(gamma) if normalize else None
         self.cotrain = cotrain
         self.updates = 0
-        """Number of calls of `train` that changed it."""
+        """Number of calls of `train` with an effect."""
         models = {name: term.model for name, term in self.terms.items()}
         self.models = list(models.values())
         self.history = max(model.history for model in self.models)
@@ -86,7 +86,7 @@ class Reward:
         predicting: Any = {name: m for name, m in models.items() if isinstance(m, SuccessModel)}
         self._ending = [name for name, model in predicting.items() if model.ends_episodes]
         self.success_term: Any = next(iter((*self._ending, *predicting)), None)
-        """Name of the term that predicts success, if there is one."""
+        """Name of the term that predicts success, or None."""
         self.success: Any = predicting.get(self.success_term)
         sources: Any = {name: m for name, m in models.items() if isinstance(m, ReplaySource)}
         self._source: ReplaySource | None = next(iter(sources.values()), None)
@@ -95,11 +95,11 @@ class Reward:
         annotations = {"annotations"} if self._annotators else set()
         ends = {"terminated"} if self._ending else set()
         self.fields = tuple(sorted(fields | annotations | ends))
-        """Fields of a transition that `resolve` reads, beside ``rew``."""
+        """Fields of a transition that `resolve` reads, in addition to ``rew``."""
         collected = {field for model in self._annotators.values() for field in model.reads}
         collected |= {field for model in self.models if cotrain for field in model.collects}
         self.collects = tuple(sorted(collected | ({"rew", *fields} if normalize else set())))
-        """Fields of fresh transitions that it collects; none: it needs no fresh data."""
+        """Fields of new transitions that are collected; empty if none are needed."""
         # The newest rewards, their mask, and the rewards of each term.
         self._resolved: tuple[torch.Tensor, Any, dict[str, torch.Tensor]] | None = None
 
@@ -117,13 +117,13 @@ class Reward:
             in_time = model.history or other in self._annotators or model in self._transforms
             if other in further or in_time:
                 raise ValueError(
-                    f"the reward {first!r} samples more than the policy has done, which "
-                    f"{other!r} cannot score: use one of them"
+                    f"the reward {first!r} adds transitions of other policies, which {other!r} "
+                    "cannot score: use one of them"
                 )
         if self.scaler:
             raise ValueError(
-                f"'reward.normalize' uses rewards of what the policy does, which for {first!r} "
-                "are all 0: use 'reward.scale'"
+                f"'reward.normalize' uses rewards of the policy's transitions, which are all 0 for "
+                f"{first!r}: use 'reward.scale'"
             )
 
     def __repr__(self) -> str:
@@ -135,18 +135,18 @@ class Reward:
 
     @property
     def is_env(self) -> bool:
-        """Whether it is nothing but the environment's own reward, scaled or clipped at most."""
+        """Whether this is the environment reward, possibly scaled or clipped."""
         return all(isinstance(model, EnvReward) for model in self.models)
 
     @property
     def is_learned(self) -> bool:
-        """Whether the environment's reward is no part of it."""
+        """Whether the environment reward is not part of it."""
         terms = self.terms.values()
         return not any(isinstance(model, EnvReward) and weight for model, weight in terms)
 
     @property
     def changes(self) -> bool:
-        """Whether it may change beside the policy, so that returns at different times differ."""
+        """Whether it may change during training, so that returns are not comparable over time."""
         trained = self.cotrain and any(model.collects for model in self.models)
         return self.scaler is not None or trained
 
@@ -163,14 +163,14 @@ class Reward:
     # --- episodes
 
     def new_memory(self, n_envs: int) -> dict[str, Any]:
-        """The state of episodes that have not begun, for `annotate` and `ends`."""
+        """Return the state of episodes at their start, for `annotate` and `ends`."""
         return {name: model.new_memory(n_envs) for name, model in self._annotators.items()}
 
     def annotate(self, batch: Batch, memory: dict[str, Any]) -> tuple[Batch, dict[str, Any]]:
-        """Annotate a fresh rollout; see `EpisodeRewardModel.annotate`.
+        """Annotate a new rollout; see `EpisodeRewardModel.annotate`.
 
-        It gets ``columns.<term>`` for `collect_data`, of which ``annotations.<term>`` are to be
-        stored; rows after a success are no longer in ``mask``.
+        Adds ``columns.<term>`` for `collect_data`, of which ``annotations.<term>`` have to be
+        stored, and removes rows after a success from ``mask``.
         """
         if not self._annotators:
             return batch, {}
@@ -195,7 +195,7 @@ class Reward:
     def transform(self, batch: Batch, indices: np.ndarray, source: Any) -> Batch:
         """Prepare transitions at indices of a buffer or rollout for `resolve`.
 
-        Relabels them and reads the rows before them, before they are moved to a device.
+        Relabels them and reads previous rows, before they are moved to a device.
         """
         if self._transforms:
             batch = batch.replace(rew_env=batch.rew)
@@ -212,7 +212,7 @@ class Reward:
         return batch.replace(before=Batch(before)) if before else batch
 
     def resolve(self, batch: Batch) -> Batch:
-        """Return transitions with the learner's reward: what `transform` returned, on a device."""
+        """Return the result of `transform`, on a device, with the learner's reward."""
         (name, (model, weight)), *others = self.terms.items()
         if type(model) is EnvReward and weight == 1 and not others:
             terms = {name: as_rewards(model.score(batch), batch.rew)}
@@ -242,42 +242,42 @@ class Reward:
 
     @torch.no_grad()
     def score(self, batch: Batch) -> np.ndarray:
-        """The learner's reward of transitions [T, ...] that are in no buffer, in time order."""
+        """Return the learner's reward of transitions [T, ...] in time order, outside a buffer."""
         rewards = {name: model.estimate(batch).rew for name, (model, _) in self.terms.items()}
         terms = {name: torch.as_tensor(rew) for name, rew in rewards.items()}
         return self._scale_and_clip(self._sum(terms)).numpy(force=True)
 
     def label(self, data: Demonstrations) -> Demonstrations:
-        """Return demonstrations with the learner's reward in the place of the recorded one."""
+        """Return demonstrations with the learner's reward instead of the recorded one."""
         episodes = [episode.replace(rew=self.score(episode)) for episode in data.episodes]
         return replace(data, episodes=episodes)
 
     def wrap(self, env: Env[Any, Any]) -> Env[Any, Any]:
-        """Return a Gymnasium environment that pays the learner's reward.
+        """Return a Gymnasium environment with the learner's reward.
 
-        ``info["env_reward"]`` is the reward of the environment. An episode ends at a predicted
+        ``info["env_reward"]`` is the environment reward. An episode ends at a predicted
         success if the reward ends episodes there.
         """
-        from guerdon.reward.wrapper import LearnedReward  # which imports this module
+        from guerdon.reward.wrapper import LearnedReward  # circular import
 
         if self.changes_replay:
             raise TypeError(
                 f"the reward {' + '.join(self.terms)} relabels or adds samples of a replay buffer, "
-                "so that it cannot pay single steps: train with guerdon"
+                "so it cannot score single steps: train with guerdon"
             )
         return LearnedReward(env, self)
 
     def score_rollout(self, batch: Batch, indices: np.ndarray, source: Any) -> np.ndarray:
-        """The learner's reward of a rollout; see `collect_data`."""
+        """Return the learner's reward of a rollout; see `collect_data`."""
         return self._scale_and_clip(self._sum_of(batch, indices, source)).numpy(force=True)
 
     def _sum_of(self, batch: Batch, indices: Any, source: Any) -> torch.Tensor:
-        """The sum of all terms of a rollout, not scaled."""
+        """Return the unscaled sum of all terms of a rollout."""
         read = self._with_rows_before(batch, indices, source)
         return self._sum(self._scores(read.to_device(self.models[0].device)))
 
     def reward_stats(self) -> Metrics:
-        """Mean and standard deviation of the newest resolved rewards, unless the environment's.
+        """Return mean and standard deviation of the newest rewards; empty for the environment's.
 
         Of several terms, also the mean of each, without its weight.
         """
@@ -311,14 +311,14 @@ class Reward:
             rew = scale * rew
         return rew if self.clip is None else rew.clip(*self.clip)
 
-    # --- where a learner reads
+    # --- reading
 
     def replay(self, buffer: Any) -> Any:
-        """What an off-policy policy samples from: the buffer, or more than it."""
+        """Return the buffer that an off-policy policy samples from."""
         return buffer if self._source is None else self._source.mixed(buffer)
 
     def view(self, source: Any, device: torch.device) -> "ResolvedBuffer":
-        """A buffer or rollout whose rewards are resolved as they are read, as tensors."""
+        """Return a view of a buffer or rollout with resolved rewards, as tensors."""
         return ResolvedBuffer(source, self, device)
 
     # --- learning
@@ -326,7 +326,7 @@ class Reward:
     def collect_data(
         self, batch: Batch, indices: np.ndarray | None = None, source: Any = None
     ) -> None:
-        """Take fresh transitions, annotated, at indices of a buffer or rollout.
+        """Process new, annotated transitions at indices of a buffer or rollout.
 
         See `RewardModel.collect_data`; they have the fields of `collects`.
         """
@@ -343,31 +343,31 @@ class Reward:
         return any(model.can_pretrain for model in self.models)
 
     def pretrain(self) -> Metrics:
-        """Train every term before the policy acts."""
+        """Train every term before the policy."""
         return _metrics({name: term.model.pretrain() for name, term in self.terms.items()})
 
     def train(self) -> Metrics:
-        """Train every term on what it has collected; metrics are under ``reward/<term>/``."""
+        """Train every term on collected data; metrics are under ``reward/<term>/``."""
         trained = self.terms if self.cotrain else {}
         metrics = _metrics({name: term.model.train() for name, term in trained.items()})
         self.updates += bool(metrics or self.scaler)
         return metrics
 
     def clear_data(self, iter: int) -> None:  # noqa: A002 - the documented name
-        """Drop collected data of every term, if it is time to."""
+        """Drop collected data of every term, depending on the number of policy updates."""
         for model in self.models:
             model.clear_data(iter)
 
     # --- state
 
     def training_state(self) -> dict[str, Any]:
-        """Everything that is needed to resume."""
+        """Return everything needed to resume."""
         terms = {name: term.model.training_state() for name, term in self.terms.items()}
         scaler = {"scaler": self.scaler.training_state()} if self.scaler else {}
         return {"terms": terms, "updates": self.updates, **scaler}
 
     def portable_state(self) -> dict[str, Any]:
-        """What another run can start from."""
+        """Return the state that another run can start from."""
         terms = {name: term.model.portable_state() for name, term in self.terms.items()}
         return self.training_state() | {"terms": terms}
 
@@ -386,7 +386,7 @@ class Reward:
 
 
 class ResolvedBuffer:
-    """A buffer or rollout that is read as tensors with resolved rewards; the rest is its own."""
+    """View of a buffer or rollout as tensors with resolved rewards."""
 
     def __init__(self, source: Any, reward: Reward, device: torch.device) -> None:
         self._source, self._reward, self._device = source, reward, device
@@ -401,7 +401,7 @@ class ResolvedBuffer:
         return batch[0] if rows.ndim == 0 else batch
 
     def __getattr__(self, name: str) -> Any:
-        if name == "read":  # gives stored rewards
+        if name == "read":  # would return stored rewards
             raise AttributeError("a resolved buffer is read by index, or with get() and sample()")
         return getattr(self._source, name)
 
@@ -410,7 +410,7 @@ class ResolvedBuffer:
         return self._reward.resolve(batch.to_device(self._device))
 
     def get(self, index: Any, key: str, stack_num: int | None = None) -> Any:
-        """One field at some rows."""
+        """Read one field at some rows."""
         if key.startswith("rew") or key in ("terminated", "done"):
             return self[index][key]
         stored = self._source.get(index, key, *(() if stack_num is None else (stack_num,)))
@@ -436,12 +436,12 @@ class ResolvedBuffer:
 
     @property
     def rew(self) -> "ResolvedRewards":
-        """The rewards, to be indexed with row numbers: only these are resolved."""
+        """Rewards, to be indexed with row numbers; only these rows are resolved."""
         return ResolvedRewards(self)
 
 
 class ResolvedRewards:
-    """``buffer.rew`` for a learner."""
+    """``buffer.rew`` with resolved rewards."""
 
     def __init__(self, buffer: ResolvedBuffer) -> None:
         self._buffer = buffer
@@ -462,9 +462,9 @@ def make_reward(section: Mapping[str, Any] | RewardModel, setting: Setting | Non
     """Make the reward of a config section.
 
     Args:
-        section: ``{type: NAME, …}``, or ``{terms: {NAME: {weight: …}}}``; or a model that was made
-            already, as the only term.
-        setting: The run that it is for.
+        section: ``{type: NAME, …}``, or ``{terms: {NAME: {weight: …}}}``; or a model, as the only
+            term.
+        setting: Setting of the run.
     """
     setting = setting or Setting()
     if isinstance(section, RewardModel):
@@ -473,7 +473,7 @@ def make_reward(section: Mapping[str, Any] | RewardModel, setting: Setting | Non
     terms = section.pop("terms")
     stages = {name: section.pop(name) for name in STAGES if name in section}
     if section:
-        raise ValueError(f"a reward with terms takes its options in them, not beside: {section}")
+        raise ValueError(f"options of a reward with terms belong inside the terms: {section}")
     options = {name: {"type": name, **(given or {})} for name, given in terms.items()}
     weights = {name: given.pop("weight", 1.0) for name, given in options.items()}
     for name, given in options.items():
@@ -483,8 +483,8 @@ def make_reward(section: Mapping[str, Any] | RewardModel, setting: Setting | Non
         check_requirements(name, requires, setting, config, cotrain)
         if stages.get("clip") is not None and getattr(config, "absorbing", False):
             raise ValueError(
-                f"'reward.clip' would cut off what {name!r} pays for the time after an end "
-                "(absorbing): leave one of them out"
+                f"'reward.clip' would clip the absorbing-state value of {name!r} "
+                "(option 'absorbing'): leave one of them out"
             )
     seeds = np.random.SeedSequence(setting.seed).generate_state(len(options))
     made = {

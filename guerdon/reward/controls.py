@@ -1,7 +1,7 @@
-"""Rewards that are not learned: the environment's, a constant, and a function of the user's."""
+"""Rewards that are not learned: environment, constant, and user-defined function."""
 
 import inspect
-from collections.abc import Callable  # where pydantic finds it
+from collections.abc import Callable  # needed at run time by pydantic
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from guerdon.reward.base import RewardConfig, RewardModel, register_reward_model
 
 @register_reward_model("env")
 class EnvReward(RewardModel):
-    """The environment's reward."""
+    """The environment reward."""
 
     def score(self, batch: Batch) -> Any:
         """Return the stored reward."""
@@ -30,7 +30,7 @@ class ConstantConfig(RewardConfig):
 
 @register_reward_model("constant")
 class ConstantReward(RewardModel):
-    """The same reward for every transition: the control that imitation has to beat."""
+    """Constant reward: a control for imitation."""
 
     Config = ConstantConfig
 
@@ -43,23 +43,23 @@ class FunctionConfig(RewardConfig):
     """Options of `function`."""
 
     target: str | Callable[[Any], Any]
-    """The function: ``package.module:name``, or the function itself."""
+    """Reward function: ``package.module:name``, or the function itself."""
     fields: tuple[str, ...] = ("obs", "act", "obs_next", "terminated")
     """Fields of a transition that the function reads."""
     history: int = Field(default=0, ge=0)
-    """Number of earlier rows that the function reads, too, as ``batch.before``."""
+    """Number of previous rows that the function reads as ``batch.before``."""
 
     @field_validator("target")
     @classmethod
     def _check_target(cls, target: Any) -> Any:
-        if not str(target).startswith("<"):  # of a run: needed only if rewards are
+        if not str(target).startswith("<"):  # of a saved run: cannot be imported
             load_function(target, "reward.target")
         return target
 
 
 @register_reward_model("function")
 class FunctionReward(RewardModel):
-    """A function from a batch of transitions, as NumPy arrays, to their rewards."""
+    """Reward function of a batch of transitions, as NumPy arrays."""
 
     Config = FunctionConfig
 
@@ -72,18 +72,18 @@ class FunctionReward(RewardModel):
         self.fields, self.history = self.config.fields, self.config.history
 
     def score(self, batch: Batch) -> Any:
-        """Return what the function returns."""
+        """Return the result of the function."""
         shape = tuple(batch.rew.shape)
         try:
             rew = self._function(batch.to_numpy())
         except TypeError as error:
             raise ValueError(
-                f"the reward function {self._target} cannot take a Batch of transitions: {error}"
+                f"the reward function {self._target} failed for a Batch of transitions: {error}"
             ) from error
         if np.shape(rew) != shape:
             raise ValueError(
-                f"the reward function {self._target} gave shape {tuple(np.shape(rew))} "
-                f"for transitions of shape {shape}: one number each is needed"
+                f"the reward function {self._target} returned shape {tuple(np.shape(rew))} "
+                f"for transitions of shape {shape}: it has to return one number per transition"
             )
         return rew
 
@@ -91,20 +91,20 @@ class FunctionReward(RewardModel):
 def _check_takes_one(function: Callable[..., Any], name: str) -> None:
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # of some that are not written in Python
+    except (TypeError, ValueError):  # builtins may have no signature
         return
     try:
         signature.bind(None)
     except TypeError:
         raise ValueError(
-            f"the reward function {name} is called with a Batch of transitions and nothing else, "
+            f"the reward function {name} is called with one argument, a Batch of transitions, "
             f"but takes {signature}"
         ) from None
 
 
 def load_function(target: str | Callable[..., Any], option: str) -> Callable[..., Any]:
-    """Return a function, or the one that ``module:name`` or ``file.py:name`` names."""
+    """Return a function, given as itself, ``module:name`` or ``file.py:name``."""
     found: Callable[..., Any] = find_object(target, option) if isinstance(target, str) else target
     if not callable(found):
-        raise ValueError(f"{option!r} has {target!r}, which is no function, but {found!r}")
+        raise ValueError(f"{option!r} has {target!r}, which is not a function: {found!r}")
     return found

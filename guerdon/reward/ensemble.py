@@ -36,8 +36,8 @@ class EnsembleConfig(RewardConfig):
     members: int = Field(default=3, ge=1)
     """Number of members, each with its own seed; 3 to 7."""
     pessimism: float = 0.0
-    """Factor of the members' standard deviation that is subtracted from their mean; 0 to 2. Below 0
-    it is added, which rewards what is unknown."""
+    """Multiple of the members' standard deviation that is subtracted from their mean; 0 to 2. A
+    negative value rewards uncertainty."""
 
     @field_validator("of", mode="after")
     @classmethod
@@ -53,19 +53,18 @@ class EnsembleConfig(RewardConfig):
             )
         if issubclass(kind, ReplayTransform | ReplaySource | SuccessModel):
             raise ConfigError(
-                f"{of['type']!r} changes the data that is learned from: it cannot be a member of "
-                "an ensemble"
+                f"{of['type']!r} changes the training data, so it cannot be a member of an ensemble"
             )
         return options.model_dump()
 
     @property
     def absorbing(self) -> bool:
-        """Whether members score the time after the end of an episode."""
+        """Whether members score absorbing states."""
         return getattr(_member(self.of)[1], "absorbing", False)
 
     @classmethod
     def env_weight(cls, options: Mapping[str, Any]) -> float:
-        """See `RewardConfig`: that of a member."""
+        """See `RewardConfig`; the weight for a member."""
         of = options.get("of")
         if not isinstance(of, Mapping) or of.get("type") not in REWARDS.names():
             return 0.0
@@ -73,16 +72,16 @@ class EnsembleConfig(RewardConfig):
 
 
 def _member(of: Mapping[str, Any]) -> tuple[type[RewardModel], RewardConfig]:
-    """Class and options of a member."""
+    """Return class and options of a member."""
     kind = REWARDS.get(of["type"])
     return kind, validated(kind.Config, of, "of")
 
 
 @register_reward_model("ensemble")
 class EnsembleReward(EpisodeRewardModel):
-    """The mean of its members' rewards, less a multiple of their standard deviation.
+    """Mean of the members' rewards, minus a multiple of their standard deviation.
 
-    Column ``name`` of its first member is ``0.name``.
+    Column ``name`` of the first member is ``0.name``.
     """
 
     Config = EnsembleConfig
@@ -104,7 +103,7 @@ class EnsembleReward(EpisodeRewardModel):
 
     @classmethod
     def requirements(cls, config: Any) -> frozenset[str]:
-        """See `RewardModel`: those of a member."""
+        """See `RewardModel`; the requirements of a member."""
         kind, options = _member(config.of)
         return kind.requirements(options)
 
@@ -115,11 +114,11 @@ class EnsembleReward(EpisodeRewardModel):
 
     @property
     def demonstrations(self) -> Demonstrations | None:
-        """The demonstrations of its members, if they have any."""
+        """Demonstrations of the members, or None."""
         return getattr(self.members[0], "demonstrations", None)
 
     def score(self, batch: Batch) -> torch.Tensor:
-        """Return the mean, less `pessimism` times the standard deviation."""
+        """Return the mean minus `pessimism` times the standard deviation."""
         mean, std = self._moments(batch)
         return mean - self.config.pessimism * std if self.config.pessimism else mean
 
@@ -130,7 +129,7 @@ class EnsembleReward(EpisodeRewardModel):
         return mean, std
 
     def collect_data(self, batch: Batch) -> None:
-        """Give the data to every member."""
+        """Pass the data to every member."""
         for number, member in enumerate(self.members):
             member.collect_data(_with_columns(batch, number))
         fresh = self.complete(batch)[np.asarray(batch.mask)] if self.collects else None
@@ -159,7 +158,7 @@ class EnsembleReward(EpisodeRewardModel):
             member.clear_data(iter)
 
     def load_expert_data(self, demonstrations: Any = None) -> None:
-        """Give demonstrations to every member; what the first one has read is given to the rest."""
+        """Set the demonstrations of every member; they are read once."""
         for member in self.members:
             member.load_expert_data(demonstrations)
             demonstrations = self.demonstrations or demonstrations
@@ -183,7 +182,7 @@ class EnsembleReward(EpisodeRewardModel):
     # --- members that depend on the episode
 
     def new_memory(self, n_envs: int) -> list[Any]:
-        """The memories of the members."""
+        """Return the memories of the members."""
         return [member.new_memory(n_envs) for member in self.members]
 
     def annotate(self, batch: Batch, memory: list[Any]) -> tuple[dict[str, np.ndarray], list[Any]]:
@@ -197,16 +196,16 @@ class EnsembleReward(EpisodeRewardModel):
 
 
 def _with_columns(batch: Batch, number: int) -> Batch:
-    """A batch with the columns of a member under their own names."""
+    """Return a batch with the columns of one member, without prefix."""
     prefix = f"{number}."
     own = {name: column for name, column in batch.items() if name.startswith(prefix)}
     return batch.replace(**{name.removeprefix(prefix): column for name, column in own.items()})
 
 
 def _mean(found: list[Metrics | None]) -> Metrics | None:
-    """Means of the metrics of members that had something to do."""
-    told = [metrics for metrics in found if metrics]
-    if not told:
+    """Return the mean metrics of the members that returned any."""
+    reported = [metrics for metrics in found if metrics]
+    if not reported:
         return None
-    shared = [name for name in told[0] if all(name in metrics for metrics in told)]
-    return {name: sum(metrics[name] for metrics in told) / len(told) for name in shared}
+    shared = [name for name in reported[0] if all(name in metrics for metrics in reported)]
+    return {name: sum(metrics[name] for metrics in reported) / len(reported) for name in shared}

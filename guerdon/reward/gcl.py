@@ -1,4 +1,4 @@
-"""Guided cost learning: maximum-entropy inverse reinforcement learning beside a policy.
+"""Guided cost learning: maximum-entropy inverse reinforcement learning during policy training.
 
 https://arxiv.org/abs/1603.00448. The paper weights whole trajectories, whose probabilities span
 many orders of magnitude; here single transitions are weighted by the probability of their actions.
@@ -29,12 +29,12 @@ class GCLConfig(ImitationConfig, TrainedConfig):
     inputs: Inputs = Field(default=["obs", "act"])
     """Inputs of the cost network."""
     weight_decay: float = Field(default=1.0, ge=0)
-    """Decoupled weight decay, as in AdamW; 0.1 to 3. Without it, costs grow without bound away from
+    """Decoupled weight decay, as in AdamW; 0.1 to 3. Without it, costs grow without bound far from
     the demonstrations."""
     statistics_rate: float = Field(default=0.01, gt=0, le=1)
     """Step size of the running mean and variance that normalise rewards, per gradient step."""
     limit: float = Field(default=10.0, gt=0)
-    """Bound of the absolute value of rewards, in standard deviations."""
+    """Largest absolute reward, in standard deviations."""
 
 
 def guided_cost_loss(expert: Tensor, samples: Tensor, log_prob: Tensor) -> tuple[Tensor, Tensor]:
@@ -42,18 +42,18 @@ def guided_cost_loss(expert: Tensor, samples: Tensor, log_prob: Tensor) -> tuple
 
     Args:
         expert: Costs of demonstrations [N].
-        samples: Costs of the samples that Z is estimated from [M].
-        log_prob: Log-probabilities with which these were drawn [M].
+        samples: Costs of the samples for estimating Z [M].
+        log_prob: Log-probabilities of these samples [M].
     """
     log_partition = torch.logsumexp(-samples - log_prob, 0) - math.log(len(samples))
     return expert.mean() + log_partition, log_partition.detach()
 
 
 def mixed_log_prob(cost: Tensor, log_partition: Tensor, log_prob: Tensor) -> Tensor:
-    """Log-probability of samples, half of which are the policy's and half demonstrations.
+    """Log-probability of samples that are half the policy's and half demonstrations.
 
-    That of demonstrations is unknown, and estimated as exp(-cost) / Z
-    (https://arxiv.org/abs/1611.03852). Importance weights are thereby at most twice their mean.
+    The density of demonstrations is unknown and estimated as exp(-cost) / Z
+    (https://arxiv.org/abs/1611.03852). This limits importance weights to twice their mean.
     """
     return torch.logaddexp(log_prob, -cost - log_partition) - math.log(2.0)
 
@@ -70,13 +70,13 @@ class Cost(TransitionNetwork):
         self.log_partition = nn.Buffer(torch.zeros(()))
 
     def reward(self, cost: Tensor) -> Tensor:
-        """Rewards [...] of costs: of mean 0 and variance 1 on the policy's recent transitions."""
+        """Return rewards [...] of costs, normalised over recent policy transitions."""
         standard = (self.mean - cost) / (self.variance + 1e-8).sqrt()
         return standard.clamp(-self.limit, self.limit)
 
     @torch.no_grad()
     def update_statistics(self, cost: Tensor, rate: float) -> None:
-        """Update mean and variance with new costs: averages at first, then at `rate`."""
+        """Update mean and variance with new costs: plain averages at first, then at `rate`."""
         self.count.add_(1)
         weight = (1.0 / self.count).clamp(min=rate)
         self.mean.lerp_(cost.mean(), weight)
@@ -88,8 +88,8 @@ class Cost(TransitionNetwork):
 class GCL(ImitationReward, TrainedReward):
     """A cost network under which demonstrations have maximum likelihood.
 
-    The partition function is estimated by importance sampling: from the policy's transitions and
-    as many demonstrations.
+    The partition function is estimated by importance sampling from equal numbers of policy
+    transitions and demonstrations.
     """
 
     Config = GCLConfig
@@ -103,15 +103,15 @@ class GCL(ImitationReward, TrainedReward):
 
     @torch.no_grad()
     def score(self, batch: Batch) -> Tensor:
-        """Return minus the cost, normalised."""
+        """Return the normalised negative cost."""
         return self.network.reward(self.network(self.tensors(batch)))
 
     def kept(self, rows: Batch) -> Batch:
-        """See `TrainedReward`: with the log-probabilities of the policy that acted."""
+        """See `TrainedReward`; adds log-probabilities of the policy."""
         return rows.replace(log_prob=self.log_prob(self.tensors(rows)).numpy(force=True))
 
     def loss(self) -> tuple[Tensor, Metrics]:
-        """The negative log-likelihood of demonstrations; updates the running statistics."""
+        """Return the negative log-likelihood of demonstrations; update the running statistics."""
         config, network = self.config, self.network
         expert, policy = self.sample_expert(config.batch_size), self.sample(config.batch_size)
         cost = network.output(torch.cat([network.input(expert), network.input(policy)]))

@@ -1,6 +1,6 @@
 """Hindsight experience replay (HER): https://arxiv.org/abs/1707.01495."""
 
-from collections.abc import Callable  # where pydantic finds it
+from collections.abc import Callable  # needed at run time by pydantic
 from functools import partial
 from typing import Any, Literal, cast
 
@@ -26,17 +26,17 @@ class HERConfig(RewardConfig):
     """Options of `her`."""
 
     strategy: Literal["future", "final", "episode"] = "future"
-    """New goals: achieved at or after the transition, at the end of its episode, or anywhere."""
+    """New goals: achieved after the transition, at the end of its episode, or anywhere in it."""
     ratio: float = Field(default=0.8, ge=0, le=1)
-    """Share of transitions that get a new goal; 0.8 in the paper."""
+    """Fraction of transitions that are relabelled; 0.8 in the paper."""
     reward_function: str | GoalFunction | None = None
-    """``package.module:name`` or function that maps arrays of achieved goals, desired goals and an
+    """Function, or ``package.module:name``, from arrays of achieved goals, desired goals and an
     info to rewards; the environment's ``compute_reward`` by default."""
 
 
 @register_reward_model("her")
 class HER(RewardModel, ReplayTransform):
-    """The environment's reward; for relabelled transitions, that of the new goal.
+    """Environment reward; relabelled transitions get the reward of the new goal.
 
     Observations have ``achieved_goal`` and ``desired_goal``, as in Gymnasium-Robotics, and the
     environment ``compute_reward`` and optionally ``compute_terminated``. A segment has one goal.
@@ -55,7 +55,7 @@ class HER(RewardModel, ReplayTransform):
         if reward is None:
             raise ValueError(
                 "her needs the reward of other goals, but the environment has no "
-                "compute_reward(achieved_goal, desired_goal, info): name a function in "
+                "compute_reward(achieved_goal, desired_goal, info): set a function as "
                 "'reward_function'"
             )
         self._reward: GoalFunction = load_function(reward, "reward.reward_function")
@@ -65,7 +65,7 @@ class HER(RewardModel, ReplayTransform):
         return batch.get("goal_reward", batch.rew)
 
     def apply(self, batch: Batch, buffer: ReplayBuffer, indices: np.ndarray) -> Batch:
-        """Relabel a share of the transitions; ``goal_reward`` holds the rewards of their goals."""
+        """Relabel a fraction of the transitions; adds ``goal_reward``."""
         chosen = self.generator.random(indices.shape[-1:]) < self.config.ratio
         if not chosen.any():
             return batch
@@ -83,7 +83,7 @@ class HER(RewardModel, ReplayTransform):
             changed["terminated"] = _put(batch.terminated, at, ended)
             if "done" in batch:
                 changed["done"] = changed["terminated"] | buffer.get(indices, "truncated")
-            if "mask" in batch:  # rows after an end are no transitions
+            if "mask" in batch:  # rows after an end are not transitions
                 after = np.cumsum(ended, 0) > ended
                 changed["mask"] = _put(batch.mask, at, to_numpy(batch.mask[at]) & ~after)
         return batch.replace(**changed)
@@ -94,14 +94,14 @@ class HER(RewardModel, ReplayTransform):
         if self.config.strategy == "final":
             return last
         first = rows if self.config.strategy == "future" else buffer.episode_first(rows)
-        capacity = buffer.capacity  # an index is env * capacity + slot, and the slots are a ring
+        capacity = buffer.capacity  # an index is env * capacity + slot, with slots in a ring
         steps = self.generator.random(len(rows)) * ((last - first) % capacity + 1)
         slots = (first + steps.astype(np.int64)) % capacity
         return np.asarray(first - first % capacity + slots)
 
 
 def _method(env: Any, name: str) -> GoalFunction | None:
-    """A method of an environment, or of a wrapper around it; None if there is none."""
+    """Return a method of an environment, or of a wrapper around it; None if there is none."""
     read = getattr(env, "get_wrapper_attr", partial(getattr, env))
     try:
         return cast("GoalFunction", read(name))
@@ -110,19 +110,19 @@ def _method(env: Any, name: str) -> GoalFunction | None:
 
 
 def _call(function: GoalFunction, achieved: np.ndarray, goal: np.ndarray) -> np.ndarray:
-    """Results for achieved goals [..., n, *shape], where others [n, *shape] are desired."""
+    """Return results for achieved goals [..., n, *shape] and desired goals [n, *shape]."""
     shape = goal.shape[1:]
     desired = np.broadcast_to(goal, achieved.shape).reshape(-1, *shape)
     lead, achieved = achieved.shape[: achieved.ndim - len(shape)], achieved.reshape(-1, *shape)
     results = np.asarray(function(achieved, desired, {}))
-    if results.shape != (len(desired),):  # it takes single goals only
+    if results.shape != (len(desired),):  # the function accepts only single goals
         pairs = zip(achieved, desired, strict=True)
         results = np.array([function(one, other, {}) for one, other in pairs])
     return results.reshape(lead)
 
 
 def _put(leaf: Any, at: tuple[Any, ...], values: Any) -> Any:
-    """A copy with some rows changed."""
+    """Return a copy with some rows changed."""
     if isinstance(leaf, torch.Tensor):
         leaf, values = leaf.clone(), torch.from_numpy(values).to(leaf)
     else:

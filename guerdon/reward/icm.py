@@ -22,14 +22,14 @@ class ICMConfig(NoveltyConfig):
     feature_size: int = Field(default=64, ge=1)
     """Number of features of an observation; 16 to 512."""
     beta: float = Field(default=0.2, ge=0, le=1)
-    """Weight of the forward model's loss; the inverse model's has 1 - beta."""
+    """Weight of the forward loss; the inverse loss has weight 1 - beta. 0.1 to 0.5."""
     eta: float = Field(default=1.0, gt=0)
-    """Factor of half the squared error; has an effect with ``normalize_bonus: false`` alone."""
+    """Factor of half the squared error; used only with ``normalize_bonus: false``."""
     read_if: ClassVar[ReadIf] = (*NoveltyConfig.read_if, ("eta", "normalize_bonus", False))
 
 
 class InverseModel(nn.Module):
-    """Embeds observations so that actions can be predicted from two in a row."""
+    """Embeds observations such that actions can be predicted from consecutive ones."""
 
     __call__: Callable[..., Tensor]
 
@@ -38,7 +38,7 @@ class InverseModel(nn.Module):
         space = setting.action_space
         if not isinstance(space, spaces.Discrete | spaces.Box):
             raise ValueError(
-                f"icm and ngu predict actions that are Discrete or Box, but these are {space}: use "
+                f"icm and ngu need Discrete or Box actions, but these are {space}: use "
                 "rnd, which does not read actions"
             )
         self.features = embed(setting, "obs", hidden, size)
@@ -47,11 +47,11 @@ class InverseModel(nn.Module):
         self.start = int(space.start) if isinstance(space, spaces.Discrete) else None
 
     def forward(self, obs: Any) -> Tensor:
-        """Features [..., size] of observations."""
+        """Return features [..., size] of observations."""
         return self.features({"obs": obs})
 
     def loss(self, before: Tensor, after: Tensor, act: Tensor) -> tuple[Tensor, Metrics]:
-        """The loss of predicting actions [N, ...] from features, and metrics."""
+        """Return the loss of predicting actions [N, ...] from features, and metrics."""
         predicted = self.head(torch.cat([before, after], -1))
         if self.start is None:
             loss = functional.mse_loss(predicted, self.action({"act": act}))
@@ -73,11 +73,11 @@ class Dynamics(NoveltyNetwork):
         self.predictor = layers(size + self.inverse.action.size, config.hidden, size, "relu")
 
     def forward(self, rows: Any) -> Tensor:
-        """Half the squared errors [...] of the predicted features, times eta."""
+        """Return half the squared errors [...] of the predicted features, times eta."""
         return self.eta * self._predict(rows)[0]
 
     def _predict(self, rows: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """The errors, and the features of observations and next ones."""
+        """Return the errors, and the features of observations and next observations."""
         before, after = self.inverse(rows["obs"]), self.inverse(rows["obs_next"])
         predicted = self.predictor(torch.cat([before, self.inverse.action(rows)], -1))
         return 0.5 * (predicted - after).square().sum(-1), before, after
@@ -93,7 +93,7 @@ class Dynamics(NoveltyNetwork):
 
 @register_reward_model("icm")
 class ICM(NoveltyReward):
-    """A bonus for transitions whose next observation is hard to predict."""
+    """Bonus for transitions whose next observation is hard to predict."""
 
     Config = ICMConfig
     Network = Dynamics

@@ -14,15 +14,15 @@ from guerdon.reward.base import Setting
 
 
 class TransitionInput(nn.Module):
-    """Encodes a transition as one vector: numbers normalised, categories one-hot, images encoded.
+    """Encodes transitions as vectors: numbers normalised, categories one-hot, images encoded.
 
-    Calling it is pure; only `update` changes the statistics that it normalises with.
+    Only `update` and `settle` change the statistics for normalisation.
 
     Args:
-        setting: Has the spaces.
-        parts: Fields to join: ``obs``, ``act``, ``obs_next``.
-        clip: Bound of the absolute value of normalised numbers.
-        images: Whether the pixels of images are normalised, too.
+        setting: Setting with the spaces.
+        parts: Fields to concatenate: ``obs``, ``act``, ``obs_next``.
+        clip: Largest absolute normalised value.
+        images: Whether to normalise pixels of images, too.
     """
 
     __call__: Callable[..., Tensor]
@@ -53,7 +53,7 @@ class TransitionInput(nn.Module):
         return [module for module in modules if isinstance(module, ObservationNormalizer)]
 
     def forward(self, data: Any) -> Tensor:
-        """Vectors [..., size] of transitions: a mapping with tensors."""
+        """Return vectors [..., size] of transitions, a mapping of tensors."""
         encoded = []
         for part, kind in self.kinds.items():
             value = data[part]
@@ -63,12 +63,12 @@ class TransitionInput(nn.Module):
         return torch.cat(encoded, -1)
 
     def update(self, data: Any) -> None:
-        """Update the statistics with transitions [N, ...]; ``obs_next`` is used without ``obs``."""
+        """Update the statistics with transitions [N, ...]; ``obs_next`` only without ``obs``."""
         for kind, normalizer in self.normalizers.items():
             normalizer.update(data[kind if kind in data else "obs_next"])  # type: ignore[operator]
 
     def settle(self, data: Any) -> None:
-        """Update them with demonstrations; numbers that are constant there keep their scale."""
+        """Update the statistics with demonstrations; constant features keep their scale."""
         self.update(data)
         for module in self._running():
             module.spare_constants()
@@ -77,8 +77,8 @@ class TransitionInput(nn.Module):
 class TransitionNetwork(nn.Module):
     """An MLP over encoded transitions, with further options of `TransitionInput`.
 
-    Without a `size`, the output is one number, without a dimension of its own. A subclass appends
-    `extra` features in `features`.
+    Without a `size`, the output has no last axis. A subclass may append `extra` features in
+    `features`.
     """
 
     __call__: Callable[..., Tensor]
@@ -99,15 +99,15 @@ class TransitionNetwork(nn.Module):
         self.scalar = size is None
 
     def forward(self, rows: Any) -> Tensor:
-        """Outputs [..., size] or [...] of transitions."""
+        """Return outputs [..., size] or [...] of transitions."""
         return self.output(self.features(rows))
 
     def features(self, rows: Any) -> Tensor:
-        """Encoded transitions [..., n_features]: the input of the layers."""
+        """Return encoded transitions [..., n_features], the input of the layers."""
         return self.input(rows)
 
     def output(self, features: Tensor) -> Tensor:
-        """Outputs of encoded transitions [..., n_features]."""
+        """Return outputs of encoded transitions [..., n_features]."""
         output: Tensor = self.layers(features)
         return output.squeeze(-1) if self.scalar else output
 
@@ -115,6 +115,6 @@ class TransitionNetwork(nn.Module):
 def layers(
     n_in: int, hidden: Sequence[int], n_out: int, activation: str = "tanh", gain: float = 1.0
 ) -> nn.Sequential:
-    """Hidden layers, and a linear one whose weights have this gain."""
+    """Make hidden layers and a linear output layer with this gain."""
     body = MLP(n_in, hidden, activation)
     return nn.Sequential(body, linear(body.size, n_out, gain))

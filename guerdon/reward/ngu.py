@@ -17,28 +17,28 @@ from guerdon.reward.novelty import NoveltyConfig, NoveltyNetwork, NoveltyReward
 from guerdon.reward.rnd import Distillation
 from guerdon.reward.scaling import RunningMoments
 
-WINDOW = 10_000  # transitions of the running moments, since errors and features change
+WINDOW = 10_000  # window of the running moments: errors and features change
 EpisodePoints = tuple[np.ndarray, np.ndarray]
-"""The points of running episodes and their number, as `nearest` has them."""
+"""Points of running episodes and their number; see `nearest`."""
 
 
 class NGUConfig(NoveltyConfig):
     """Options of `ngu`."""
 
     embedding_size: int = Field(default=32, ge=1)
-    """Number of features of an observation, and size of the embedding that the lifelong part
-    predicts; 16 to 128."""
+    """Number of features of an observation, and size of the embedding for lifelong novelty; 16 to
+    128."""
     neighbors: int = Field(default=10, ge=1)
     """Number of nearest neighbours in the episode; 5 to 20."""
     memory_size: int = Field(default=1000, ge=1)
-    """Maximum number of steps of an episode that are kept, for each environment."""
+    """Maximum number of steps of an episode that are stored per environment."""
     kernel_epsilon: float = Field(default=1e-3, gt=0)
-    """The larger, the slower similarity falls with distance; 1e-4 to 1e-2."""
+    """Kernel constant: if larger, similarity falls more slowly with distance; 1e-4 to 1e-2."""
     cluster_distance: float = Field(default=0.008, ge=0)
-    """Points nearer than this count as the same, relative to the mean squared distance of
+    """Distance below which points count as equal, relative to the mean squared distance of
     neighbours."""
     constant: float = Field(default=0.001, gt=0)
-    """Added to similarities, so that novelty is at most its inverse."""
+    """Added to similarities; limits novelty to its inverse."""
     max_similarity: float = Field(default=8.0, gt=0)
     """Similarity above which novelty is 0."""
     max_lifelong: float = Field(default=5.0, ge=1)
@@ -52,11 +52,11 @@ class NGUNetwork(NoveltyNetwork):
         super().__init__()
         self.inverse = InverseModel(setting, config.hidden, config.embedding_size)
         self.lifelong = Distillation(setting, config)
-        for features in (self.lifelong.target, self.lifelong.predictor):  # one set of statistics
+        for features in (self.lifelong.target, self.lifelong.predictor):  # shared statistics
             features.input.normalizers = self.inverse.features.input.normalizers
 
     def forward(self, rows: Any) -> Tensor:
-        """The lifelong prediction errors [...]."""
+        """Return the lifelong prediction errors [...]."""
         return self.lifelong(rows)
 
     def loss(self, rows: Batch) -> tuple[Tensor, Metrics]:
@@ -69,9 +69,9 @@ class NGUNetwork(NoveltyNetwork):
 
 @register_reward_model("ngu")
 class NGU(NoveltyReward, EpisodeRewardModel):
-    """A bonus for steps that are new in their episode, times how new they are in all episodes.
+    """Bonus for steps that are new in their episode, times their lifelong novelty.
 
-    The first is the annotation ``novelty``; the second is a factor that `score` computes.
+    The first is the annotation ``novelty``; `score` computes the second.
 
     Attributes:
         errors: Moments of the lifelong prediction errors.
@@ -100,11 +100,11 @@ class NGU(NoveltyReward, EpisodeRewardModel):
     def annotate(
         self, batch: Batch, memory: EpisodePoints
     ) -> tuple[dict[str, np.ndarray], EpisodePoints]:
-        """Return the novelty of steps in their episodes, and the distances that it comes from."""
+        """Return the episodic novelty of steps, and the distances for it."""
         read = Batch(obs=batch.obs, obs_next=batch.obs_next).to_device(self.device)
         before = self.network.inverse(read.obs).numpy(force=True)
         after = self.network.inverse(read.obs_next).numpy(force=True)
-        # Arrays of another layout would be compiled for anew.
+        # Another memory layout would trigger a new compilation.
         mask, first = np.ascontiguousarray(batch.mask), np.ascontiguousarray(batch.first)
         distances = nearest(before, after, mask, first, *memory, self.config.neighbors)
         known = self.distances if self.distances.count else RunningMoments()
@@ -114,7 +114,7 @@ class NGU(NoveltyReward, EpisodeRewardModel):
         return {"novelty": novelty, "distances": distances}, memory
 
     def bonus(self, error: Tensor, batch: Batch, scale: float = 1.0) -> Tensor:
-        """See `NoveltyReward`: the novelty in the episode, times that in all episodes."""
+        """See `NoveltyReward`; episodic times lifelong novelty."""
         novelty: Tensor = to_device(batch.novelty, error.device)
         moments = self.errors
         std = max(math.sqrt(moments.variance), 1e-6 * abs(moments.mean), 1e-12)
@@ -137,7 +137,7 @@ def episodic_novelty(distances: np.ndarray, mean: float, config: NGUConfig) -> n
     return novelty.astype(np.float32)
 
 
-# Reassociation lets sums be vectorised; infinities stay what they are.
+# Reassociation allows vectorised sums; infinities are kept.
 @njit(cache=True, fastmath={"reassoc", "contract"})
 def nearest(
     before: np.ndarray,
@@ -148,19 +148,19 @@ def nearest(
     count: np.ndarray,
     k: int,
 ) -> np.ndarray:
-    """Compare where each step leads with where it and earlier steps of its episode started.
+    """Compare the end of each step with the starts of it and earlier steps of its episode.
 
     Args:
         before: Points where steps start [T, n_envs, n_features].
-        after: Points where they lead.
+        after: Points where steps end.
         mask: Which rows are transitions [T, n_envs].
         first: Which rows begin an episode [T, n_envs].
-        points: The newest points of the running episodes [n_envs, size, n_features]; changed.
-        count: Points since these began [n_envs]; changed.
+        points: Newest points of the running episodes [n_envs, size, n_features]; changed.
+        count: Number of points since the episodes began [n_envs]; changed.
         k: Number of neighbours.
 
     Returns:
-        Squared distances [T, n_envs, k] of the nearest points, nearest first; or infinite.
+        Squared distances [T, n_envs, k] to the nearest points, ascending; infinite if missing.
     """
     n_steps, n_envs, n_features = after.shape
     size = points.shape[1]

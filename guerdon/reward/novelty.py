@@ -1,4 +1,4 @@
-"""Base of novelty rewards: prediction errors, scaled by the spread of their return."""
+"""Base of novelty rewards: prediction errors, scaled by the standard deviation of their return."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -17,26 +17,26 @@ from guerdon.reward.scaling import ReturnScaler
 from guerdon.reward.trained import TrainedConfig, TrainedReward
 
 CLIP = 5.0
-"""Bound of the absolute value of normalised observations, as in the paper of RND."""
+"""Largest absolute value of normalised observations, as in the paper of RND."""
 
 
 class NoveltyConfig(TrainedConfig):
     """Options of every novelty reward."""
 
     update_proportion: float = Field(default=1.0, gt=0, le=1)
-    """Share of the new transitions to train on; 0.25 to 1. With less, novelty lasts longer."""
+    """Fraction of the new transitions to train on; 0.25 to 1. With less, novelty lasts longer."""
     update_per_collect: int | None = Field(default=None, ge=1)  # type: ignore[assignment]
-    """Gradient steps in a call of `train`, instead of what `update_proportion` gives."""
+    """Gradient steps per call of `train`, instead of `update_proportion`."""
     max_updates: int = Field(default=16, ge=1)
-    """Maximum number of these gradient steps; where there are more, minibatches are larger."""
+    """Maximum number of gradient steps per call; beyond it, minibatches are larger."""
     train_every: int | None = Field(default=128, ge=1)
-    """New transitions that `train` waits for."""
+    """Minimum number of new transitions for training."""
     warmup: int = Field(default=1000, ge=0)
-    """Transitions that only update statistics, and have no bonus; 1,000 to 10,000."""
+    """Number of initial transitions that only update statistics, without bonus; 1,000 to 10,000."""
     normalize_bonus: bool = True
-    """Whether the bonus is divided by the standard deviation of its discounted return."""
+    """Whether to divide the bonus by the standard deviation of its discounted return."""
     gamma: float = Field(default=0.99, ge=0, lt=1)
-    """Discount of that return, which runs on across episodes."""
+    """Discount factor of that return, which continues across episodes; 0.9 to 0.999."""
     read_if: ClassVar[ReadIf] = (
         ("update_proportion", "update_per_collect", None),
         ("max_updates", "update_per_collect", None),
@@ -61,23 +61,23 @@ class NoveltyNetwork(nn.Module):
     __call__: Callable[..., Tensor]
 
     def loss(self, rows: Batch) -> tuple[Tensor, Metrics]:
-        """The training loss of transitions [N, ...], and metrics."""
+        """Return the training loss of transitions [N, ...] and metrics."""
         raise NotImplementedError
 
     def update(self, rows: Batch) -> None:
-        """Update the statistics of inputs with transitions [N, ...]; shared ones once."""
+        """Update the input statistics with transitions [N, ...]; shared statistics once."""
         inputs = [module for module in self.modules() if isinstance(module, TransitionInput)]
         for each in {each.normalizers: each for each in reversed(inputs)}.values():
             each.update(rows)
 
 
 class NoveltyReward(TrainedReward):
-    """A bonus for transitions whose prediction error is large, as they are new to the networks.
+    """Bonus for transitions with a large prediction error, which are new to the networks.
 
     Attributes:
         scaler: Tracks the discounted return of the bonus.
-        collected: Transitions so far.
-        minibatch_size: Transitions of the next gradient step.
+        collected: Number of transitions so far.
+        minibatch_size: Size of the next minibatch.
     """
 
     Config = NoveltyConfig
@@ -91,11 +91,11 @@ class NoveltyReward(TrainedReward):
         self.minibatch_size = self.config.batch_size
 
     def bonus(self, error: Tensor, batch: Batch, scale: float = 1.0) -> Tensor:  # noqa: ARG002
-        """The bonus [...] of transitions with these prediction errors [...], times a scale."""
+        """Return the bonus [...] of transitions with prediction errors [...], times a scale."""
         return error * scale
 
     def update_statistics(self, error: Tensor, batch: Batch) -> None:
-        """Update what `bonus` compares errors with, on fresh transitions [N, ...]."""
+        """Update the statistics of `bonus` with new transitions [N, ...]."""
 
     @property
     def warm(self) -> bool:
@@ -104,7 +104,7 @@ class NoveltyReward(TrainedReward):
 
     @torch.no_grad()
     def score(self, batch: Batch) -> Tensor:
-        """Return the scaled bonus; 0 before the warm-up is over."""
+        """Return the scaled bonus; 0 during the warm-up."""
         if not self.warm:
             return torch.zeros_like(batch.rew)
         scale = self.scaler.scale if self.config.normalize_bonus else 1.0
@@ -112,7 +112,7 @@ class NoveltyReward(TrainedReward):
 
     @torch.no_grad()
     def collect_data(self, batch: Batch) -> None:
-        """Keep the transitions of a rollout, and update all statistics."""
+        """Store the transitions of a rollout, and update all statistics."""
         super().collect_data(batch)
         mask = np.asarray(batch.mask)
         real = batch[mask]
@@ -129,7 +129,7 @@ class NoveltyReward(TrainedReward):
             self.scaler.collect(bonus, mask)
 
     def train(self) -> Metrics | None:
-        """Train on a share of the new transitions, if there are enough."""
+        """Train on a fraction of the new transitions, if there are enough."""
         config, new = self.config, min(self.new, len(self.memory))
         if new < self.train_every or not self.warm:
             return None
@@ -142,5 +142,5 @@ class NoveltyReward(TrainedReward):
         return self.fit(steps)
 
     def loss(self) -> tuple[Tensor, Metrics]:
-        """The loss of the networks."""
+        """Return the loss of the networks."""
         return self.network.loss(self.sample(self.minibatch_size))

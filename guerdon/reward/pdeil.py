@@ -30,22 +30,22 @@ class PDEILConfig(ImitationConfig, TrainedConfig):
     """Options of `pdeil`."""
 
     alpha: float = Field(default=0.5, gt=0, le=1)
-    """Weight of the density of demonstrated states against the policy's. Near 0, demonstrated
-    states that the policy seldom visits have the largest rewards, up to 1 / alpha."""
+    """Weight of the expert's state density against the policy's. Near 0, demonstrated states that
+    the policy rarely visits get the largest rewards, up to 1 / alpha; 0.1 to 1."""
     regularization: float = Field(default=1e-2, gt=0)
-    """Added to all variances, in units of those of the demonstrations; 1e-3 to 0.1."""
+    """Added to all variances, relative to those of the demonstrations; 1e-3 to 0.1."""
     hidden_size: PositiveInt | list[PositiveInt] = Field(default=[64])
-    """Sizes of the hidden layers of the classifier of discrete actions."""
+    """Sizes of the hidden layers of the classifier for discrete actions."""
     update_per_collect: int = Field(default=1000, ge=1)
-    """Gradient steps of that classifier; it is trained once, with all of them; 100 to 10,000."""
+    """Gradient steps of that classifier, which is trained once; 100 to 10,000."""
     train_every: int | None = Field(default=256, ge=1)
     """New transitions after which the density of the policy's states is estimated again."""
     buffer_size: int = Field(default=10_000, ge=1)
-    """Maximum number of the policy's newest states that it is estimated from."""
+    """Maximum number of the policy's newest states for this estimate."""
 
 
 class Gaussian(nn.Module):
-    """A multivariate normal density; the standard one before `fit`."""
+    """Multivariate normal density; standard normal before `fit`."""
 
     __call__: Callable[..., Tensor]
 
@@ -63,14 +63,14 @@ class Gaussian(nn.Module):
         self.fitted.fill_(True)
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Log-densities [...] of rows [..., size]."""
+        """Return log-densities [...] of rows [..., size]."""
         density = MultivariateNormal(self.mean, scale_tril=self.scale_tril, validate_args=False)
         log_prob: Tensor = density.log_prob(rows)  # type: ignore[no-untyped-call]
         return log_prob
 
 
 def _covariance(rows: Tensor, regularization: float) -> Tensor:
-    """Covariance [size, size] of rows [N, size], plus a multiple of the identity."""
+    """Return the covariance [size, size] of rows [N, size], plus a multiple of the identity."""
     centred = rows - rows.mean(0)
     covariance: Tensor = centred.T @ centred / len(rows)
     covariance.diagonal().add_(regularization)
@@ -78,7 +78,7 @@ def _covariance(rows: Tensor, regularization: float) -> Tensor:
 
 
 class ContinuousActions(nn.Module):
-    """Log-density of actions in states, less its maximum: linear regression, normal residuals."""
+    """Log-density of actions given states, minus its maximum: linear regression."""
 
     def __init__(self, setting: Setting, size: int, regularization: float) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class ContinuousActions(nn.Module):
         self.residual.fit(self._action(act) - state @ self.slope)
 
     def forward(self, state: Tensor, act: Tensor) -> Tensor:
-        """Log-densities [...]."""
+        """Return log-densities [...]."""
         residual = self._action(act) - state @ self.slope
         return self.residual(residual) - self.residual(self.residual.mean)
 
@@ -103,7 +103,7 @@ class ContinuousActions(nn.Module):
 
 
 class DiscreteActions(nn.Module):
-    """Log-probability of actions in states: a classifier."""
+    """Log-probability of actions given states: a classifier."""
 
     def __init__(self, space: spaces.Discrete, size: int, hidden: list[int]) -> None:
         super().__init__()
@@ -111,14 +111,14 @@ class DiscreteActions(nn.Module):
         self.layers = layers(size, hidden, int(space.n), gain=0.01)
 
     def forward(self, state: Tensor, act: Tensor) -> Tensor:
-        """Log-probabilities [...]."""
+        """Return log-probabilities [...]."""
         logits: Tensor = self.layers(state.float())
         index = act.long()[..., None] - self.start
         return logits.log_softmax(-1).gather(-1, index).squeeze(-1)
 
 
 class Densities(nn.Module):
-    """The estimated densities, and the reward that follows from them."""
+    """Estimated densities, and the reward computed from them."""
 
     def __init__(self, setting: Setting, config: PDEILConfig) -> None:
         super().__init__()
@@ -132,24 +132,24 @@ class Densities(nn.Module):
             self.actions = DiscreteActions(space, size, config.hidden)
         elif isinstance(space, spaces.Box):
             network = ("hidden_size", "update_per_collect", "learning_rate", "batch_size")
-            refuse(config, network, "for actions of a Box pdeil has no network", "reward")
+            refuse(config, network, "pdeil has no network for Box actions", "reward")
             self.actions = ContinuousActions(setting, size, config.regularization)
         else:
             raise ValueError(f"pdeil needs actions of a Discrete or Box space, not of {space}")
 
     def state(self, obs: Any) -> Tensor:
-        """Observations as rows [..., size], normalised by the demonstrations."""
+        """Return observations as rows [..., size], normalised by the demonstrations."""
         return self.input({"obs": obs}).double()
 
     def log_action(self, rows: Any) -> Tensor:
-        """Log-densities [...] of the actions of transitions."""
+        """Return log-densities [...] of the actions of transitions."""
         log_action: Tensor = self.actions(self.state(rows["obs"]), rows["act"])
         return log_action
 
     def forward(self, rows: Any) -> Tensor:
-        """Rewards [...] of transitions."""
+        """Return rewards [...] of transitions."""
         state = self.state(rows["obs"])
-        # In logarithms: the ratio of both densities exists where they underflow in any precision.
+        # In logarithms, since both densities may underflow.
         weight = math.log1p(-self.alpha) if self.alpha < 1 else -math.inf
         log_ratio = self.policy(state) - self.expert(state) + weight
         log_mixture = torch.logaddexp(log_ratio, log_ratio.new_tensor(math.log(self.alpha)))
@@ -162,8 +162,8 @@ class PDEIL(PretrainedReward, TrainedReward):
 
     The reward is ``e(s) e(a|s) / (alpha e(s) + (1 - alpha) p(s))`` with the densities ``e`` of the
     demonstrations and ``p`` of the policy. States are modelled as normal, and so are continuous
-    actions in a state; ``e(a|s)`` is then relative to its maximum, which scales all rewards alike.
-    Until it was trained on the policy's states, ``p`` is ``e``.
+    actions given a state; ``e(a|s)`` is then relative to its maximum, which scales all rewards
+    equally. Until it is trained on the policy's states, ``p`` equals ``e``.
     """
 
     Config = PDEILConfig
@@ -174,7 +174,7 @@ class PDEIL(PretrainedReward, TrainedReward):
     network: Densities
 
     def make_optimizer(self) -> Optimizer | None:
-        """Make the optimizer of the classifier of discrete actions, if there is one."""
+        """Make the optimizer of the classifier for discrete actions, if there is one."""
         discrete = isinstance(self.network.actions, DiscreteActions)
         return super().make_optimizer() if discrete else None
 
@@ -195,7 +195,7 @@ class PDEIL(PretrainedReward, TrainedReward):
             network.actions.fit(state, expert["act"])
 
     def fit(self, steps: int) -> Metrics:
-        """Train the classifier of discrete actions, if there is one."""
+        """Train the classifier for discrete actions, if there is one."""
         return super().fit(steps) if self.optimizer else {}
 
     def train(self) -> Metrics | None:
@@ -211,5 +211,5 @@ class PDEIL(PretrainedReward, TrainedReward):
         return metrics or None
 
     def loss(self) -> tuple[Tensor, Metrics]:
-        """The loss of the classifier."""
+        """Return the loss of the classifier."""
         return -self.network.log_action(self.sample_expert(self.config.batch_size)).mean(), {}

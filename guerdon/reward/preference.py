@@ -1,7 +1,7 @@
 """Rewards from preferences between segments of the policy's episodes.
 
-https://arxiv.org/abs/1706.03741 (the method), https://arxiv.org/abs/2106.05091 (PEBBLE: off-policy,
-with rewards of the replay buffer that follow the model).
+https://arxiv.org/abs/1706.03741 (the method), https://arxiv.org/abs/2106.05091 (PEBBLE: off-policy;
+rewards of the replay buffer are computed with the current model).
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from guerdon.reward.ranking import Pairs, RankingConfig, RankingReward
 from guerdon.reward.trained import Memory, TrainedConfig, TrainedReward, in_spaces
 
 SegmentPairs = list[tuple[Batch, Batch]]
-"""Pairs of segments [T, ...] of the same fields and the same length."""
+"""Pairs of segments [T, ...] with the same fields and length."""
 
 
 PERFECT = {"beta": np.inf, "gamma": 1.0, "mistake": 0.0, "skip": 0.0, "equal": 0.0}
@@ -34,13 +34,13 @@ TYPES: dict[str, dict[str, float]] = {
     "skipping": {"skip": 0.25},
     "equal": {"equal": 0.25},
 }
-"""Options in which the teacher of each type differs from the perfect one."""
+"""Options in which each type of teacher differs from the perfect one."""
 
 
 class TeacherConfig(Section):
     """Options of a synthetic teacher; the defaults depend on its type.
 
-    They are those of B-Pref (https://arxiv.org/abs/2111.03026), independent of the reward's scale.
+    Defaults are from B-Pref (https://arxiv.org/abs/2111.03026), independent of the reward's scale.
     """
 
     type: Literal["perfect", "noisy", "myopic", "skipping", "equal"] = "perfect"
@@ -49,11 +49,11 @@ class TeacherConfig(Section):
     beta: float | None = Field(default=None, gt=0)
     """Rationality: logit of the right label per standard deviation of returns; 1 to 10."""
     gamma: float | None = Field(default=None, gt=0, le=1)
-    """Discount of steps by their distance to the end of the segment; 0.9 to 1."""
+    """Discount factor by distance to the end of the segment; 0.9 to 1."""
     mistake: float | None = Field(default=None, ge=0, le=0.5)
     """Probability of the opposite label; 0 to 0.2."""
     skip: float | None = Field(default=None, ge=0, le=1)
-    """Quantile of all returns below which both segments have to be for no label; 0 to 0.5."""
+    """Quantile of all returns; no label if both segments are below it; 0 to 0.5."""
     equal: float | None = Field(default=None, ge=0)
     """Difference of returns, in standard deviations, below which the label is 0.5; 0 to 1."""
 
@@ -70,7 +70,7 @@ class Teacher:
         )
 
     def returns(self, rew: np.ndarray, length: np.ndarray) -> np.ndarray:
-        """Returns [P] of the first rows, so many [P], of true rewards [P, T]."""
+        """Return returns [P] of the first `length` [P] true rewards [P, T]."""
         to_end = length[:, None] - 1 - np.arange(rew.shape[1])
         weight = np.where(to_end < 0, 0.0, self.gamma ** np.maximum(to_end, 0))
         return np.asarray((rew.astype(np.float64) * weight).sum(1))
@@ -82,7 +82,7 @@ class Teacher:
         all_returns: np.ndarray,
         generator: np.random.Generator,
     ) -> np.ndarray:
-        """Labels [P] by returns of first and second segments: 0, 0.5 or 1; NaN if there is none."""
+        """Return labels [P] by returns of both segments: 0, 0.5 or 1; NaN for no label."""
         difference = (second - first) / max(float(all_returns.std()), 1e-12)
         label = correct = 0.5 * (1 + np.sign(difference))
         if np.isfinite(self.beta):
@@ -101,35 +101,35 @@ class PreferenceConfig(RankingConfig, TrainedConfig):
     """Options of `preference`."""
 
     comparisons: int = Field(default=200, ge=0)
-    """Queries to the teacher in the whole run, each about a pair of segments; 100 to 2,000. 0 with
-    the preferences of ``preferences_path`` alone."""
+    """Number of queries in the run, each for a pair of segments; 100 to 2,000. 0 uses only the
+    preferences of ``preferences_path``."""
     initial_share: float = Field(default=0.2, gt=0, le=1)
-    """Fraction of the queries in the first round, about the first data; 0.1 to 0.25."""
+    """Fraction of the queries in the first round; 0.1 to 0.25."""
     rounds: int = Field(default=10, ge=0)
-    """Number of later rounds, which share the other queries."""
+    """Number of later rounds, which share the other queries; 5 to 20."""
     schedule: Literal["hyperbolic", "constant"] = "hyperbolic"
-    """Share of later round k in the other queries: in proportion to 1 / k, or the same for all."""
+    """Share of round k in the other queries: proportional to 1 / k, or constant."""
     train_every: int | None = Field(default=1000, ge=1)
-    """Transitions between two rounds; the rounds should end by half of the run."""
+    """Transitions between rounds; the last round should be in the first half of the run."""
     queries: Literal["disagreement", "uniform"] = "disagreement"
-    """Pairs to query: those that the networks disagree on most, or uniformly drawn ones."""
+    """Pairs to query: with the largest disagreement of the networks, or drawn uniformly."""
     candidates: int = Field(default=10, ge=1)
-    """Pairs from which each query by disagreement is chosen; 5 to 20."""
+    """Number of candidate pairs per query with ``queries: disagreement``; 5 to 20."""
     segment_length: int = Field(default=50, ge=1)
-    """Transitions of a segment; 25 to 100. The last of an episode may be shorter, and is compared
-    with the first part of the other; less than a quarter of a broken-off episode is dropped."""
+    """Length of a segment; 25 to 100. The last segment of an episode may be shorter and is compared
+    with the first part of another; of a broken episode, less than a quarter segment is dropped."""
     teacher: TeacherConfig = TeacherConfig()
-    """Synthetic teacher, which compares segments by the environment's reward."""
+    """Synthetic teacher, which compares segments by the environment reward."""
     update_per_collect: int = Field(default=300, ge=1)
-    """Maximum number of gradient steps of a round; 100 to 1,000."""
+    """Maximum number of gradient steps per round; 100 to 1,000."""
     buffer_size: int = Field(default=20_000, ge=1)
-    """Maximum number of the policy's newest transitions that queries are about."""
+    """Maximum number of the policy's newest transitions for queries."""
     clear_buffer_per_iters: int | None = Field(default=None, ge=1)
-    """Drop them whenever the number of policy updates is divisible by this; by default never."""
+    """Drop them every this many policy updates; null never drops them."""
     preferences_path: str | None = None
-    """File of preferences to start with; see `guerdon.data.preferences`."""
+    """File of initial preferences; see `guerdon.data.preferences`."""
     record_path: str | None = None
-    """File that all queries and answers of the run are appended to."""
+    """File to which all queries and labels of the run are appended."""
     read_if: ClassVar[ReadIf] = (
         ("candidates", "queries", "disagreement"),
         ("initial_share", "rounds", True),
@@ -139,13 +139,13 @@ class PreferenceConfig(RankingConfig, TrainedConfig):
 
 @register_reward_model("preference")
 class PreferenceReward(RankingReward, TrainedReward):
-    """A reward whose sums rank segments of the policy's episodes as a teacher does.
+    """A reward whose sums rank segments of the policy's episodes as the teacher does.
 
     Attributes:
         asked: Number of queries so far.
         round: Number of rounds so far.
-        skipped: Number of queries without an answer.
-        unlearned: Number of preferences since the last fit.
+        skipped: Number of queries without a label.
+        unlearned: Number of labels since the last fit.
     """
 
     Config = PreferenceConfig
@@ -182,7 +182,7 @@ class PreferenceReward(RankingReward, TrainedReward):
         self._add(pairs, label, hold_out(pairs, number, self.generator))
 
     def _read(self, segment: Batch, path: str) -> Batch:
-        """The fields of a segment of a file."""
+        """Return the fields of a segment from a file."""
         if missing := [name for name in self.fields if name not in segment]:
             raise ValueError(f"the segments of {path} have no {missing[0]!r}: see 'inputs'")
         fields = Batch({name: segment[name] for name in self.fields})
@@ -198,7 +198,7 @@ class PreferenceReward(RankingReward, TrainedReward):
         self.unlearned += len(pairs)
 
     def collect_data(self, batch: Batch) -> None:
-        """Cut fresh transitions into segments."""
+        """Split new transitions into segments."""
         self.new += int(np.count_nonzero(batch.mask))
         segments = self.cutter.add(batch, (*self.fields, "rew"))
         if segments is not None:
@@ -207,7 +207,7 @@ class PreferenceReward(RankingReward, TrainedReward):
 
     @property
     def forgets(self) -> bool:
-        """See `TrainedReward`: the newest segments overwrite the oldest anyway."""
+        """See `TrainedReward`; new segments overwrite old ones anyway."""
         return False
 
     # --- learning
@@ -217,7 +217,7 @@ class PreferenceReward(RankingReward, TrainedReward):
         return self._learn()
 
     def train(self) -> Metrics | None:
-        """Ask the queries of a round, and fit the networks to all answers so far."""
+        """Query the teacher for a round, and fit the networks to all labels so far."""
         if self.new < self.train_every or len(self.memory) < 2:
             return None
         self.new = 0
@@ -237,7 +237,7 @@ class PreferenceReward(RankingReward, TrainedReward):
     # --- queries
 
     def _ask(self, number: int) -> None:
-        """Let the teacher compare pairs of kept segments."""
+        """Query the teacher for pairs of stored segments."""
         first, second = self._choose(number)
         kept, returns = self.memory.rows(), self.teacher.returns
         length = np.minimum(kept.length[first], kept.length[second])
@@ -259,13 +259,13 @@ class PreferenceReward(RankingReward, TrainedReward):
             self._add([pairs[each] for each in answered], label[answered], held_out)
 
     def _choose(self, number: int) -> np.ndarray:
-        """Indices [2, number] of the segments to compare: of a pair, both are held out or none.
+        """Return indices [2, number] of segments to compare; both of a pair are held out, or none.
 
         Held-out pairs are drawn uniformly, so that they represent all data.
         """
         held_out = self.memory.rows().held_out
-        if (~held_out).sum() < 2:  # too few to train on
-            held_out[:] = False  # in the memory, so that they are never held out later
+        if (~held_out).sum() < 2:  # too few for training
+            held_out[:] = False  # in the memory, so that they stay in training
         kept, away = np.flatnonzero(~held_out), np.flatnonzero(held_out)
         n_away = number_to_hold_out(self.pairs.held_out, number, self.config.validation_share)
         n_away = n_away if len(away) > 1 else 0
@@ -277,7 +277,7 @@ class PreferenceReward(RankingReward, TrainedReward):
         return np.concatenate([pairs, self._draw(away, n_away)], 1)
 
     def _draw(self, segments: np.ndarray, number: int) -> np.ndarray:
-        """Pairs [2, number] of different segments."""
+        """Draw pairs [2, number] of different segments."""
         if not number:
             return np.zeros((2, 0), np.int64)
         first = self.generator.integers(len(segments), size=number)
@@ -285,7 +285,7 @@ class PreferenceReward(RankingReward, TrainedReward):
         return segments[np.stack([first, (first + further) % len(segments)])]
 
     def _disagreement(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """Standard deviation of the networks' probabilities that the second segment is better."""
+        """Return the standard deviation of the networks' preference probabilities."""
         kept, size = self.memory.rows(), self.config.segment_length
         rows = self.tensors(kept.apply(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])))
         length = np.minimum(kept.length[first], kept.length[second])
@@ -311,7 +311,7 @@ class PreferenceReward(RankingReward, TrainedReward):
         return super().training_state() | {"pairs": pairs}
 
     def portable_state(self) -> dict[str, Any]:
-        """See `RewardModel`: another run keeps the answers, and asks queries of its own."""
+        """See `RewardModel`; another run keeps the labels, and makes its own queries."""
         none = dict.fromkeys(("asked", "round", "skipped", "unlearned"), 0)
         return super().portable_state() | none | {"cutter": self._new_cutter().training_state()}
 
@@ -323,9 +323,9 @@ class PreferenceReward(RankingReward, TrainedReward):
 
 
 class Cutter(Stateful):
-    """Cuts fresh episodes into segments of one length; the last of an episode may be shorter.
+    """Splits new episodes into segments of one length; the last of an episode may be shorter.
 
-    A segment whose episode was broken off is dropped if it has fewer rows than `shortest`.
+    A segment of a broken episode is dropped if it has fewer rows than `shortest`.
     """
 
     saved = ("open", "filled")
@@ -333,15 +333,15 @@ class Cutter(Stateful):
     def __init__(self, length: int, shortest: int = 1) -> None:
         self.length = length
         self.shortest = shortest
-        self.open = Batch()  # rows of segments that are not complete [n_envs, length, ...]
+        self.open = Batch()  # rows of incomplete segments [n_envs, length, ...]
         self.filled = np.zeros(0, np.int64)
 
     def add(self, batch: Batch, fields: Sequence[str]) -> Batch | None:
-        """Take fields of fresh transitions; see `RewardModel.collect_data`.
+        """Add fields of new transitions; see `RewardModel.collect_data`.
 
         Returns:
-            The segments that are complete now [N, length, ...], with ``length``: how many rows of
-            each are valid. None if there are none.
+            The completed segments [N, length, ...], with their number of valid rows as ``length``;
+            None if there are none.
         """
         rows = Batch({name: batch[name] for name in fields})
         mask, first, done = batch.mask, batch.first, batch.terminated | batch.truncated
@@ -374,7 +374,7 @@ class Cutter(Stateful):
 
 
 def number_to_hold_out(held_out: np.ndarray, number: int, share: float) -> int:
-    """How many of so many further pairs to hold out for a share of all; one is left to fit."""
+    """Return how many of `number` new pairs to hold out for a share of all; one is always kept."""
     total = len(held_out) + number
     wanted = min(round(share * total), total - 1) - int(held_out.sum())
     return min(max(wanted, 0), number)
@@ -383,15 +383,15 @@ def number_to_hold_out(held_out: np.ndarray, number: int, share: float) -> int:
 def hold_out(pairs: SegmentPairs, number: int, generator: np.random.Generator) -> np.ndarray:
     """Draw pairs to hold out that share no segment with any other pair.
 
-    Segments count as the same if their first rows are: as many as the shortest has, since a pair
-    may hold the first part of a segment that is whole in another. At most `number` are drawn.
+    Segments count as equal if their first rows are: as many as the shortest has, since a pair may
+    have only the first part of a segment. At most `number` pairs are drawn.
     """
     shortest = min(len(first) for first, _ in pairs)
     ids: dict[bytes, int] = {}
     segments = np.array(
         [[ids.setdefault(_digest(each[:shortest]), len(ids)) for each in pair] for pair in pairs]
     )
-    group = np.arange(len(ids))  # of each segment: the lowest id that pairs connect it with
+    group = np.arange(len(ids))  # lowest id that is connected to each segment by pairs
     while np.ptp(group[segments], 1).any():
         np.minimum.at(group, segments, group[segments].min(1, keepdims=True))
     names, groups = np.unique(group[segments[:, 0]], return_inverse=True)
@@ -408,7 +408,7 @@ def _digest(segment: Batch) -> bytes:
 
 
 def query_schedule(comparisons: int, initial_share: float, rounds: int, schedule: str) -> list[int]:
-    """Number of queries in each round, the first one included; see `PreferenceConfig`."""
+    """Return the number of queries of each round, including the first; see `PreferenceConfig`."""
     initial = round(initial_share * comparisons) if rounds else comparisons
     weights = np.ones(rounds) if schedule == "constant" else 1 / np.arange(1, rounds + 1)
     ends = np.cumsum(weights) / max(weights.sum(), 1) * (comparisons - initial)
@@ -416,6 +416,6 @@ def query_schedule(comparisons: int, initial_share: float, rounds: int, schedule
 
 
 def _next_number(path: pathlib.Path) -> int:
-    """A number above those of all pairs whose segments lie beside a file of preferences."""
+    """Return a number above those of all stored pairs of a file of preferences."""
     stems = [file.stem for file in path.with_name(f"{path.stem}_segments").glob("*")]
     return max((int(stem) for stem in stems if stem.isdecimal()), default=-1) + 1

@@ -26,15 +26,15 @@ class PWILConfig(ExpertConfig):
     """Options of `pwil`."""
 
     subsample: int = Field(default=10, ge=1)
-    """Use one of so many transitions of a demonstrated episode, from a random one on; 1 to 20."""
+    """Use every n-th transition of a demonstrated episode, from a random start; 1 to 20."""
     sample_size: int | None = Field(default=None, ge=1)
-    """Number of transitions that are drawn from these; None uses all."""
+    """Number of transitions drawn from these; null for all."""
     alpha: float = Field(default=5.0, gt=0)
-    """Reward of a step that equals a demonstrated one."""
+    """Reward of a step that equals a demonstrated one; about 5."""
     beta: float = Field(default=5.0, gt=0)
     """Decay of the reward with the distance; 1 to 10."""
     horizon: int | None = Field(default=None, ge=1)
-    """Maximum length of an episode; the environment's limit by default."""
+    """Maximum length of an episode; by default the environment's limit."""
 
 
 @register_reward_model("pwil")
@@ -42,8 +42,8 @@ class PWIL(ExpertReward, EpisodeRewardModel):
     """Rewards an episode by its greedy coupling with the demonstrations.
 
     The demonstrations are atoms of total weight 1, and so are the `horizon` steps of an episode.
-    Each step takes its weight from the nearest atoms that are left, and its reward falls with their
-    distance. When no atom is left, the rest of the episode has reward 0.
+    Each step uses up its weight from the nearest remaining atoms, and its reward decreases with
+    their distance. When no atom remains, the rest of the episode has reward 0.
 
     Attributes:
         atoms: Demonstrated (obs, act) [N, size], in standard deviations of the demonstrations.
@@ -76,7 +76,7 @@ class PWIL(ExpertReward, EpisodeRewardModel):
         assert self.demonstrations is not None
         vectors = self._vectors(rows)
         self.mean, self.spread = vectors.mean(0), vectors.std(0)
-        # A number that is constant says nothing of its scale.
+        # The scale of a constant number is unknown.
         self.spread[self.spread <= 1e-6 * np.maximum(1.0, np.abs(vectors).max(0))] = 1.0
         generator, step = np.random.default_rng(self.setting.seed), self.config.subsample
         lengths = self.demonstrations.lengths
@@ -88,17 +88,17 @@ class PWIL(ExpertReward, EpisodeRewardModel):
         self.atoms = self._scaled(vectors[kept])
 
     def score(self, batch: Batch) -> torch.Tensor:
-        """Return the rewards that `annotate` found."""
+        """Return the rewards of `annotate`."""
         return cast("torch.Tensor", batch.coupling)
 
     def new_memory(self, n_envs: int) -> np.ndarray:
-        """Units left of each atom [n_envs, N]: it has `horizon`, and a step takes N of them."""
+        """Return the remaining units of each atom [n_envs, N]: `horizon` at first, N per step."""
         return np.full((n_envs, len(self.atoms)), self.horizon, np.int64)
 
     def annotate(
         self, batch: Batch, memory: np.ndarray
     ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Couple the steps of a rollout with what is left of the atoms."""
+        """Couple the steps of a rollout with the remaining atoms."""
         if not self.fitted:
             raise ValueError("pwil has no demonstrations yet: call load_expert_data() first")
         mask, first = np.asarray(batch.mask), np.asarray(batch.first)
@@ -116,7 +116,7 @@ class PWIL(ExpertReward, EpisodeRewardModel):
         return {"coupling": rewards.astype(np.float32)}, left
 
     def _vectors(self, batch: Batch) -> np.ndarray:
-        """(obs, act) [..., size], categories one-hot."""
+        """Return (obs, act) as vectors [..., size], categories one-hot."""
         rows = Batch({name: batch[name] for name in self.reads}).to_device(torch.device("cpu"))
         return self._input(rows).double().numpy()
 
@@ -143,15 +143,15 @@ def take_nearest(
     horizon: int,
     cost: np.ndarray,
 ) -> None:
-    """Let each step take its weight from the nearest atoms.
+    """Couple each step with the nearest remaining atoms.
 
     Args:
         squares: Squared distances [T, B, N].
         mask: Which steps [T, B] are transitions.
         first: Which steps [T, B] begin an episode.
-        left: Units of each atom that are left [B, N]; changed.
-        horizon: Units of an atom; a step takes N.
-        cost: Weight times distance of what each step took [T, B]; written where enough is left.
+        left: Remaining units of each atom [B, N]; changed.
+        horizon: Units of an atom; a step uses N.
+        cost: Weight times distance of each step's atoms [T, B]; written if enough units remain.
     """
     n_steps, n_envs, n_atoms = squares.shape
     for env in range(n_envs):

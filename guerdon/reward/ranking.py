@@ -1,6 +1,6 @@
-"""Base of rewards that are learned from pairs of segments: `trex`, `drex` and `preference`.
+"""Base of rewards learned from pairs of segments: `trex`, `drex` and `preference`.
 
-The Bradley-Terry model over sums of rewards: https://arxiv.org/abs/1706.03741.
+Bradley-Terry model over sums of rewards: https://arxiv.org/abs/1706.03741.
 """
 
 import copy
@@ -20,8 +20,8 @@ from guerdon.reward.base import Metrics, Setting
 from guerdon.reward.inputs import TransitionInput
 from guerdon.reward.trained import Inputs, NetworkConfig, NetworkReward
 
-EVALUATE_EVERY = 20  # gradient steps between two evaluations on held-out pairs
-MIN_HELD_OUT = 10  # pairs that early stopping needs; the loss on fewer is too noisy
+EVALUATE_EVERY = 20  # gradient steps between evaluations on held-out pairs
+MIN_HELD_OUT = 10  # minimum number of held-out pairs for early stopping
 _CHUNK = 2048
 _OUTPUT_SCALE = 0.01
 _MIN_STD = 1e-6
@@ -31,40 +31,40 @@ class RankingConfig(NetworkConfig):
     """Options of every reward model that learns from pairs of segments."""
 
     batch_size: int = Field(default=64, ge=1)
-    """Pairs of segments in a gradient step; 16 to 128."""
+    """Pairs of segments per gradient step; 16 to 128."""
     inputs: Inputs = Field(default=["obs", "act"])
     """Inputs of the networks."""
     members: int = Field(default=3, ge=1)
     """Number of networks, whose mean is the reward; 3 to 7."""
     output: Literal["normalized", "tanh"] = "normalized"
-    """``normalized``: rewards of mean 0 and standard deviation 1 over the fitted data; ``tanh``:
+    """``normalized``: rewards with mean 0 and standard deviation 1 over the fitted data; ``tanh``:
     every network is bounded by -1 and 1."""
     symlog: bool = False
-    """Whether observations are mapped by sign(x) log(1 + abs(x)), against outliers."""
+    """Whether to transform observations by sign(x) log(1 + abs(x)), against outliers."""
     weight_decay: float = Field(default=0.1, ge=0)
     """Decoupled weight decay, as in AdamW; 0.01 to 1."""
     label_noise: float = Field(default=0.1, ge=0, lt=1)
     """Assumed probability that a label is random; 0 to 0.2."""
     max_difference: float = Field(default=50.0, gt=0)
-    """Bound of the difference between the summed rewards of two segments."""
+    """Bound of the difference between the summed rewards of two segments; 10 to 100."""
     validation_share: float = Field(default=0.1, ge=0, lt=1)
-    """Fraction of the data that is held out, to measure accuracy and for early stopping."""
+    """Fraction of the data to hold out for accuracy and early stopping; 0 to 0.2."""
     patience: int = Field(default=10, ge=1)
-    """Early stopping: evaluations on held-out pairs, one every 20 gradient steps, without
-    improvement before a fit ends; the best weights are kept."""
+    """Early stopping: evaluations on held-out pairs (one every 20 gradient steps) without
+    improvement before a fit ends; the best weights are kept. 5 to 20."""
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Labelled pairs of equally long segments of one table of rows.
+    """Labelled pairs of equally long segments, as indices into rows.
 
     Args:
-        rows: The rows: tensors [N, ...].
+        rows: Tensors [N, ...].
         first: Row at which each first segment starts [P].
         second: Row at which each second segment starts [P].
-        length: Rows of both [P].
-        label: 0 where the first is better, 1 where the second is, 0.5 where they are equal [P].
-        held_out: Which pairs are for evaluation alone [P].
+        length: Number of rows of both [P].
+        label: 0 if the first is better, 1 if the second is, 0.5 if they are equal [P].
+        held_out: Which pairs are only for evaluation [P].
     """
 
     rows: Batch
@@ -78,7 +78,7 @@ class Pairs:
         return len(self.label)
 
     def take(self, index: np.ndarray, device: torch.device) -> tuple[Any, Tensor, Tensor]:
-        """Some pairs: rows [2, B, T, ...], the mask of those that count [B, T], labels [B]."""
+        """Return rows [2, B, T, ...] of some pairs, their mask [B, T], and labels [B]."""
         length = self.length[index, None]
         time = np.arange(length.max(initial=1))
         starts = np.stack([self.first[index], self.second[index]])
@@ -88,7 +88,7 @@ class Pairs:
         return self.rows[at], mask, label
 
     def join(self, other: "Pairs") -> "Pairs":
-        """These pairs and others."""
+        """Concatenate with other pairs."""
         n_rows = len(self.rows)
         return Pairs(
             Batch.cat([self.rows, other.rows]),
@@ -112,17 +112,17 @@ class RankingNetwork(nn.Module):
         self.config = config
         self.input = TransitionInput(setting, config.inputs)
         self.members = EnsembleMLP(config.members, self.input.size, config.hidden, 1, "tanh")
-        with torch.no_grad():  # or sums over a segment would be large from the start
+        with torch.no_grad():  # otherwise initial sums over a segment would be large
             list(self.members.parameters())[-2].mul_(_OUTPUT_SCALE)
         self.offset = nn.Buffer(torch.zeros(config.members))
         self.scale = nn.Buffer(torch.ones(config.members))
 
     def forward(self, rows: Any) -> Tensor:
-        """Rewards [...] of transitions: the mean of the rescaled outputs."""
+        """Return rewards [...] of transitions: the mean of the rescaled outputs."""
         return ((self.raw(rows).movedim(0, -1) - self.offset) * self.scale).mean(-1)
 
     def raw(self, rows: Any) -> Tensor:
-        """Outputs [members, ...] of the networks."""
+        """Return outputs [members, ...] of the networks."""
         output: Tensor = self.members(self.input(self._mapped(rows))).squeeze(-1)
         return torch.tanh(output) if self.config.output == "tanh" else output
 
@@ -136,18 +136,18 @@ class RankingNetwork(nn.Module):
         return {key: part if key == "act" else _symlog(part) for key, part in rows.items()}
 
     def logit(self, rows: Any, mask: Tensor) -> Tensor:
-        """Logits [members, B] of the second segments being better; see `Pairs.take`."""
+        """Return logits [members, B] that the second segments are better; see `Pairs.take`."""
         first, second = torch.where(mask, self.raw(rows), 0.0).sum(-1).unbind(1)
         return ops.preference_logit(first, second, self.config.max_difference)
 
     def loss(self, logit: Tensor, label: Tensor) -> Tensor:
-        """Mean cross-entropy over pairs, summed over the networks."""
+        """Return the mean cross-entropy over pairs, summed over the networks."""
         loss = ops.preference_loss(logit, label.expand_as(logit), self.config.label_noise)
         return loss.mean(-1).sum()
 
     @torch.no_grad()
     def rescale(self, rows: Batch) -> None:
-        """Set mean 0 and standard deviation 1 over rows [N, ...]; networks get equal weight."""
+        """Scale networks equally, for rewards of mean 0 and variance 1 over rows [N, ...]."""
         if self.config.output == "tanh":
             return
         starts = range(0, len(rows), _CHUNK)
@@ -176,7 +176,7 @@ class RankingReward(NetworkReward):
         self.pairs = NO_PAIRS
 
     def loss(self) -> tuple[Tensor, Metrics]:
-        """The loss of pairs that are drawn at random."""
+        """Return the loss of randomly drawn pairs."""
         fitted = np.flatnonzero(~self.pairs.held_out)
         index = fitted[self.generator.integers(len(fitted), size=self.config.batch_size)]
         rows, mask, label = self.pairs.take(index, self.device)
@@ -211,7 +211,7 @@ class RankingReward(NetworkReward):
         return metrics | {"steps": len(found)} | (self.evaluate() if n_held_out else {})
 
     def evaluate(self) -> dict[str, float]:
-        """Loss and accuracy on held-out pairs."""
+        """Return loss and accuracy on held-out pairs."""
         index = np.flatnonzero(self.pairs.held_out)
         logit = self.logits(self.pairs, index)
         label = torch.from_numpy(self.pairs.label[index].astype(np.float32)).to(self.device)
@@ -222,7 +222,7 @@ class RankingReward(NetworkReward):
 
     @torch.no_grad()
     def logits(self, pairs: Pairs, index: np.ndarray) -> Tensor:
-        """Logits [members, B] of the second segments being better, for some pairs [B]."""
+        """Return logits [members, B] that the second segments are better, for some pairs [B]."""
         size = self.config.batch_size
         chunks = (index[start : start + size] for start in range(0, len(index), size))
         taken = (pairs.take(chunk, self.device) for chunk in chunks)

@@ -1,4 +1,4 @@
-"""RED: rewards transitions on which a network that was fitted to demonstrations has a small error.
+"""RED: rewards transitions with a small error of a network fitted to demonstrations.
 
 https://arxiv.org/abs/1905.06750.
 """
@@ -17,28 +17,28 @@ from guerdon.reward.inputs import TransitionNetwork
 from guerdon.reward.trained import ImitationConfig, PretrainedReward, draw_rows
 
 _HELD_OUT = 0.2  # share of the demonstrations
-_MIN_CONTRAST = 0.1  # difference between the rewards of demonstrations and noise
+_MIN_CONTRAST = 0.1  # minimum difference of rewards of demonstrations and noise
 
 
 class REDConfig(ImitationConfig):
     """Options of `red`."""
 
     sample_size: int | None = Field(default=1000, ge=1)
-    """Number of demonstrated transitions that are drawn to be fitted; None takes all."""
+    """Number of demonstrated transitions drawn for the fit; null for all."""
     sigma: float | None = Field(default=None, gt=0)
     """Reward is exp(-sigma * error); 1 / the median error on held-out demonstrations by default."""
     batch_size: int = Field(default=64, ge=1)
-    """Transitions of a gradient step; 64 to 512."""
+    """Transitions per gradient step; 64 to 512."""
     hidden_size: PositiveInt | list[PositiveInt] = 128
-    """Sizes of the hidden layers, input side first; one number is one layer."""
+    """Sizes of the hidden layers; one number is one layer."""
     embedding_size: int = Field(default=32, ge=1)
     """Size of the predicted embedding; 8 to 128."""
     update_per_collect: int = Field(default=1000, ge=1)
-    """Gradient steps; it is trained once, with all of them; 100 to 10,000."""
+    """Gradient steps of the only fit; 100 to 10,000."""
 
 
 class ExpertDistillation(nn.Module):
-    """A predictor of a frozen, randomly initialised target network."""
+    """Predictor of a frozen, randomly initialised target network."""
 
     def __init__(self, setting: Setting, config: REDConfig) -> None:
         super().__init__()
@@ -48,11 +48,11 @@ class ExpertDistillation(nn.Module):
         self.sigma = nn.Buffer(torch.tensor(config.sigma or 1.0))
 
     def forward(self, rows: Any) -> Tensor:
-        """Rewards [...] of transitions."""
+        """Return rewards [...] of transitions."""
         return torch.exp(-self.sigma * self.error(rows))
 
     def error(self, rows: Any) -> Tensor:
-        """Mean squared error of the predictor [...]."""
+        """Return the mean squared error of the predictor [...]."""
         return (self.predictor(rows) - self.target(rows)).square().mean(-1)
 
 
@@ -61,7 +61,7 @@ class RED(PretrainedReward):
     """Random expert distillation.
 
     Attributes:
-        held_out: Demonstrated transitions that it is not trained on: the fields, as tensors.
+        held_out: Demonstrated transitions that are not used for training, as tensors.
     """
 
     Config = REDConfig
@@ -71,7 +71,7 @@ class RED(PretrainedReward):
     held_out: Batch
 
     def take_demonstrations(self, rows: Batch) -> None:
-        """See `ImitationReward`; draws rows to fit, and rows to hold out."""
+        """See `ImitationReward`; draws rows for the fit and rows to hold out."""
         super().take_demonstrations(rows)
         assert self.demonstrations is not None
         fitted, held_out = _split(self.demonstrations.lengths, self.generator)
@@ -80,7 +80,7 @@ class RED(PretrainedReward):
         self.held_out = self.tensors(rows[draw_rows(held_out, size, self.generator)])
 
     def loss(self) -> tuple[Tensor, Metrics]:
-        """The loss of the predictor."""
+        """Return the loss of the predictor."""
         return self.network.error(self.sample_expert(self.config.batch_size)).mean(), {}
 
     def fit(self, steps: int) -> Metrics:
@@ -106,7 +106,7 @@ class RED(PretrainedReward):
 
 
 def _split(lengths: np.ndarray, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Rows to fit and rows to hold out: whole episodes, since neighbouring rows are similar."""
+    """Return rows for the fit and rows to hold out, by whole episodes."""
     n_rows = int(lengths.sum())
     if n_rows == 1:
         return np.arange(1), np.arange(1)
@@ -118,7 +118,7 @@ def _split(lengths: np.ndarray, generator: np.random.Generator) -> tuple[np.ndar
 
 
 def _noise(value: Tensor, generator: np.random.Generator) -> Tensor:
-    """Normal noise with three times the standard deviation of numbers; all else shuffled."""
+    """Return noise of three times the standard deviation of numbers; shuffle other values."""
     if value.is_floating_point():
         normal = torch.from_numpy(generator.standard_normal(value.shape, "float32"))
         return value.mean(0) + 3.0 * value.std(0, correction=0) * normal.to(value.device)

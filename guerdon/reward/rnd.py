@@ -14,7 +14,7 @@ class RNDConfig(NoveltyConfig):
     """Options of `rnd`."""
 
     embedding_size: int = Field(default=64, ge=1)
-    """Size of the embedding that is predicted; 32 to 512."""
+    """Size of the predicted embedding; 32 to 512."""
 
 
 class Distillation(NoveltyNetwork):
@@ -25,15 +25,15 @@ class Distillation(NoveltyNetwork):
         hidden, size = config.hidden, config.embedding_size
         if not hidden:
             raise ValueError(
-                "rnd and ngu need a hidden layer, since a linear network is too easy to predict: "
-                "give 'hidden_size' one number or more"
+                "rnd and ngu need a hidden layer, since a linear target is too easy to predict: "
+                "set 'hidden_size' to one number or more"
             )
         self.target = embed(setting, "obs_next", hidden, size).requires_grad_(False)
         self.predictor = embed(setting, "obs_next", [*hidden, hidden[-1]], size)
-        self.predictor.input.normalizers = self.target.input.normalizers  # one set of statistics
+        self.predictor.input.normalizers = self.target.input.normalizers  # shared statistics
 
     def forward(self, rows: Any) -> Tensor:
-        """Mean squared errors [...] of the prediction."""
+        """Return mean squared errors [...] of the prediction."""
         return (self.predictor(rows) - self.target(rows)).square().mean(-1)
 
     def loss(self, rows: Batch) -> tuple[Tensor, Metrics]:
@@ -43,7 +43,7 @@ class Distillation(NoveltyNetwork):
 
 @register_reward_model("rnd")
 class RND(NoveltyReward):
-    """A bonus for next observations unlike those that it was trained on."""
+    """Bonus for next observations that differ from those of training."""
 
     Config = RNDConfig
     Network = Distillation

@@ -10,7 +10,7 @@ from guerdon.reward.base import Stateful
 
 @dataclass
 class RunningMoments(Stateful):
-    """Mean and variance of a stream of numbers, merged batch by batch (Chan et al.)."""
+    """Mean and variance of a stream of numbers, updated by batches (Chan et al.)."""
 
     count: float = 0.0
     mean: float = 0.0
@@ -20,7 +20,7 @@ class RunningMoments(Stateful):
     saved = ("count", "mean", "square")
 
     def update(self, values: np.ndarray, window: float = math.inf) -> None:
-        """Take numbers; about `window` of them count, as the weight of older ones decays."""
+        """Update with new numbers; older ones decay so that about `window` of them count."""
         values = values.astype(np.float64)
         number = len(values)
         if not number:
@@ -36,7 +36,7 @@ class RunningMoments(Stateful):
 
     @property
     def variance(self) -> float:
-        """The variance; 0 without numbers."""
+        """Variance; 0 without numbers."""
         return self.square / self.count if self.count else 0.0
 
 
@@ -51,9 +51,9 @@ class ReturnScaler(Stateful):
         self.moments = RunningMoments()
 
     def collect(self, rew: np.ndarray, mask: np.ndarray, first: np.ndarray | None = None) -> None:
-        """Take rewards of a rollout [T, B].
+        """Update with rewards of a rollout [T, B].
 
-        Without ``first``, which rows begin an episode, returns run on across episodes.
+        Without ``first`` (which rows begin an episode), returns continue across episodes.
         """
         if len(self.returns) != rew.shape[1]:
             self.returns = np.zeros(rew.shape[1])
@@ -64,7 +64,7 @@ class ReturnScaler(Stateful):
 
     @property
     def scale(self) -> float:
-        """The factor of rewards."""
+        """Factor of rewards."""
         if self.moments.count < 2:
             return 1.0
         return 1.0 / math.sqrt(self.moments.variance + 1e-8)

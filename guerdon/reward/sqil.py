@@ -17,14 +17,14 @@ class SQILConfig(ExpertConfig):
     """Options of `sqil`."""
 
     share: float = Field(default=0.5, gt=0, lt=1)
-    """Share of demonstrations in every batch; 0.5 in the paper."""
+    """Fraction of demonstrations in every batch; 0.5 in the paper."""
 
 
 @register_reward_model("sqil")
 class SQIL(ExpertReward, ReplaySource):
-    """Reward 1 for demonstrated transitions and 0 for the policy's own; it learns from both.
+    """Reward 1 for demonstrated transitions and 0 for the policy's; both are sampled.
 
-    The policy should be a soft one: sac, or dqn with little exploration.
+    Use a soft policy: sac, or dqn with little exploration.
     """
 
     Config = SQILConfig
@@ -40,7 +40,7 @@ class SQIL(ExpertReward, ReplaySource):
         self._mixed = None
 
     def mixed(self, buffer: ReplayBuffer) -> MixedReplay:
-        """Return a buffer, which is not empty, with the demonstrations in its dtypes beside it."""
+        """Return a mixture of a non-empty buffer and the demonstrations, in its dtypes."""
         if self._mixed is None or self._mixed["agent"] is not buffer:
             share = self.config.share
             self._mixed = MixedReplay(
@@ -51,7 +51,7 @@ class SQIL(ExpertReward, ReplaySource):
         return self._mixed
 
     def _filled(self, like: Batch) -> ReplayBuffer:
-        """A buffer of the demonstrations, in the dtypes and on the device of other transitions."""
+        """Return a buffer of the demonstrations, with the dtypes and device of `like`."""
         if self.demonstrations is None:
             self.load_expert_data()
         assert self.demonstrations is not None
@@ -63,12 +63,12 @@ class SQIL(ExpertReward, ReplaySource):
         return buffer
 
     def score(self, batch: Batch) -> Any:
-        """Return 1 for demonstrations; without ``source``, all transitions are the policy's own."""
+        """Return 1 for demonstrations, 0 otherwise; without ``source``, all are the policy's."""
         return batch.source == 1 if "source" in batch else 0.0
 
 
 def _as(values: Any, like: Any) -> Any:
-    """Nested arrays in the dtypes of others."""
+    """Return nested arrays in the dtypes of others."""
     if isinstance(like, Batch):
         return {key: _as(values[key], part) for key, part in like.items()}
     return to_numpy(values).astype(to_numpy(like).dtype)

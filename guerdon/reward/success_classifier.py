@@ -1,9 +1,8 @@
-"""`classifier`: success as predicted from images, which also ends the episode.
+"""`classifier`: predicted success from images as the reward, which also ends the episode.
 
-The classifier is fitted beforehand (``guerdon reward fit``) and scores a transition by the image
-that it leads to. It alone decides what a success is: the learner gets no success or reward from the
-environment. With ``reward.cotrain`` a copy is refitted beside the policy, and rejects successes
-that resemble no collected one.
+The classifier is fitted beforehand (``guerdon reward fit``) and scores a transition by its next
+image. The learner gets no success or reward from the environment. With ``reward.cotrain`` a copy is
+refitted during training, and rejects successes that do not resemble collected ones.
 """
 
 import copy
@@ -27,64 +26,64 @@ from guerdon.ops.classification import ensemble_probability, precision, recall
 from guerdon.reward.base import Metrics, RewardConfig, Setting, SuccessModel, register_reward_model
 from guerdon.reward.trained import TrainedReward
 
-_SPAN = 8  # steps that are scored together, so that frames after a success need not be
-_FRAMES = 128  # frames of one call of the network, whose activations then fit the cache
-_MIN_PROBABILITY = 0.1  # of frames that can be rejected, where every frame pays its probability
+_SPAN = 8  # steps scored at a time; frames after a success are skipped
+_FRAMES = 128  # frames per call of the network: activations fit the cache
+_MIN_PROBABILITY = 0.1  # of frames that can be rejected if every frame is rewarded
 
 
 class ClassifierRewardConfig(RewardConfig):
-    """Options of `classifier`; those of its network are the checkpoint's, and checked if given."""
+    """Options of `classifier`; options of its network have to match the checkpoint."""
 
     reward_type: Literal["binary", "continuous"] = "binary"
-    """Reward of a success: 1, or its probability."""
+    """Reward of a success: 1, or its predicted probability."""
     reward_mode: Literal["terminal", "per_step"] = "terminal"
-    """Pay once, at the end, or for every frame, which is learned and hacked sooner."""
+    """Reward once, at the end, or for every frame, which is easier to learn and to exploit."""
     threshold: float | None = Field(default=None, gt=0, lt=1)
-    """Minimum probability of a success; by default the one chosen in the fit."""
+    """Minimum probability of a success; by default the threshold of the fit."""
     hold: int = Field(default=1, ge=1)
-    """Number of frames in a row that have to be a success; 1 to 5. More are harder to hack."""
+    """Number of consecutive frames that have to be a success; 1 to 5. More is harder to exploit."""
     terminate: Literal["read", "online", "never"] = Field(
         default_factory=lambda given: "never" if given.get("reward_mode") == "per_step" else "read"
     )
-    """Effect of the first (held) success: it ends the episode for the learner (``read``), also
-    resets the environment (``online``), or has none (``never``, the default for ``per_step``)."""
+    """Effect of the first (held) success: end of the episode for the learner (``read``), also a
+    reset of the environment (``online``), or none (``never``, the default for ``per_step``)."""
     pessimism: float = Field(default=0.0, ge=0)
-    """Factor of the members' standard deviation that is subtracted from their mean; 0 to 2."""
+    """Multiple of the members' standard deviation that is subtracted from their mean; 0 to 2."""
     min_precision: float = Field(default=0.8, ge=0, le=1)
-    """Minimum precision on held-out episodes, at the threshold."""
+    """Minimum precision on held-out episodes at the threshold; 0.7 to 0.95."""
     min_recall: float = Field(default=0.5, ge=0, le=1)
-    """Minimum recall on held-out episodes, at the threshold."""
+    """Minimum recall on held-out episodes at the threshold; 0.3 to 0.9."""
     train_every: int = Field(default=2_000, ge=1)
-    """New transitions between two refits, which ``reward.cotrain`` turns on; 1,000 to 20,000."""
+    """New transitions between refits, with ``reward.cotrain``; 1,000 to 20,000."""
     update_per_collect: int = Field(default=50, ge=1)
-    """Gradient steps of a refit; 20 to 200."""
+    """Gradient steps per refit; 20 to 200."""
     batch_size: int = Field(default=64, ge=4)
-    """Frames of a gradient step: half collected successes, half successes of the policy."""
+    """Frames per gradient step: half collected successes, half the policy's; 32 to 256."""
     learning_rate: float = Field(default=3e-4, gt=0)
     """Learning rate of AdamW; 1e-4 to 1e-3."""
     min_likeness: float = Field(default=0.05, gt=0, lt=0.5)
-    """Minimum probability of being a collected success; frames below it are rejected. 0.01 to 0.1.
+    """Minimum probability of being a collected success; frames below it are rejected; 0.01 to 0.1.
     At 0.05 the policy may show a kind of success 19 times as often as it was collected."""
     forget: float = Field(default=0.1, ge=0, le=1)
-    """Step of the weights back to the fitted ones before each refit; 0.05 to 0.3."""
+    """Fraction by which weights move back to the fitted ones before each refit; 0.05 to 0.3."""
     buffer_size: int = Field(default=4_000, ge=1)
-    """Maximum number of the policy's frames that are kept, a uniform sample of all."""
+    """Maximum number of stored frames of the policy, a uniform sample of the run."""
     keep_per_collect: int = Field(default=500, ge=1)
-    """Maximum number of frames that are taken from each rollout, drawn at random."""
+    """Maximum number of frames drawn from each rollout."""
     positive_dir: str | None = None
     """Folder of positive trajectories; by default that of the fit."""
     negative_dir: str | None = None
     """Folder of negative trajectories; by default that of the fit."""
     image_keys: list[str] | None = None
-    """Cameras; like all options below, has to be what the classifier was fitted with."""
+    """Cameras; like all options below, has to equal the option of the fit."""
     image_size: tuple[int, int, int] | None = None
     """Channels, height and width of images."""
     width: int | None = None
-    """Channels of the first stage."""
+    """Channels of the first stage of the ResNet-10."""
     hidden_dim: int | None = None
-    """Size of the head."""
+    """Size of the head's hidden layer."""
     num_spatial_blocks: int | None = None
-    """Spatial embeddings of each channel."""
+    """Number of learned spatial embeddings."""
     read_if_cotrained: ClassVar[tuple[str, ...]] = (
         *("train_every", "update_per_collect", "batch_size", "learning_rate", "forget"),
         *("buffer_size", "keep_per_collect", "positive_dir", "negative_dir"),
@@ -96,8 +95,8 @@ class ClassifierRewardConfig(RewardConfig):
             for name in ("threshold", "hold"):
                 if getattr(self, name) != type(self).model_fields[name].default:
                     raise ConfigError(
-                        f"'reward.{name}' is set, but not used: with reward_type continuous and "
-                        "reward_mode per_step every frame pays its probability"
+                        f"'reward.{name}' has no effect with reward_type continuous and "
+                        "reward_mode per_step, which reward every frame by its probability"
                     )
         if self.reward_mode == "per_step" and self.terminate != "never":
             raise ConfigError(
@@ -109,17 +108,17 @@ class ClassifierRewardConfig(RewardConfig):
 
 
 class Refit(TrainedReward):
-    """A discriminator between collected successes and those of the policy.
+    """Discriminator of collected successes and successes of the policy.
 
-    The fitted classifier and its threshold stay. A copy of it, the discriminator, is trained to
-    tell collected successes from frames that the policy gets success for, as in VICE
-    (https://arxiv.org/abs/1805.11686). A false success resembles no collected one, so that the
-    discriminator becomes certain; the probability of a true one only falls to how much more often
+    The fitted classifier and its threshold stay fixed. A copy of it, the discriminator, is trained
+    to separate collected successes from frames that the classifier predicts as success, as in VICE
+    (https://arxiv.org/abs/1805.11686). False successes do not resemble collected ones, so that the
+    discriminator becomes certain; the probability of a true one falls only by how much more often
     the policy shows it. Hence only frames with a very low probability are rejected.
 
     The policy's frames are a uniform sample of the whole run, so that old false successes stay
-    known. Where a success ends an episode after `hold` frames, only the first rejected frames of
-    each episode are collected: a policy that stays where it is rejected would fill the sample.
+    rejected. If a success ends an episode after `hold` frames, only the first rejected frames of
+    each episode are stored: a policy that stays there would fill the sample.
     """
 
     network: BinaryRewardClassifier
@@ -127,7 +126,7 @@ class Refit(TrainedReward):
     def __init__(self, model: "ClassifierReward") -> None:
         self._model = model
         self._successes = Batch()
-        self._ends = np.zeros(0, np.int64)  # those like the ones at which episodes end
+        self._ends = np.zeros(0, np.int64)  # collected successes at which an episode would end
         super().__init__(model.config, model.setting)
 
     def build(self) -> BinaryRewardClassifier:
@@ -141,7 +140,7 @@ class Refit(TrainedReward):
 
     @torch.no_grad()
     def rejects(self, images: Batch) -> torch.Tensor:
-        """Return which frames [...] resemble no collected success."""
+        """Return which frames [...] do not resemble any collected success."""
         lead = next(iter(images.values())).shape[:-3]
         flat = images.apply(lambda leaf: leaf.reshape(-1, *leaf.shape[-3:]))
         starts = range(0, max(lead.numel(), 1), _FRAMES)
@@ -149,25 +148,25 @@ class Refit(TrainedReward):
         return torch.sigmoid(logits).lt(self.config.min_likeness).reshape(lead)
 
     def collect_frames(self, images: Batch, n_new: int) -> None:
-        """Take successes of the policy, by camera [N, ...], out of so many new transitions."""
+        """Store successes of the policy, by camera [N, ...], out of `n_new` new transitions."""
         self.new += n_new
         if number := min(self.config.keep_per_collect, len(images)):
             chosen = self.generator.choice(len(images), number, replace=False)
             self.memory.add(images[chosen], reservoir=self.generator)
 
     def load_successes(self) -> None:
-        """Read the successes that the classifier was fitted with, unless that was done."""
+        """Read the successes that the classifier was fitted with, once."""
         if self._successes:
             return
         data, model = self._model.meta["data"], self._model.meta["model"]
         positive = self.config.positive_dir or data["positive_dir"]
         negative = self.config.negative_dir or data["negative_dir"]
         frames = load_frames(positive, negative, model["image_keys"], model["image_size"])
-        fitted = np.isin(frames.digests, data["digests"])  # others may have been added since
+        fitted = np.isin(frames.digests, data["digests"])  # others may have been added later
         if missing := len(data["digests"]) - fitted.sum():
             raise ValueError(
                 f"{missing} of the {len(data['digests'])} trajectories that the classifier was "
-                f"fitted with are not in {positive} and {negative}: name their folders in "
+                f"fitted with are not in {positive} and {negative}: set their folders in "
                 "'reward.positive_dir' and 'reward.negative_dir', or fit it again"
             )
         rows = frames.labels & fitted[frames.episodes]
@@ -178,7 +177,7 @@ class Refit(TrainedReward):
         self._ends = np.flatnonzero(first[rows])
 
     def train(self) -> Metrics | None:
-        """Refit, if there are enough new transitions, and enough successes among them."""
+        """Refit, if there are enough new transitions and successes."""
         enough = min(self.config.batch_size // 2, self.config.buffer_size)
         return super().train() if len(self.memory) >= enough else None
 
@@ -189,11 +188,11 @@ class Refit(TrainedReward):
             fitted = self._model.members[0].parameters()
             for own, target in zip(self.network.parameters(), fitted, strict=True):
                 own.lerp_(target, self.config.forget)
-        with seeded(self.generator, self.setting.device):  # dropout
+        with seeded(self.generator, self.setting.device):  # for dropout
             return super().fit(steps)
 
     def loss(self) -> tuple[torch.Tensor, Metrics]:
-        """The loss of the discriminator."""
+        """Return the loss of the discriminator."""
         half = self.config.batch_size // 2
         rows = self.generator.integers(len(self._successes), size=half)
         rows[: half // 2] = self.generator.choice(self._ends, half // 2)
@@ -214,7 +213,7 @@ class Refit(TrainedReward):
 
 
 def _first_successes(frames: Frames, number: int) -> np.ndarray:
-    """Which frames [N] are among the first so many of a run of successes."""
+    """Return which frames [N] are among the first `number` of consecutive successes."""
     follows = np.zeros(len(frames), bool)
     follows[1:] = frames.labels[:-1] & (frames.episodes[1:] == frames.episodes[:-1])
     rows = np.arange(len(frames))
@@ -227,11 +226,11 @@ class SuccessMemory:
     """State of the running episodes of environments.
 
     Attributes:
-        run: Successes in a row, up to the newest annotated frame [n_envs].
+        run: Number of consecutive successes up to the newest annotated frame [n_envs].
         ended: Whether a held success has ended the episode [n_envs].
-        claims: Claims of success so far in the episode [n_envs].
-        online_run: `run` as of the newest step [n_envs], for models that end episodes online.
-        scores: Probabilities, claims and mask [n_envs] of the steps that are not annotated yet.
+        claims: Number of predicted successes so far in the episode [n_envs].
+        online_run: `run` at the newest step [n_envs], for models that end episodes online.
+        scores: Probabilities, predicted successes and mask [n_envs] of steps not yet annotated.
     """
 
     def __init__(self, n_envs: int) -> None:
@@ -242,9 +241,9 @@ class SuccessMemory:
         self.scores: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
 
     def take_scores(self, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return probabilities and claims [T, n_envs] of rows that were scored step by step.
+        """Return probabilities and predicted successes [T, n_envs] of rows scored step by step.
 
-        None if some of the transitions, which `mask` tells, were not.
+        None if some transitions of `mask` were not scored.
         """
         scores, self.scores = self.scores, []
         if not scores or len(scores) != len(mask):
@@ -265,15 +264,15 @@ class SuccessMemory:
 
         Args:
             success: Which frames are a success.
-            claimed: Which are a success, or are rejected as one by refitting.
+            claimed: Which frames are predicted as success, including those rejected by refitting.
             mask: Which rows are transitions.
-            first: Which of them begin an episode.
-            hold: Number of successes in a row that are a held success.
+            first: Which rows begin an episode.
+            hold: Number of consecutive successes for a held success.
             ends: Whether a held success ends its episode; if not, no row is after one.
 
         Returns:
-            Where a success is held, which rows come after the first of their episode, and which
-            claims before that are among the first `hold` of their episode.
+            Held successes, rows after the first one of their episode, and which predicted successes
+            before that are among the first `hold` of their episode.
         """
         held, after, early = (np.zeros(mask.shape, bool) for _ in range(3))
         for t, real in enumerate(mask):
@@ -291,10 +290,10 @@ class SuccessMemory:
 
 @register_reward_model("classifier")
 class ClassifierReward(SuccessModel):
-    """Pays for predicted success.
+    """Rewards predicted success.
 
     Attributes:
-        members: The fitted classifiers; several are an ensemble.
+        members: Fitted classifiers, an ensemble if there are several.
         meta: Metadata of the fit: architecture, threshold, temperature, validation, data.
     """
 
@@ -309,15 +308,15 @@ class ClassifierReward(SuccessModel):
         if horizon is not None and hold > horizon:
             raise ValueError(
                 f"'reward.hold' is {hold}, but an episode has {horizon} steps at most, so that no "
-                "success would be paid: set it to 1 to 5"
+                "success would be rewarded: set it to 1 to 5"
             )
         self.members: list[BinaryRewardClassifier] = []
         self.meta: dict[str, Any] = {}
         self.ends_episodes = self.config.terminate != "never"
         self.ends_online = self.config.terminate == "online"
-        self._refit: Refit | None = None  # only where there is something to refit with
+        self._refit: Refit | None = None  # only with cotraining
         if not self.setting.on_policy:
-            self.fields = ("obs_next",)  # a refit may reject what was stored as a success
+            self.fields = ("obs_next",)  # a refit may reject stored successes
 
     @property
     def threshold(self) -> float:
@@ -332,15 +331,15 @@ class ClassifierReward(SuccessModel):
     # --- frames
 
     def probability(self, obs: Any) -> np.ndarray:
-        """Return the probability of success of frames [...]: 0 where refitting rejects it."""
+        """Return the probability of success of frames [...]; 0 if rejected by refitting."""
         return self._predict(self._images(obs))[0]
 
     def _images(self, obs: Any) -> Batch:
-        """The images of the classifier's cameras, as they are."""
+        """Return the images of the classifier's cameras, unchanged."""
         if not self.members:
             raise ValueError(
                 "the reward 'classifier' has no classifier yet: fit one with `guerdon reward fit`, "
-                "and name its folder as 'reward.checkpoint_path'"
+                "and set its folder as 'reward.checkpoint_path'"
             )
         keys = self.image_keys
         if not isinstance(obs, Batch | dict):
@@ -348,7 +347,7 @@ class ClassifierReward(SuccessModel):
         return Batch({key: obs[key] for key in keys})
 
     def _prepared(self, images: Batch) -> Batch:
-        """Images in the format of the fit; bytes of its size stay on their device."""
+        """Return images in the format of the fit; uint8 images of its size stay on their device."""
         size, found = self.meta["model"]["image_size"], {}
         for key, part in images.items():
             known = part.dtype == torch.uint8
@@ -357,7 +356,7 @@ class ClassifierReward(SuccessModel):
 
     @torch.no_grad()
     def _predict(self, images: Batch) -> tuple[np.ndarray, np.ndarray]:
-        """Probability of success of frames [...], and which pass before refitting rejects any."""
+        """Return the probability of success [...], and predicted success before rejection."""
         lead = next(iter(images.values())).shape[:-3]
         probability, claimed = np.zeros(lead, np.float32), np.zeros(lead, bool)
         flat = images.apply(lambda leaf: leaf.reshape(-1, *leaf.shape[-3:]))
@@ -392,7 +391,7 @@ class ClassifierReward(SuccessModel):
 
     @property
     def _min_claim(self) -> float:
-        """Minimum probability of a frame that pays something worth rejecting."""
+        """Return the minimum probability of frames that can be rejected."""
         continuous = self.config.reward_type == "continuous"
         per_step = self.config.reward_mode == "per_step"
         return _MIN_PROBABILITY if continuous and per_step else self.threshold
@@ -406,7 +405,7 @@ class ClassifierReward(SuccessModel):
     def annotate(
         self, batch: Batch, memory: SuccessMemory
     ) -> tuple[dict[str, np.ndarray], SuccessMemory]:
-        """See `EpisodeRewardModel`; frames that were scored already are not scored again.
+        """See `EpisodeRewardModel`; frames that were already scored are not scored again.
 
         These have a ``probability``, or were scored by `ends`.
         """
@@ -429,7 +428,7 @@ class ClassifierReward(SuccessModel):
         probability = np.where(after, np.float32(0), probability)
         paid, claimed = held & ~after, claimed & mask & ~after
         if self.ends_episodes:
-            # A paid success ends its episode, but a rejected one could be shown at every step.
+            # A rewarded success ends its episode, but a rejected one could be shown at every step.
             claimed &= early | (probability > 0)
         elif self.config.reward_mode == "terminal":
             paid &= batch.terminated | batch.truncated
@@ -453,8 +452,8 @@ class ClassifierReward(SuccessModel):
     def score(self, batch: Batch) -> torch.Tensor:
         """Return the reward of annotated transitions.
 
-        Off-policy, refitting may reject successes later. Frames that were rejected before stay so,
-        since their episodes continued.
+        Off-policy, refitting may reject successes later. Frames that were rejected at first stay
+        rejected, since their episodes continued.
         """
         probability: torch.Tensor = batch.probability
         paid: torch.Tensor = batch.paid
@@ -478,9 +477,9 @@ class ClassifierReward(SuccessModel):
         return self._refit
 
     def collect_data(self, batch: Batch) -> None:
-        """Take the successes of an annotated rollout."""
+        """Store the successes of an annotated rollout."""
         images = self._images(batch.obs_next[batch.claimed & batch.mask])
-        # Rows after a success are new transitions, too, though they may be masked by now.
+        # Rows after a success are new transitions, too, although they may be masked.
         n_new = np.count_nonzero(batch.mask | batch.after_success)
         self._start_refit().collect_frames(self._prepared(images), int(n_new))
 
@@ -508,7 +507,7 @@ class ClassifierReward(SuccessModel):
         return self.training_state() | refit
 
     def load_training_state(self, state: Mapping[str, Any]) -> None:
-        """See `RewardModel`; ``members`` and ``meta`` can be those of a fit."""
+        """See `RewardModel`; ``members`` and ``meta`` may come from a fit."""
         if not state:
             return
         self.meta = {**state["meta"]}
@@ -523,12 +522,12 @@ class ClassifierReward(SuccessModel):
         pessimism, held_out = self.config.pessimism, self.meta["held_out"]
         if pessimism and len(self.members) < 2:
             raise ValueError(
-                "'reward.pessimism' is set, but there is one classifier and so no spread: fit "
+                "'reward.pessimism' is set, but a single classifier has no standard deviation: fit "
                 "several with reward.members=3, or leave it out"
             )
         logits, labels = held_out["logits"], held_out["labels"]
         scores = ensemble_probability(logits, self.meta["temperature"], pessimism)
-        scores = scores.astype(np.float32)  # as networks score, and the threshold was chosen
+        scores = scores.astype(np.float32)  # the precision of scores and threshold
         also = f" (pessimism {pessimism:g})" if pessimism else ""
         for name, measure in (("precision", precision), ("recall", recall)):
             found = np.nan_to_num(measure(scores, labels, self.threshold))  # 0 if nothing passes
@@ -538,7 +537,7 @@ class ClassifierReward(SuccessModel):
                     f"the classifier has a {name} of {found:.2f} on held-out episodes at the "
                     f"threshold {self.threshold:.3f}{also}, which is below 'reward.min_{name}' "
                     f"({least}): collect more trajectories of both kinds and fit it again, or "
-                    f"lower reward.min_{name} if you know why"
+                    f"lower reward.min_{name} if this is acceptable"
                 )
 
     def _check_spaces(self) -> None:
@@ -554,8 +553,8 @@ class ClassifierReward(SuccessModel):
             if key not in cameras:
                 raise ValueError(
                     f"the classifier uses the camera {key!r} (reward.model.image_keys), but "
-                    f"observations have {', '.join(cameras) or 'no camera at all'}: choose others "
-                    "(of many environments, env.kwargs.obs=both)"
+                    f"observations have {', '.join(cameras) or 'no camera'}: choose others "
+                    "(for many environments, set env.kwargs.obs=both)"
                 )
             if channels not in (shapes[key][0], shapes[key][-1]):
                 raise ValueError(
@@ -565,12 +564,12 @@ class ClassifierReward(SuccessModel):
 
 
 def _chosen(rows: torch.Tensor) -> Any:
-    """Return rows as an index; all rows on a GPU, where counting them would synchronize."""
+    """Return rows as an index; all rows on a GPU, where counting them would synchronise."""
     return rows if rows.device.type == "cpu" else slice(None)
 
 
 def _of_size(images: Any, size: Sequence[int]) -> Any:
-    """Images [..., H, W, C] or [..., C, H, W] in a size, resized as when they are collected."""
+    """Return images [..., H, W, C] or [..., C, H, W] resized as in collecting."""
     channels, height, width = size
     if images.shape[-3:] in ((height, width, channels), (channels, height, width)):
         return images

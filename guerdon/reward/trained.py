@@ -1,4 +1,4 @@
-"""Bases of reward models with networks: data in, gradient steps, state."""
+"""Base classes of reward models with networks."""
 
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Literal, cast
@@ -17,10 +17,10 @@ from guerdon.nn.optimizer import Optimizer
 from guerdon.reward.base import REQUIREMENTS, Metrics, RewardConfig, RewardModel, Setting
 from guerdon.reward.inputs import TransitionInput
 
-_CHUNK = 1024  # rows of one call of the policy
+_CHUNK = 1024  # rows per call of the policy
 
 Inputs = Annotated[list[Literal["obs", "act", "obs_next"]], Field(min_length=1)]
-"""Fields that a network reads."""
+"""Input fields of a network."""
 
 
 class NetworkConfig(RewardConfig):
@@ -29,30 +29,30 @@ class NetworkConfig(RewardConfig):
     learning_rate: float = Field(default=1e-3, gt=0)
     """Learning rate of Adam; 1e-4 to 3e-3."""
     batch_size: int = Field(default=128, ge=1)
-    """Transitions of a gradient step, of each kind; 64 to 512."""
+    """Transitions per gradient step, of each kind; 64 to 512."""
     hidden_size: PositiveInt | list[PositiveInt] = Field(default=[64, 64])
-    """Sizes of the hidden layers, input side first; one number is one layer."""
+    """Sizes of the hidden layers; one number is one layer."""
     update_per_collect: int = Field(default=16, ge=1)
-    """Gradient steps in a call of `train`."""
+    """Gradient steps per call of `train`; 1 to 100."""
 
     @property
     def hidden(self) -> list[int]:
-        """The sizes of hidden layers as a list."""
+        """Sizes of hidden layers as a list."""
         return [self.hidden_size] if isinstance(self.hidden_size, int) else list(self.hidden_size)
 
 
 class NetworkReward(RewardModel):
-    """A reward model with networks, which a subclass names as `Network`, and their `loss`.
+    """A reward model with networks; a subclass defines `Network` and `loss`.
 
     Attributes:
-        network: All its networks, as one module.
-        generator: Source of randomness.
-        trained: Gradient steps so far.
+        network: All networks, as one module.
+        generator: Random generator.
+        trained: Number of gradient steps so far.
     """
 
     Config = NetworkConfig
     Network: ClassVar[Callable[..., nn.Module]]
-    """Made with the setting and the config."""
+    """Called with the setting and the config."""
     saved: tuple[str, ...] = ("network", "optimizer", "generator", "trained")
     network: nn.Module
 
@@ -74,7 +74,7 @@ class NetworkReward(RewardModel):
         return Optimizer(self.network.parameters(), self.config.learning_rate, weight_decay=decay)
 
     def loss(self) -> tuple[torch.Tensor, Metrics]:
-        """The loss of a minibatch that is drawn, and metrics."""
+        """Draw a minibatch; return its loss and metrics."""
         raise NotImplementedError
 
     def step(self) -> Metrics:
@@ -84,10 +84,10 @@ class NetworkReward(RewardModel):
         return {"loss": loss.detach(), **metrics}
 
     def fit(self, steps: int) -> Metrics:
-        """Take gradient steps; the metrics are means over them."""
+        """Take gradient steps; return the mean metrics."""
         self.network.train()
         found = [self.step() for _ in range(steps)]
-        self.network.eval()  # or spectral norms would change whenever it is called
+        self.network.eval()  # otherwise every call would change spectral norms
         self.trained += steps
         return {
             name: torch.stack([torch.as_tensor(metrics[name]) for metrics in found]).mean()
@@ -105,25 +105,25 @@ class NetworkReward(RewardModel):
         return self.network(self.tensors(batch))
 
     def tensors(self, batch: Batch) -> Batch:
-        """The fields of transitions as tensors."""
+        """Return the fields of transitions as tensors."""
         return Batch({name: batch[name] for name in self.fields}).to_device(self.device)
 
 
 class Memory:
-    """Keeps transitions, at most `size` of them."""
+    """Stores at most `size` transitions."""
 
     def __init__(self, size: int) -> None:
         self.size = size
         self._columns = Batch()  # [size, ...]
-        self._written = 0  # since the last `clear`
+        self._written = 0  # number of rows since the last `clear`
 
     def __len__(self) -> int:
         return min(self._written, self.size)
 
     def add(self, rows: Batch, reservoir: np.random.Generator | None = None) -> None:
-        """Add rows [N, ...], oldest first; they replace the oldest.
+        """Add rows [N, ...], oldest first, which replace the oldest ones.
 
-        With `reservoir`, they replace rows that it draws, so that all rows so far are kept with
+        With `reservoir`, they replace randomly drawn rows, so that all rows so far are kept with
         equal probability.
         """
         if not self._columns:
@@ -137,7 +137,7 @@ class Memory:
         else:
             places = np.where(places < self.size, places, reservoir.integers(places + 1))
         kept = places < self.size
-        self._columns[places[kept]] = rows[kept]  # where places repeat, the last row counts
+        self._columns[places[kept]] = rows[kept]  # the last row wins for repeated places
 
     def sample(self, number: int, generator: np.random.Generator) -> Batch:
         """Draw rows uniformly, with replacement."""
@@ -146,7 +146,7 @@ class Memory:
         return cast("Batch", self._columns[generator.integers(len(self), size=number)])
 
     def rows(self) -> Batch:
-        """Views of all rows."""
+        """Return views of all rows."""
         return self._columns[: len(self)] if self._columns else Batch()
 
     def clear(self) -> None:
@@ -154,16 +154,16 @@ class Memory:
         self._written = 0
 
     def training_state(self) -> dict[str, Any]:
-        """Everything that is needed to resume, as copies."""
+        """Return copies of everything needed to resume."""
         return {"written": self._written, "rows": self.rows().apply(np.copy).to_dict()}
 
     def load_training_state(self, state: Mapping[str, Any]) -> None:
-        """Restore `training_state`; of a memory of another size, the rows that fit."""
+        """Restore `training_state`; with another size, as many rows as possible."""
         rows, written = Batch(state["rows"]), int(state["written"])
         self._columns, self._written = Batch(), 0
         if rows:
             self.add(rows[-self.size :])
-        if len(rows) == min(written, self.size):  # else the order in the ring is lost
+        if len(rows) == min(written, self.size):  # otherwise the order in the ring is lost
             self._written = written
 
 
@@ -171,20 +171,20 @@ class TrainedConfig(NetworkConfig):
     """Options of every reward model with networks that learns from the policy's transitions."""
 
     train_every: int | None = Field(default=None, ge=1)
-    """New transitions that `train` waits for; by default 1 on-policy and 256 off-policy."""
+    """Minimum number of new transitions for training; by default 1 on-policy and 256 off-policy."""
     buffer_size: int = Field(default=100_000, ge=1)
-    """Maximum number of the policy's transitions that are kept."""
+    """Maximum number of stored transitions of the policy."""
     clear_buffer_per_iters: int | None = Field(default=None, ge=1)
     """Policy updates after which they are dropped, once all were trained on; by default after every
-    on-policy iteration, and never otherwise."""
+    on-policy iteration, and never off-policy."""
 
 
 class TrainedReward(NetworkReward):
     """A reward model with networks that learns from the policy's transitions.
 
     Attributes:
-        memory: The newest transitions of the policy: the fields of `collects`, as rows.
-        new: Transitions since the last `train`.
+        memory: Newest transitions of the policy, with the fields of `collects`.
+        new: Number of transitions since the last `train`.
     """
 
     Config = TrainedConfig
@@ -196,14 +196,14 @@ class TrainedReward(NetworkReward):
         self.new = 0
 
     def collect_data(self, batch: Batch) -> None:
-        """Keep the transitions of a rollout."""
+        """Store the transitions of a rollout."""
         if number := int(np.count_nonzero(batch.mask)):
             rows = Batch({name: batch[name] for name in self.collects})
             self.memory.add(self.kept(rows[np.asarray(batch.mask)]))
             self.new += number
 
     def kept(self, rows: Batch) -> Batch:
-        """What the memory keeps of transitions."""
+        """Return the part of transitions that is stored."""
         return rows
 
     def train(self) -> Metrics | None:
@@ -215,26 +215,26 @@ class TrainedReward(NetworkReward):
 
     @property
     def train_every(self) -> int:
-        """New transitions that `train` waits for."""
+        """Minimum number of new transitions for training."""
         return int(self.config.train_every or (1 if self.setting.on_policy else 256))
 
     def clear_data(self, iter: int) -> None:  # noqa: A002 - the documented name
-        """Drop the policy's transitions, if it is time to."""
+        """Drop the policy's transitions, depending on the number of policy updates."""
         every = self.config.clear_buffer_per_iters
         if not self.new and (self.forgets if every is None else iter % every == 0):
             self.memory.clear()
 
     @property
     def forgets(self) -> bool:
-        """Whether it trains on new data alone, where the config does not say."""
+        """Whether to train on new data only, by default."""
         return self.setting.on_policy
 
     def sample(self, number: int) -> Batch:
-        """Tensors of kept transitions, drawn at random."""
+        """Draw stored transitions, as tensors."""
         return self.memory.sample(number, self.generator).to_device(self.device)
 
     def portable_state(self) -> dict[str, Any]:
-        """See `RewardModel`: without the policy's transitions."""
+        """See `RewardModel`; excludes the policy's transitions."""
         return self.training_state() | {"memory": Memory(1).training_state()}
 
 
@@ -243,8 +243,8 @@ class ExpertConfig(RewardConfig):
 
     expert_data_path: str | None = None
     """Demonstrations: a folder that `guerdon collect` wrote, ``minari:<dataset id>``, a ``.pkl``
-    file, ``zoo:<name>`` for those that come with guerdon, or ``expert:<preset>``, optionally with
-    ``?episodes=10&return=475``, for those of a policy that is trained once and kept."""
+    file, ``zoo:<name>`` for those included in guerdon, or ``expert:<preset>``, optionally with
+    ``?episodes=10&return=475``, for those of a policy that is trained once and cached."""
 
 
 class ExpertReward(RewardModel):
@@ -259,9 +259,9 @@ class ExpertReward(RewardModel):
     demonstrations: Demonstrations | None = None
 
     def load_expert_data(self, demonstrations: Any = None) -> None:
-        """Take demonstrations, and check them against the spaces of the run.
+        """Set the demonstrations, and check them against the spaces of the run.
 
-        They are what `guerdon.data.load_demonstrations` reads, by default ``expert_data_path``.
+        See `guerdon.data.load_demonstrations` for sources; ``expert_data_path`` by default.
         """
         source = self.config.expert_data_path if demonstrations is None else demonstrations
         if source is None:
@@ -277,7 +277,7 @@ class ExpertReward(RewardModel):
 
 
 def in_spaces(rows: Batch, setting: Setting, what: str) -> Batch:
-    """Return transitions in the dtypes of a run's spaces; an error if they are not of these."""
+    """Return transitions in the dtypes of a run's spaces; raise an error if they do not match."""
     spaces = dict.fromkeys(("obs", "obs_next"), setting.observation_space)
     spaces["act"] = setting.action_space
     found = {name: space for name, space in spaces.items() if name in rows}
@@ -287,7 +287,7 @@ def in_spaces(rows: Batch, setting: Setting, what: str) -> Batch:
 
 
 def draw_rows(rows: np.ndarray, size: int | None, generator: np.random.Generator) -> np.ndarray:
-    """Draw so many rows without replacement; all of them if None, or more than there are."""
+    """Draw `size` rows without replacement; all if None or if there are fewer."""
     if size is None or size >= len(rows):
         return rows
     return np.asarray(generator.choice(rows, size, replace=False))
@@ -301,28 +301,28 @@ class ImitationReward(ExpertReward, NetworkReward):
     """A reward model with networks that learns from demonstrations.
 
     Attributes:
-        expert: The demonstrated transitions: the fields, as tensors.
+        expert: Demonstrated transitions, as tensors.
     """
 
     Config = ImitationConfig
     expert: Batch
 
     def take_demonstrations(self, rows: Batch) -> None:
-        """See `ExpertReward`; by default, their statistics normalise inputs."""
+        """See `ExpertReward`; by default, sets the statistics for normalising inputs."""
         self.expert = self.tensors(rows)
         for module in self.network.modules():
             if isinstance(module, TransitionInput):
                 module.settle(self.expert)
 
     def fit(self, steps: int) -> Metrics:
-        """See `NetworkReward`; loads the demonstrations if that was not done."""
+        """See `NetworkReward`; loads the demonstrations if necessary."""
         if self.demonstrations is None:
             self.load_expert_data()
         return super().fit(steps)
 
     @torch.no_grad()
     def log_prob(self, rows: Batch) -> torch.Tensor:
-        """Log-probabilities of actions under the current policy."""
+        """Return log-probabilities of actions under the current policy."""
         log_prob, obs, act = self.setting.log_prob, rows["obs"], rows["act"]
         if log_prob is None:
             raise ValueError(
@@ -333,19 +333,19 @@ class ImitationReward(ExpertReward, NetworkReward):
         return torch.cat([log_prob(obs[at], act[at]).float() for at in chunks])
 
     def sample_expert(self, number: int) -> Batch:
-        """Tensors of demonstrated transitions, drawn at random."""
+        """Draw demonstrated transitions, as tensors."""
         n_rows = len(self.expert["act"])
         index = torch.from_numpy(self.generator.integers(n_rows, size=number)).to(self.device)
         return cast("Batch", self.expert[index])
 
 
 class PretrainedReward(ImitationReward):
-    """A reward model that is fitted to demonstrations once, by `pretrain` or the first `train`."""
+    """A reward model that is fitted once to demonstrations, by `pretrain` or the first `train`."""
 
     can_pretrain = True
 
     def pretrain(self) -> Metrics | None:
-        """Fit the networks, unless that was done before."""
+        """Fit the networks, once."""
         if self.fitted:
             return None
         if self.demonstrations is None:

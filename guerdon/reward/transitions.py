@@ -1,4 +1,4 @@
-"""Transitions outside a run: as lists of dictionaries, as rollouts, and the rows before them."""
+"""Transitions outside a run: lists of dictionaries, rollouts, and previous rows."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -18,11 +18,11 @@ NAMES = {
     "obs_next": "next_obs",
     "terminated": "done",
 }
-"""Fields of a `Batch`, and their names in the guide."""
+"""Fields of a `Batch`, and their names in lists of dictionaries."""
 
 
 def from_items(data: list[dict[str, Any]]) -> Batch:
-    """Join dictionaries to one batch, a row each."""
+    """Stack dictionaries to one batch, one row each."""
     if not data:
         raise ValueError("there are no transitions: the list is empty")
     missing = {"obs", "action"} - data[0].keys()
@@ -38,7 +38,7 @@ def from_items(data: list[dict[str, Any]]) -> Batch:
 
 
 def with_rewards(data: list[dict[str, Any]], rew: Any) -> list[dict[str, Any]]:
-    """Return copies of the dictionaries with other rewards, as tensors where they were tensors."""
+    """Return copies of the dictionaries with other rewards; tensors stay tensors."""
     rewarded = [{**item, "reward": float(value)} for item, value in zip(data, rew, strict=True)]
     for item, old in zip(rewarded, data, strict=True):
         if isinstance(before := old.get("reward"), torch.Tensor):
@@ -69,7 +69,7 @@ def as_rollout(batch: Batch, fields: Iterable[str]) -> Batch:
 def rows_before(rollout: Batch, history: int, fields: Sequence[str]) -> Batch:
     """Return the rows before each row of a rollout: fields [T, B, history, ...], oldest first.
 
-    Their ``mask`` says which of them are of the same episode.
+    ``mask`` is True for rows of the same episode.
     """
     mask, times = to_numpy(rollout.mask), np.arange(len(rollout.mask))[:, None]
     start = np.maximum.accumulate(np.where(rollout.first, times, 0), axis=0)

@@ -23,23 +23,23 @@ class SnippetConfig(RankingConfig, ImitationConfig):
     inputs: Inputs = Field(default=["obs"])
     """Inputs of the networks; observations alone generalise best."""
     symlog: bool = True
-    """Whether observations are mapped by sign(x) log(1 + abs(x)), against outliers."""
+    """Whether to transform observations by sign(x) log(1 + abs(x)), against outliers."""
     update_per_collect: int = Field(default=1000, ge=1)
-    """Maximum number of gradient steps of the one fit; 500 to 5,000."""
+    """Maximum number of gradient steps of the only fit; 500 to 5,000."""
     num_snippets: int = Field(default=6000, ge=1)
-    """Pairs of snippets that are sampled; 2,000 to 20,000. If longer demonstrations are better,
-    inputs that tell the time (a clock, a counter, distance covered) get a high reward late in an
+    """Number of pairs of snippets; 2,000 to 20,000. If longer demonstrations are better, inputs
+    that reveal the time (a clock, a counter, distance covered) get a high reward late in an
     episode: leave them out, or cut the demonstrations to one length."""
     min_snippet_length: int = Field(default=20, ge=1)
-    """Minimum length of a snippet; both of a pair have the same length."""
+    """Minimum length of a snippet; both of a pair have the same length; 10 to 50."""
     max_snippet_length: int = Field(default=50, ge=1)
     """Maximum length of a snippet, up to the length of the shorter demonstration; 40 to 100."""
     progress_prior: bool = False
     """Whether the better snippet starts no earlier than the worse one, as in the paper, which
     favours states late in an episode."""
     validation_share: float = Field(default=0.2, ge=0, lt=1)
-    """Fraction of the demonstrations that is held out, to measure accuracy and for early stopping:
-    two at least, or none if that leaves fewer than two ranks."""
+    """Fraction of the demonstrations to hold out for accuracy and early stopping: at least two, or
+    none if fewer than two ranks would remain."""
 
     @model_validator(mode="after")
     def _check_lengths(self) -> Self:
@@ -55,8 +55,8 @@ class TREXConfig(SnippetConfig):
     """Options of `trex`."""
 
     rank_by: Literal["return", "order", "random"] | list[float] = "return"
-    """Ranking of the demonstrations: by ``return``, by the ``order`` in which they are stored
-    (worst first), ``random``, as a control, or by a list of numbers (higher is better)."""
+    """Ranking of the demonstrations: by ``return``, by storage ``order`` (worst first), ``random``
+    as a control, or by a list of numbers (higher is better)."""
 
 
 @register_reward_model("trex")
@@ -66,7 +66,7 @@ class TREX(RankingReward, PretrainedReward):
     Config: ClassVar[type[SnippetConfig]] = TREXConfig
 
     def ranks(self, demonstrations: Demonstrations) -> np.ndarray:
-        """Rank of each demonstration: higher is better."""
+        """Return the rank of each demonstration; higher is better."""
         rank_by, number = self.config.rank_by, len(demonstrations)
         if isinstance(rank_by, list):
             return _one_each("rank_by", rank_by, number)
@@ -97,7 +97,7 @@ class TREX(RankingReward, PretrainedReward):
     def _draw(
         self, which: np.ndarray, ranks: np.ndarray, lengths: np.ndarray, number: int
     ) -> tuple[np.ndarray, ...]:
-        """Pairs of snippets of some demonstrations: first, second, length and label of `Pairs`."""
+        """Draw pairs of snippets of some demonstrations: first, second, length, label."""
         pairs = np.flatnonzero(which)[draw_ranked(ranks[which], number, self.generator)]
         length, starts = draw_snippets(lengths[pairs], self.config, self.generator)
         starts += (np.cumsum(lengths) - lengths)[pairs]
@@ -110,25 +110,25 @@ class DREXConfig(SnippetConfig):
     """Options of `drex`."""
 
     noise_levels: list[float] | None = None
-    """Noise of the actions in each demonstration; by default its field ``noise``, which
+    """Action noise of each demonstration; by default its field ``noise``, which
     ``guerdon collect --noise`` writes."""
     min_accuracy: float = Field(default=0.6, ge=0, le=1)
-    """Minimum fraction of held-out pairs that has to be ranked correctly; 0.5 is chance."""
+    """Minimum fraction of held-out pairs that are ranked correctly; 0.5 is chance."""
 
 
 @register_reward_model("drex")
 class DREX(TREX):
-    """T-REX with demonstrations that are ranked by their noise; reads no returns."""
+    """T-REX with demonstrations ranked by their noise; does not read returns."""
 
     Config = DREXConfig
 
     def ranks(self, demonstrations: Demonstrations) -> np.ndarray:
-        """Minus the noise of each demonstration."""
+        """Return the negative noise of each demonstration."""
         if self.config.noise_levels is not None:
             return -_one_each("noise_levels", self.config.noise_levels, len(demonstrations))
         if "noise" not in demonstrations.episodes[0]:
             raise ValueError(
-                "these demonstrations do not say how noisy each is: collect them with "
+                "the noise of these demonstrations is unknown: collect them with "
                 "'guerdon collect --noise', or give 'noise_levels'"
             )
         levels = [np.unique(to_numpy(episode.noise)) for episode in demonstrations.episodes]
@@ -138,7 +138,7 @@ class DREX(TREX):
         return -np.concatenate(levels).astype(float)
 
     def fit(self, steps: int) -> Metrics:
-        """See `RankingReward`; raises an error if held-out pairs are not ranked well enough."""
+        """See `RankingReward`; raises an error if too few held-out pairs are ranked correctly."""
         metrics = super().fit(steps)
         accuracy, least = metrics.get("validation_accuracy", 1.0), self.config.min_accuracy
         if accuracy < least:
@@ -151,7 +151,7 @@ class DREX(TREX):
 
 
 def draw_ranked(ranks: np.ndarray, number: int, generator: np.random.Generator) -> np.ndarray:
-    """Draw pairs of a worse and a better one [2, number], uniformly among all such pairs."""
+    """Draw pairs of a worse and a better demonstration [2, number], uniformly."""
     order = np.argsort(ranks, kind="stable")
     above = np.searchsorted(ranks[order], ranks[order], "right")
     n_better = len(ranks) - above
@@ -178,10 +178,10 @@ def draw_snippets(
 def choose_held_out(ranks: np.ndarray, share: float, generator: np.random.Generator) -> np.ndarray:
     """Mark demonstrations to hold out, spread over the ranks.
 
-    None are, if that would leave fewer than two ranks on either side.
+    None are marked if this would leave fewer than two ranks on either side.
     """
     held_out = np.zeros(len(ranks), bool)
-    number = max(round(share * len(ranks)), 2) if share else 0  # a single one cannot be ranked
+    number = max(round(share * len(ranks)), 2) if share else 0  # one alone cannot be ranked
     for group in np.array_split(np.argsort(ranks, kind="stable"), max(number, 1)):
         held_out[generator.choice(group)] = number > 0
     enough = min(len(np.unique(ranks[held_out])), len(np.unique(ranks[~held_out]))) >= 2

@@ -1,4 +1,4 @@
-"""A Gymnasium environment that pays a learned reward."""
+"""Gymnasium wrapper with a learned reward."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ class LearnedReward(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self._obs, info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """See Gymnasium; ``info["env_reward"]`` is the reward of the environment."""
+        """See Gymnasium; ``info["env_reward"]`` is the environment reward."""
         obs, env_reward, terminated, truncated, info = self.env.step(action)
         values = {
             "obs": self._obs, "act": action, "rew": float(env_reward), "terminated": terminated,
@@ -53,7 +53,7 @@ class LearnedReward(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def _row(value: Any) -> Any:
-    """Add an environment axis; a tuple becomes a dictionary, as in vectors of environments."""
+    """Add an environment axis; a tuple becomes a dictionary, as in vector environments."""
     if isinstance(value, tuple):
         value = {str(key): part for key, part in enumerate(value)}
     if isinstance(value, dict):

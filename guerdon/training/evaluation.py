@@ -14,7 +14,7 @@ from guerdon.config.schema import EvalConfig
 from guerdon.data.batch import Batch
 from guerdon.data.rollout import Rollout
 from guerdon.envs import Step, VectorEnv
-from guerdon.envs.rows import told_success
+from guerdon.envs.rows import reported_success
 from guerdon.nn import seeded
 from guerdon.policy import Policy
 from guerdon.reward import Reward
@@ -101,7 +101,7 @@ class LearnedReturns:
                 self._scored[env] = []
         ids = np.arange(self._rollout.n_envs) if step.env_ids is None else step.env_ids
         real = np.ones(len(ids), bool) if dummy is None else ~dummy
-        rows = {**rows, "true_success": told_success(step.info, len(ids))}
+        rows = {**rows, "true_success": reported_success(step.info, len(ids))}
         if self._store_info:
             rows["info"] = step.info
         self._rollout.add(rows, step.env_ids, real)

@@ -75,7 +75,7 @@ def test_levels_of_noise_are_kept(run, tmp_path):
 def test_demonstrations_are_replaced_only_when_asked_for(run, tmp_path):
     arguments = ("collect", run, "--out", tmp_path / "data", "--episodes")
     assert guerdon(*arguments, 1).exit_code == 0
-    assert "holds demonstrations: add --overwrite" in refused(*arguments, 2)
+    assert "has demonstrations: add --overwrite" in refused(*arguments, 2)
     assert len(load_demonstrations(tmp_path / "data")) == 1
     assert guerdon(*arguments, 2, "--overwrite").exit_code == 0
     assert len(load_demonstrations(tmp_path / "data")) == 2

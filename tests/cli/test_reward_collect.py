@@ -204,7 +204,7 @@ def test_mistakes_are_sentences(run, tmp_path):
     def said(run, *arguments):
         return refused("reward", "collect", run, "--out", tmp_path / "out", *arguments)
 
-    assert "'bas_camera', which in observations of 'guerdon/Reach-v0' is not there: did you " in (
+    assert "'bas_camera', which in observations of 'guerdon/Reach-v0' is missing: did you " in (
         said(run, "--image-keys", "base_camera,bas_camera")
     )
     assert "'state', which in observations of 'guerdon/Reach-v0' is Box(-2.0, 2.0, (6,)" in (
@@ -226,7 +226,7 @@ def test_an_environment_that_tells_no_success_is_named(tmp_path):
     keys = ("policy.model.keys=[state]", f"run.dir={tmp_path / 'run'}")
     assert guerdon("train", *env, *BUDGET, *keys).exit_code == 0
     said = refused("reward", "collect", tmp_path / "run", "--out", tmp_path / "out")
-    assert "info has no 'success' for some steps, only nothing: every step has to say" in said
+    assert "info has no 'success' for some steps, only nothing: every step has to report" in said
 
 
 # --- while a policy learns

@@ -72,7 +72,7 @@ def test_mistakes_are_sentences(data, tmp_path):
     assert "did you mean 'reach_classifier'" in refused("reach_clasifier")
     assert "there is no folder" in refused(*given, f"reward.data.negative_dir={tmp_path}/none")
     other = refused(*given, "reward.model.image_size=[3,64,64]")
-    assert "npz has images of 'base_camera' of [3, 32, 32], not [3, 64, 64]; fit with" in other
+    assert "of 'base_camera' of [3, 32, 32], not [3, 64, 64]; set 'reward.model.image_" in other
     swapped = refused(*given, "reward.model.image_size=[64,64,3]")
     assert (
         "'reward.model.image_size' is [64, 64, 3]: channels come first, so write [3, 64" in swapped

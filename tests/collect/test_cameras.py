@@ -43,13 +43,13 @@ def test_channels_are_the_axis_that_may_be(shape, size, axis):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({}, "'base_camera', which in observations of 'Mine-v0' is not there: choose from hand, h"),
-        ({"image_keys": ["hand", "haed"]}, "'haed', .* is not there: .* 'head'"),
+        ({}, "'base_camera', which in observations of 'Mine-v0' is missing: choose from hand, h"),
+        ({"image_keys": ["hand", "haed"]}, "'haed', .* is missing: .* 'head'"),
         ({"image_keys": ["state"]}, r"'state', .* is Box\(.*float32\), no image: choose from ha"),
         ({"image_keys": ["heat"]}, "'heat', .* no image: did you mean 'head'"),
         (
             {"image_keys": ["hand"], "image_size": [1, 8, 8]},
-            r"asks for images of 1 channels, but those of 'hand' .* are \[8, 8, 3\]",
+            r"requires images of 1 channels, but those of 'hand' .* are \[8, 8, 3\]",
         ),
         (
             {"image_keys": ["hand", "wide"]},
@@ -71,5 +71,7 @@ def test_cameras_that_are_there_pass(tmp_path):
 
 
 def test_one_array_is_no_camera(tmp_path):
-    with pytest.raises(ConfigError, match=r"'Mine-v0' are one array, .* env.kwargs.obs=both"):
+    with pytest.raises(
+        ConfigError, match=r"'Mine-v0' are one array without cameras: .* env.kwargs.obs=both"
+    ):
         check_cameras(picture(8, 8, 3), configured(tmp_path), "Mine-v0")

@@ -658,6 +658,6 @@ def test_less_than_one_is_refused(amount):
 
 def test_a_single_environment_is_refused_in_a_sentence():
     with pytest.raises(
-        TypeError, match="acts in vectors of environments, not in one TimeLimit: make"
+        TypeError, match="a collector needs a vector environment, not a single TimeLimit: make"
     ):
         Collector(None, gymnasium.make("CartPole-v1"))

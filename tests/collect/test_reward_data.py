@@ -293,7 +293,7 @@ def test_frames_of_another_size_are_resized(tmp_path):
     ("obs", "info", "message"),
     [
         ({"hand": 1, "state": 2}, told(0), "no camera 'base_camera': there are 'hand', 'state'; "),
-        (np.zeros(3), told(0), "no keys at all; name cameras in 'reward.data_collection.image_key"),
+        (np.zeros(3), told(0), "no keys; name cameras in 'reward.data_collection.image_key"),
         ({"base_camera": np.zeros((1, 4, 4), np.uint8)}, told(0), r"shape \(4, 4\): they have"),
         ({"base_camera": np.zeros((1, 9, 9, 2), np.uint8)}, told(0), "of 1, 3 or 4 channels"),
         ({"base_camera": np.full((1, 4, 4, 3), 2.0)}, told(0), r"not in \[0, 1\]: give them as"),
@@ -429,7 +429,7 @@ def check_safe(folder, error, n_safe):
     trajectories = saved(folder)
     assert len(trajectories) == n_safe > 0
     assert f"{n_safe} positive and 0 negative ones are safe in {folder / 'positive'}" in error
-    assert "make room or choose other folders ('reward.data_collection.positive_dir'" in error
+    assert "free space or choose other folders ('reward.data_collection.positive_dir'" in error
     assert all(name[0] != "." for name in names(folder / "positive"))
 
 

@@ -106,7 +106,7 @@ def test_environments_of_their_own_pace():
         ids = np.arange(count) + 10_000 * env
         assert buffer[rows].obs.tolist() == ids.tolist()
         assert buffer[rows].obs_next.tolist() == (ids + 1).tolist()
-    with pytest.raises(IndexError, match="holds no transition"):
+    with pytest.raises(IndexError, match="has no transition"):
         buffer[buffer.capacity + 3]
 
 
@@ -238,6 +238,6 @@ def test_a_cut_before_growing_leaves_next_observations():
 
 @pytest.mark.parametrize("kind", [lambda path: f"disk:{path}", DiskStorage])
 def test_there_are_none_on_disk(tmp_path, kind):
-    with pytest.raises(ValueError, match="lives in memory: use ReplayBuffer"):
+    with pytest.raises(ValueError, match="is in memory: use ReplayBuffer"):
         ListReplayBuffer(2, storage=kind(tmp_path))
     assert list(tmp_path.iterdir()) == []

@@ -294,9 +294,9 @@ def test_a_file_that_is_not_there_is_named_with_its_neighbour(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("bad.yaml", "a: [1", "is no valid YAML"),
+        ("bad.yaml", "a: [1", "is not valid YAML"),
         ("bad.yaml", "- 1\n- 2", "has to hold a mapping of sections"),
-        ("bad.yaml", "env: !!python/object/apply:os.system ['true']", "is no valid YAML"),
+        ("bad.yaml", "env: !!python/object/apply:os.system ['true']", "is not valid YAML"),
         ("bad.py", "config = {}", "does not define 'main_config'"),
         ("bad.py", "main_config = 3", "has to be a dict, or have attributes"),
         ("bad.py", "1 / 0", "fails with ZeroDivisionError: division by zero"),

@@ -177,5 +177,5 @@ def test_a_lambda_of_a_run_has_to_be_passed_again():
     Path("run").mkdir()
     Path("run/config.yaml").write_text(text)
     target = compose("run").reward.terms["function"]["target"]
-    with pytest.raises(ConfigError, match="was passed as an object and is in no file"):
+    with pytest.raises(ConfigError, match="was passed as an object without a file"):
         find_object(target, "reward.target")

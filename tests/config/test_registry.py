@@ -63,9 +63,7 @@ def test_a_class_of_the_same_file_is_the_same_under_another_name_of_its_module(t
 
 def test_a_name_that_is_like_no_other_may_have_to_be_imported(things):
     things.register("thing", Thing)
-    with pytest.raises(
-        ConfigError, match=r"choose from thing, or name the file .* under 'imports'"
-    ):
+    with pytest.raises(ConfigError, match=r"choose from thing, or add the file .* to 'imports'"):
         things.get("reinforce")
 
 
@@ -144,5 +142,5 @@ def test_a_registered_name_goes_before_an_entry_point(things):
 def test_an_entry_point_that_cannot_be_used_is_named(things):
     with pytest.raises(ConfigError, match=r"'broken' .*elsewhere_not_there:X.* cannot be imported"):
         things.get("broken")
-    with pytest.raises(ConfigError, match=r"'number' .* has to name a class, and names 3"):
+    with pytest.raises(ConfigError, match=r"'number' .* has to be a class, but is 3"):
         things.get("number")

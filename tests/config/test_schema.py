@@ -199,8 +199,8 @@ def test_any_slip_of_one_character_is_answered_with_the_key(data):
         (
             {"reward": {"terms": {"env": {"weight": 0}}}},
             (
-                "all terms of 'reward' have the weight 0, so that there is nothing to learn: give "
-                "one another weight, or name some in 'policy.intrinsic.terms' of ppo"
+                "all terms of 'reward' have weight 0, so there is nothing to learn: set another "
+                "weight, or list terms in 'policy.intrinsic.terms' of ppo"
             ),
         ),
         (

@@ -129,7 +129,9 @@ def test_named_tuples_are_tuples_and_generators_are_objects():
     assert Batch(a=point).a.tolist() == [1, 2]
     generator = (i for i in range(3))
     assert Batch(a=generator).a is generator
-    with pytest.raises(TypeError, match="made of mappings or a list of them, not of generator"):
+    with pytest.raises(
+        TypeError, match="made from a mapping or a list of them, not from generator"
+    ):
         Batch(i for i in range(3))
 
 
@@ -220,7 +222,7 @@ def test_lists_of_unequal_dicts_are_refused_with_the_whole_key():
 
 @pytest.mark.parametrize("data", [3, "x", [1, 2], np.zeros(3), {1, 2}])
 def test_a_batch_is_made_of_mappings(data):
-    with pytest.raises(TypeError, match="made of mappings"):
+    with pytest.raises(TypeError, match="made from a mapping"):
         Batch(data)
 
 

@@ -138,7 +138,7 @@ def test_devices_that_differ_are_named():
 def test_single_values_cannot_be_concatenated():
     with pytest.raises(TypeError, match=r"key 'o\.k' holds int 1, which has no rows to join"):
         Batch.cat([Batch(o={"k": 1}), Batch(o={"k": 2})])
-    with pytest.raises(TypeError, match="made of mappings"):
+    with pytest.raises(TypeError, match="made from a mapping"):
         Batch.cat([3])
 
 

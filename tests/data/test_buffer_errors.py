@@ -85,7 +85,7 @@ BAD = {
     ),
     "dtype of info": ({"info": {"lives": np.zeros(2)}}, TypeError, "'info.lives' is .*float64"),
     "decimals in a list": ({"act": [1.5, 2.5]}, TypeError, "'act' is .*float64, .* holds .*int64"),
-    "unequal lists": ({"act": [[1], [2, 3]]}, ValueError, "'act' is no array: .*inhomogeneous"),
+    "unequal lists": ({"act": [[1], [2, 3]]}, ValueError, "'act' is not an array: .*inhomogeneous"),
     "nan": ({"rew": np.array([1.0, NAN])}, ValueError, "'rew' is NaN in environment 1"),
     "nan in a list": ({"rew": [NAN, 1]}, ValueError, "'rew' is NaN in environment 0"),
     "nan and new info": ({"rew": [NAN, 1], "info": {"new": [1, 2]}}, ValueError, "'rew' is NaN"),
@@ -188,7 +188,7 @@ def test_a_bad_row_of_a_full_buffer(storage, changes, error, message):
     [
         ([0, 2], IndexError, r"env_ids \[0, 2\] are not all in 0..1"),
         ([0, -1], IndexError, r"env_ids \[0, -1\] are not all in 0..1"),
-        ([1, 1], ValueError, r"env_ids \[1, 1\] name an environment twice"),
+        ([1, 1], ValueError, r"env_ids \[1, 1\] have an environment twice"),
         ([0], ValueError, r"has shape \(2,.*\), but the buffer expects \(1,"),
         ([], ValueError, "nothing to add"),
     ],
@@ -215,7 +215,7 @@ def test_bad_environments(storage, env_ids, error, message):
         ({"obs_next": {**ROWS, "a": [1.5, 2]}}, TypeError, "'obs_next.a' is .*float64"),
         ({"act": [1, 2, 3]}, ValueError, r"'act' has shape \(3,\), .* starts with 2"),
         ({"act": 1}, ValueError, r"'act' has shape \(\), .* starts with 2"),
-        ({"act": [[1], [2, 3]]}, ValueError, "'act' is no array"),
+        ({"act": [[1], [2, 3]]}, ValueError, "'act' is not an array"),
         ({"truncated": [True]}, ValueError, r"'truncated' has shape \(1,\)"),
         ({"terminated": None}, ValueError, "needs 'done' or 'terminated'"),
         ({"rew": ["a", "b"]}, TypeError, "'rew'"),
@@ -285,7 +285,7 @@ def test_an_index_without_a_transition(storage, index, method):
     for i in range(3):
         buffer.add(obs=i, act=i, rew=i, done=False, obs_next=i + 1)
     odd = np.asarray(index).flat[-1]
-    message = f"index {odd} holds no transition: this buffer has 3 of at most 6"
+    message = f"index {odd} has no transition: this buffer has 3 of at most 6"
     refuse(buffer, IndexError, message, lambda: getattr(buffer, method)(index))
     if method == "__getitem__":
         refuse(buffer, IndexError, message, lambda: buffer.get(index, "obs"))

@@ -70,7 +70,7 @@ def test_properties():
         ([episode(), changed("rew", np.ones(2))], "episode 1: lengths differ"),
         ([changed("rew", 1.0)], "rew of episode 0 must be an array"),
         ([changed("info", "text")], "episode 0: key 'info'"),
-        ([changed("rew", np.ones((3, 1)))], "rew of episode 0 must be numbers, one a row"),
+        ([changed("rew", np.ones((3, 1)))], "rew of episode 0 must be numbers, one per row"),
         ([changed("terminated", np.zeros(3))], "terminated of episode 0 must be booleans"),
         ([changed("truncated", np.array([0, 1, 0], bool))], "episode 0 ends in row 1 of 3"),
         ([episode(), changed("extra", np.ones(3))], "not have the same keys: see 'extra'"),
@@ -240,10 +240,12 @@ def test_an_interrupted_write_leaves_nothing_and_an_interrupted_replacement_the_
 def test_broken_folders(tmp_path):
     with pytest.raises(FileNotFoundError, match="no demonstrations at"):
         load_demonstrations(tmp_path / "nowhere")
-    with pytest.raises(FileNotFoundError, match=r"has no manifest\.json"):
+    with pytest.raises(
+        FileNotFoundError, match=r"has no demonstrations: manifest\.json is missing"
+    ):
         load_demonstrations(tmp_path)
     (tmp_path / "file.txt").write_text("")
-    with pytest.raises(ValueError, match=r"file\.txt is no folder"):
+    with pytest.raises(ValueError, match=r"file\.txt is neither a folder"):
         load_demonstrations(tmp_path / "file.txt")
     demos = tmp_path / "demos"
     save_demonstrations(Demonstrations([episode(), episode()]), demos, shard_bytes=1)
@@ -256,7 +258,7 @@ def test_broken_folders(tmp_path):
     (demos / "shard_000001.safetensors").unlink()
     with pytest.raises(ValueError, match=r"shard_000001\.safetensors is missing"):
         load_demonstrations(demos)
-    with pytest.raises(TypeError, match="not read from a int"):
+    with pytest.raises(TypeError, match="cannot be read from a int"):
         load_demonstrations(3)
 
 
@@ -323,11 +325,11 @@ def test_broken_old_folders(old_folder):
     for key, value, error in (
         ("version", 9, "not a file written by guerdon"),
         ("format", "other", "not a file written by guerdon"),
-        ("episodes", meta["episodes"][:1], r"damaged: shard_000000\.npz does not hold the rows"),
+        ("episodes", meta["episodes"][:1], r"damaged: shard_000000\.npz does not have the rows"),
         ("episodes", meta["episodes"] * 2, "damaged: there are 6 seeds for 3 episodes"),
         ("episodes", [{}, {}, {}], "damaged"),
         ("shards", [], "damaged: demonstrations need at least one"),
-        ("action_space", {"type": "Odd"}, "damaged: this is no space"),
+        ("action_space", {"type": "Odd"}, "damaged: this is not a space"),
     ):
         (folder / "meta.json").write_text(json.dumps({**meta, key: value}))
         with pytest.raises(ValueError, match=error):
@@ -443,7 +445,7 @@ def without(key):
         ([without("done")], "neither 'done' nor 'terminated'"),
         ([transition(0) | {"reward": np.ones(3)}], "rewards that are not single numbers"),
         ([transition(0) | {"reward": None}], "rewards that are not single numbers"),
-        ([transition(0), transition(1) | {"obs": np.ones(5, "f4")}], "are not alike: key 'obs'"),
+        ([transition(0), transition(1) | {"obs": np.ones(5, "f4")}], "do not match: key 'obs'"),
     ],
 )
 def test_pickles_with_something_missing(tmp_path, data, error):

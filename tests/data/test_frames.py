@@ -90,10 +90,14 @@ def test_files_that_are_no_trajectories_are_skipped_and_named(folders):
     report = frames.report().splitlines()
     assert report[2] == "skipped files: 3"
     assert report[3] == (
-        f"  {positive / '000000.npz'} is damaged or no trajectory: File is not a zip file"
+        f"  {positive / '000000.npz'} is damaged or not a trajectory: File is not a zip file"
     )
-    assert report[4].startswith(f"  {negative / '000009.npy'} is damaged or no trajectory: it hol")
-    assert report[5].endswith("notes.txt is damaged or no trajectory: it is neither .npz nor .npy")
+    assert report[4].startswith(
+        f"  {negative / '000009.npy'} is damaged or not a trajectory: it hol"
+    )
+    assert report[5].endswith(
+        "notes.txt is damaged or not a trajectory: it is neither .npz nor .npy"
+    )
 
 
 def test_equal_trajectories_are_kept_once(folders):
@@ -104,7 +108,7 @@ def test_equal_trajectories_are_kept_once(folders):
     write_trajectory(negative, make([0, 0, 1], 10), format="npy")
     frames = load_frames(*folders, KEYS)
     assert frames.copies == 3
-    said = "\n3 copies of other trajectories were left out"
+    said = "\n3 duplicate trajectories were left out"
     assert frames.report() == distinct.report() + said
     assert frames.images["base_camera"][:, 0, 0, 0].tolist() == [10, 11, 12, 20, 21, 30, 31]
     assert frames.episodes.tolist() == [0, 0, 0, 1, 1, 2, 2]
@@ -134,7 +138,7 @@ def test_a_report_says_that_there_are_no_failures(folders, tmp_path):
     (tmp_path / "empty").mkdir()
     assert load_frames(folders[0], tmp_path / "empty", KEYS).report().splitlines()[1:] == [
         "negative: 0 trajectories, 0 frames, 0 with label 1 (0.0%), 0 with label 0",
-        "there is no negative trajectory: false positives of failed episodes are not known",
+        "there is no negative trajectory: the false-positive rate on failures is unknown",
     ]
 
 
@@ -273,5 +277,5 @@ def test_the_share_is_that_of_each_kind_of_trajectory():
 def test_no_share_is_no_validation_and_an_odd_one_an_error():
     frames = frames_of([[False, True]] * 4)
     assert len(frames.split(0.0, np.random.default_rng(0))[1]) == 0
-    with pytest.raises(ValueError, match="share of validation is 1"):
+    with pytest.raises(ValueError, match="validation share is 1"):
         frames.split(1, np.random.default_rng(0))

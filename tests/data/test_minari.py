@@ -194,7 +194,7 @@ def test_numbers_get_the_type_of_their_space():
 
 def test_what_minari_cannot_hold():
     data = from_minari(cartpole())
-    with pytest.raises(ValueError, match="give observation_space and action_space"):
+    with pytest.raises(ValueError, match="set observation_space and action_space"):
         to_minari(Demonstrations(data.episodes), "x-v0")
     given = {"observation_space": data.observation_space, "action_space": data.action_space}
     batch = data.episodes[0][:]
@@ -203,14 +203,14 @@ def test_what_minari_cannot_hold():
         to_minari(Demonstrations([batch], **given), "x-v0")
     batch = data.episodes[0][:]
     batch.info = Batch(note=np.array([None] * len(batch), dtype=object))
-    with pytest.raises(ValueError, match=r"info\.note of episode 0 is neither numbers nor text"):
+    with pytest.raises(ValueError, match=r"info\.note of episode 0 is neither numeric nor text"):
         to_minari(Demonstrations([batch], **given), "x-v0")
 
 
 def test_what_is_missing_is_said(monkeypatch):
     with pytest.raises(FileNotFoundError, match="minari download nobody/has-v0"):
         load_demonstrations("minari:nobody/has-v0")
-    with pytest.raises(TypeError, match="not read from a list"):
+    with pytest.raises(TypeError, match="cannot be read from a list"):
         load_demonstrations([1])
 
     def missing(_name):

@@ -121,15 +121,15 @@ def test_a_buffer_with_a_share_must_not_be_empty():
     ],
 )
 def test_bad_ratios(pair, ratio):
-    with pytest.raises(ValueError, match="ratio has to be of numbers"):
+    with pytest.raises(ValueError, match="ratio needs numbers of 0 or more"):
         pair(ratio)
 
 
 def test_unknown_names(pair):
-    with pytest.raises(KeyError, match="ratio names no buffer 'expert'; there are: agent, demo"):
+    with pytest.raises(KeyError, match="ratio: unknown buffer 'expert'; there are: agent, demo"):
         pair({"expert": 1})
     mixed = pair()
-    with pytest.raises(KeyError, match="no buffer 'expert'"):
+    with pytest.raises(KeyError, match="unknown buffer 'expert'"):
         mixed["expert"]
     assert len(mixed) == 16
 
@@ -282,7 +282,7 @@ def test_several_rows_before_are_those_of_the_same_buffer(pair, length):
 
 def test_an_index_without_a_transition_is_an_error(pair):
     mixed = pair(agent=filled(rows=3, size=8))
-    with pytest.raises(IndexError, match="index 5 holds no transition"):
+    with pytest.raises(IndexError, match="index 5 has no transition"):
         mixed[np.array([0, 5])]
 
 
@@ -388,6 +388,6 @@ def test_a_state_with_other_names_is_refused():
     two = BufferManager({"agent": filled(), "demonstrations": filled(start=1000)})
     with pytest.raises(KeyError, match="no buffer 'demonstrations'"):
         two.load_training_state(one.training_state())
-    with pytest.raises(KeyError, match="names no buffer 'demonstrations'"):
+    with pytest.raises(KeyError, match="unknown buffer 'demonstrations'"):
         one.load_training_state(two.training_state())
     assert len(two) == 16

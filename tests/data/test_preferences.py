@@ -110,7 +110,7 @@ def test_a_label_that_is_none_is_refused(path, label):
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "a b"])
 def test_a_name_that_is_no_file_name_is_refused(name):
-    with pytest.raises(ValueError, match="is no name for a pair"):
+    with pytest.raises(ValueError, match=r"pair name .* is invalid"):
         judged(name)
 
 
@@ -129,12 +129,12 @@ def test_segments_have_to_have_the_same_fields():
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", "line 2 of .* is no JSON"),
+        ("{", "line 2 of .* is not valid JSON"),
         ("[1]", "line 2 of .* has no 'pair'"),
         ('{"pair": "a"}', "line 2 of .* has no 'label'"),
         ('{"pair": "a", "label": 3}', "label of line 2 .* is 3"),
-        ('{"pair": "x", "label": 1}', "judges the pair 'x' before"),
-        ('{"pair": "x", "label": 1, "segments": "no.npz"}', "segments that are not there"),
+        ('{"pair": "x", "label": 1}', "has a label of the pair 'x' before"),
+        ('{"pair": "x", "label": 1, "segments": "no.npz"}', "refers to missing segments"),
     ],
 )
 def test_a_damaged_file_is_an_error_that_says_where(path, line, message):

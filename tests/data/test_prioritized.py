@@ -196,7 +196,7 @@ def test_alpha_and_beta_are_checked(bad):
 
 def test_weights_of_rows_that_are_not_there():
     buffer = filled(2, size=4)
-    with pytest.raises(IndexError, match="index 3 holds no transition"):
+    with pytest.raises(IndexError, match="index 3 has no transition"):
         buffer.weights(np.array([0, 3]))
 
 

@@ -563,7 +563,7 @@ def test_the_first_and_last_rows_of_episodes_are_found_for_rows_of_any_shape():
     assert buffer.episode_first(rows).tolist() == [[0, 2], [0, 2]]
     assert buffer.episode_last(rows).tolist() == [[1, 4], [1, 4]]
     assert buffer.episode_last(3) == 4
-    with pytest.raises(IndexError, match="holds no transition"):
+    with pytest.raises(IndexError, match="has no transition"):
         buffer.episode_last(5)
 
 
@@ -774,7 +774,7 @@ def test_every_row_is_as_likely(make, eligible):
 
 def test_no_row_has_enough_history():
     buffer = filled(range(4), ends=range(4), size=9, stack_num=2, sample_avail=True)
-    with pytest.raises(ValueError, match="no row has 1 rows of its episode before it"):
+    with pytest.raises(ValueError, match="no row has 1 earlier rows of its episode"):
         buffer.sample(1)
     assert len(buffer.sample(0)[1]) == 0
 

@@ -434,7 +434,7 @@ def test_a_folder_is_opened_with_the_options_it_was_made_with(tmp_path, option, 
 
 def test_a_folder_of_other_files_is_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(ValueError, match="is not empty and holds no buffer: name a new folder"):
+    with pytest.raises(ValueError, match="is not empty and has no buffer: choose a new folder"):
         ReplayBuffer(6, storage=f"disk:{tmp_path}")
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
@@ -583,7 +583,7 @@ def full_disk(monkeypatch):
     return fill
 
 
-MESSAGE = "no room for .* GiB at .*: make space, or make the buffer smaller"
+MESSAGE = "no space for .* GiB in .*: free some space, or make the buffer smaller"
 
 
 def test_a_full_disk_is_known_when_a_buffer_is_made(tmp_path, full_disk):

@@ -58,7 +58,7 @@ LABELS = np.zeros(2, np.float32)
         ({"a": IMAGES.astype("f4")}, LABELS, r"'a' have to be uint8 \[T, C, H, W\]: float32"),
         ({"a": IMAGES[0]}, LABELS, r"'a' have to be uint8 \[T, C, H, W\]: .*\(3, 4, 4\)"),
         ({"a": IMAGES}, np.zeros(2), "labels have to be float32.*float64"),
-        ({"a": IMAGES[:0]}, LABELS[:0], "one or more"),
+        ({"a": IMAGES[:0]}, LABELS[:0], "T >= 1"),
         ({"a": IMAGES}, np.float32([0, 2]), "a label is not in"),
         ({"a": IMAGES}, np.float32([0, np.nan]), "a label is not in"),
     ],
@@ -254,7 +254,7 @@ def test_a_file_cut_off_anywhere_is_named(tmp_path, form):
     content = path.read_bytes()
     for cut in range(0, len(content), 7):
         path.write_bytes(content[:cut])
-        with pytest.raises(ValueError, match=f"{path} is damaged or no trajectory: ."):
+        with pytest.raises(ValueError, match=f"{path} is damaged or not a trajectory: ."):
             read_trajectory(path)
 
 
@@ -299,7 +299,7 @@ GOOD = {"images.a": IMAGES, "labels": LABELS, "success_once": np.array(False)}
 def test_an_npz_of_something_else_is_named(tmp_path, arrays, message):
     path = tmp_path / "000000.npz"
     np.savez(path, **arrays)
-    with pytest.raises(ValueError, match=f"{path} is damaged or no trajectory: .*{message}"):
+    with pytest.raises(ValueError, match=f"{path} is damaged or not a trajectory: .*{message}"):
         read_trajectory(path)
 
 
@@ -309,8 +309,8 @@ def test_an_npz_of_something_else_is_named(tmp_path, arrays, message):
         (IMAGES, "it holds an array"),
         (np.array([{}, {}]), "it holds an array"),
         ([1], "it holds an array"),
-        ({"images": {"a": IMAGES}}, "something else than a dictionary of 'images' and 'labels'"),
-        ({"images": IMAGES, "labels": LABELS}, "no dictionary by camera"),
+        ({"images": {"a": IMAGES}}, "it has no dictionary of 'images' and 'labels'"),
+        ({"images": IMAGES, "labels": LABELS}, "not a dictionary by camera"),
         ({"images": {"a": [1]}, "labels": LABELS}, r"have to be arrays of numbers: \[1\]"),
         ({"images": {"a": IMAGES}, "labels": np.array(["x"])}, "have to be arrays of numbers"),
         ({"images": {"a": IMAGES}, "labels": LABELS[:1]}, "2 images of 'a' for 1 labels"),
@@ -318,7 +318,7 @@ def test_an_npz_of_something_else_is_named(tmp_path, arrays, message):
 )
 def test_an_npy_of_something_else_is_named(tmp_path, content, message):
     path = save_npy(tmp_path, content)
-    with pytest.raises(ValueError, match=f"{path} is damaged or no trajectory: .*{message}"):
+    with pytest.raises(ValueError, match=f"{path} is damaged or not a trajectory: .*{message}"):
         read_trajectory(path)
 
 
@@ -381,13 +381,13 @@ def test_an_entry_that_claims_more_than_deflate_can_give_is_refused(tmp_path):
     claimed = (len(header((size,))) + size).to_bytes(4, "little")
     assert content.count(true_size * 2) == 2  # in front of the entry and in the directory
     path.write_bytes(content.replace(true_size * 2, true_size + claimed))
-    with pytest.raises(ValueError, match="it claims to be larger than it is"):
+    with pytest.raises(ValueError, match="it declares a larger size than it has"):
         read_trajectory(path)
 
 
 def test_a_folder_and_other_names_are_no_trajectories(tmp_path):
     (tmp_path / "000000.npz").mkdir()
-    with pytest.raises(ValueError, match="it is no file"):
+    with pytest.raises(ValueError, match="it is not a file"):
         read_trajectory(tmp_path / "000000.npz")
     with pytest.raises(ValueError, match=r"it is neither .npz nor .npy"):
         read_trajectory(tmp_path / "notes.txt")

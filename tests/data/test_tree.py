@@ -43,7 +43,7 @@ def test_unflatten_undoes_flatten(batch):
 
 def test_a_single_leaf_has_the_empty_path():
     assert list(flatten(3)) == [((), 3)]
-    with pytest.raises(ValueError, match="the leaf ''"):
+    with pytest.raises(ValueError, match="'' is a leaf, but other leaves"):
         unflatten({(): 3})
 
 

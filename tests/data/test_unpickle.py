@@ -507,7 +507,7 @@ def test_other_files_are_told(tmp_path):
         safe_unpickle(path)
     with pytest.raises(FileNotFoundError, match=r"none\.pkl"):
         safe_unpickle(tmp_path / "none.pkl")
-    with pytest.raises(ValueError, match="goes on after its first pickle"):
+    with pytest.raises(ValueError, match="has several pickles; write all episodes"):
         safe_unpickle(pickle.dumps(1) + pickle.dumps(2))
 
 

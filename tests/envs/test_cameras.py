@@ -162,7 +162,7 @@ class Counting(Lamp):
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: Pictures(Lamp(render_mode=None)), "a NoneType .*render_mode=rgb_array"),
+        (lambda: Pictures(Lamp(render_mode=None)), "a NoneType, .*render_mode=rgb_array"),
         (lambda: Pictures(Counting()), r"a fixed size, but .* Sequence\("),
         (lambda: Pictures(Lamp(), obs="rgb"), "obs is 'rgb', .* one of state, image, both"),
         (lambda: Pictures(Lamp(), camera_size=0), "camera_size is 0, but has to be 1 or more"),

@@ -104,7 +104,7 @@ class TestStates:
         ("kwargs", "sentence"),
         [
             ({"obs": "rgb"}, "obs is 'rgb'"),
-            ({"obs_mode": "rgb"}, "obs_mode is obs here"),
+            ({"obs_mode": "rgb"}, "use obs instead of obs_mode"),
             ({"control_mod": "x"}, "has no argument 'control_mod': did you mean 'control_mode'"),
             ({"control_mode": "x"}, "'PushCube-v1' cannot be made.*pd_ee_delta_pos"),
             ({"reward_mode": "x"}, "'PushCube-v1' cannot be made.*Unsupported reward mode: x"),

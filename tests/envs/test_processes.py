@@ -74,7 +74,7 @@ def test_a_killed_environment_is_restarted_and_the_others_go_on(backend, caplog)
         assert rows == pattern.rows(len(rows))
         assert len(rows) > 5
     check_buffer(found, len(found.buffer))
-    assert "environment 1 is restarted, its episode is lost" in caplog.text
+    assert "environment 1 failed and is restarted; its episode is lost" in caplog.text
     assert "exit code -9" in caplog.text
 
 
@@ -131,7 +131,7 @@ def test_too_many_restarts_end_the_run_with_the_last_traceback(backend):
     text = str(error.value)
     assert "environment 1 of 'guerdon/Counting-v0' failed, and all 2 restarts are used up" in text
     assert "in step" in text
-    assert "RuntimeError: Counting fails at step 2, as it was told to" in text
+    assert "RuntimeError: Counting fails at step 2 (option fails_at)" in text
     assert not any(map(is_alive, known))
 
 
@@ -290,7 +290,7 @@ def test_a_script_without_a_guard_is_told_in_one_sentence(tmp_path, kind):
     assert done.returncode == 1
     assert done.stderr.count("Traceback") == 1
     last = done.stderr.rstrip().splitlines()[-1]
-    assert "put what the script does under `if __name__ == '__main__':`" in last
+    assert "put the script's code under `if __name__ == '__main__':`" in last
 
 
 # --- what travels

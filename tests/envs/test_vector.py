@@ -182,7 +182,7 @@ def test_a_vector_that_does_not_say_how_it_resets_is_refused():
     class Silent(Overwriting):
         metadata = {}  # noqa: RUF012
 
-    with pytest.raises(ValueError, match="does not say how it resets"):
+    with pytest.raises(ValueError, match="has no autoreset mode"):
         VectorEnv(Silent())
 
 

@@ -84,16 +84,16 @@ def test_a_bare_tensor_is_what_the_one_key_means():
 @pytest.mark.parametrize(
     ("default", "actions", "output", "sentence"),
     [
-        (QNetwork, TWO, lambda x: {"q": x}, r"Net gives no 'logit': .* with 'logit' \[2\]"),
-        (ActorCritic, TWO, logit, r"Net gives no 'value'"),
-        (ActorCritic, BOX, lambda x: {"mu": x[:, :2]}, r"gives no 'log_std' and 'value'"),
-        (GaussianActor, BOX, lambda x: x, r"gives a Tensor, .* 'mu' \[2\] and 'log_std' \[2\]"),
-        (DeterministicActor, BOX, lambda x: (x, x), r"gives a tuple, .* 'action' \[2\]"),
-        (QNetwork, TWO, lambda x: x, r"gives \[2, 3\] as 'logit' of 2 .* tensor \[2, 2\]"),
-        (QNetwork, TWO, lambda _: {"logit": [0, 0]}, r"gives list as 'logit'"),
+        (QNetwork, TWO, lambda x: {"q": x}, r"Net does not return 'logit': .* with 'logit' \[2\]"),
+        (ActorCritic, TWO, logit, r"Net does not return 'value'"),
+        (ActorCritic, BOX, lambda x: {"mu": x[:, :2]}, r"does not return 'log_std' and 'value'"),
+        (GaussianActor, BOX, lambda x: x, r"returns a Tensor, .* 'mu' \[2\] and 'log_std' \[2\]"),
+        (DeterministicActor, BOX, lambda x: (x, x), r"returns a tuple, .* 'action' \[2\]"),
+        (QNetwork, TWO, lambda x: x, r"returns \[2, 3\] as 'logit' of 2 .* tensor \[2, 2\]"),
+        (QNetwork, TWO, lambda _: {"logit": [0, 0]}, r"returns list as 'logit'"),
         (
             ActorCritic, TWO, lambda x: {**logit(x), "value": x[:, :1]},
-            r"gives \[2, 1\] as 'value' .* tensor \[2\]",
+            r"returns \[2, 1\] as 'value' .* tensor \[2\]",
         ),
     ],
 )  # fmt: skip

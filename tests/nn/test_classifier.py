@@ -72,7 +72,7 @@ def test_the_memory_is_channels_last():
 
 def test_wrong_images_are_named():
     model = classifier()
-    with pytest.raises(ValueError, match="sees base_camera, but there are only images of wrist"):
+    with pytest.raises(ValueError, match="needs images of base_camera, but got only wrist"):
         model({"wrist": pixels()})
     with pytest.raises(ValueError, match=r"'base_camera' have shape \[3, 16, 16\].*\[3, 32, 32\]"):
         model({"base_camera": pixels(size=(3, 16, 16))})
@@ -149,7 +149,7 @@ def test_an_exported_encoder_is_loaded_into_every_camera(tmp_path):
 def test_use_pretrain_false_reads_nothing(tmp_path):
     path = str(tmp_path / "none.safetensors")
     classifier(pretrained_encoder_path=path, use_pretrain=False)
-    with pytest.raises(FileNotFoundError, match=r"none\.safetensors, which is not there"):
+    with pytest.raises(FileNotFoundError, match=r"none\.safetensors, which is missing"):
         classifier(pretrained_encoder_path=path)
 
 
@@ -180,14 +180,14 @@ def test_weights_that_do_not_fit_are_named(tmp_path):
     refused({**weights, "fc.weight": torch.zeros(1)}, r'Unexpected key\(s\).*"fc.weight"')
     refused(
         {**weights, "1.bias": torch.zeros(3)},
-        r"(?s)width or .* may be another.*mismatch for 1.bias.*\[3\].*\[4\]",
+        r"(?s)width or .* may differ.*mismatch for 1.bias.*\[3\].*\[4\]",
     )
 
 
 def test_files_that_could_run_code_are_not_read(tmp_path):
     path = tmp_path / "resnet10_pretrained.pt"
     path.write_bytes(b"x")
-    with pytest.raises(ValueError, match=r"is no safetensors file.*convert it once"):
+    with pytest.raises(ValueError, match=r"is not a safetensors file.*convert it once"):
         classifier(pretrained_encoder_path=str(path))
     damaged = tmp_path / "damaged.safetensors"
     damaged.write_bytes(b"x")

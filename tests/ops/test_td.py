@@ -17,7 +17,7 @@ def test_actions_select_from_values_and_from_distributions():
     assert select_action(table[..., 0], act).tolist() == [4, 6]
     assert select_action(table, act).tolist() == [[4, 5], [6, 7]]
     assert select_action(table[None], act[None]).tolist() == [[[4, 5], [6, 7]]]
-    with pytest.raises(ValueError, match="do not select"):
+    with pytest.raises(ValueError, match="cannot select"):
         select_action(table[..., 0], act[:, None])
 
 

@@ -29,7 +29,7 @@ def test_the_family_follows_the_space():
     ids=str,
 )
 def test_another_space_is_refused_with_the_policys_name(space):
-    with pytest.raises(ValueError, match="ppo acts in Discrete and Box spaces"):
+    with pytest.raises(ValueError, match="ppo supports Discrete and real-valued Box action spaces"):
         make_actions(space, "ppo")
 
 

@@ -76,5 +76,5 @@ def test_gradients_do_not_hinder():
     ids=str,
 )
 def test_another_space_is_refused_with_the_policys_name(space):
-    with pytest.raises(ValueError, match="td3 acts in Box spaces of real numbers with finite"):
+    with pytest.raises(ValueError, match="td3 supports real-valued Box action spaces with finite"):
         Bounds(space, "td3", CPU)

@@ -64,7 +64,7 @@ def test_a_network_may_give_a_tensor_where_one_is_all_that_is_needed(name):
 def test_a_network_that_gives_too_little_is_refused_at_once(name):
     case = CASES[name]
     sizes = (4, 2) if case.env[0] == "CartPole-v1" else (3, 1)
-    with pytest.raises(ValueError, match="the model Linear gives a Tensor, but has to give"):
+    with pytest.raises(ValueError, match="the model Linear returns a Tensor, but has to return"):
         make_policy(case, model=nn.Linear(*sizes))
 
 

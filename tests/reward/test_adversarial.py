@@ -151,7 +151,7 @@ def test_absorbing_states_need_a_discount():
 
 
 def test_absorbing_states_cannot_be_clipped():
-    with pytest.raises(ValueError, match="would cut off"):
+    with pytest.raises(ValueError, match="would clip the absorbing-state value"):
         make_reward({"type": "gail", "absorbing": True, "clip": (-5.0, 5.0)}, Setting(VECTOR, TWO))
 
 
@@ -334,7 +334,7 @@ def test_next_observations_are_checked_too(obs):
 
 
 def test_missing_demonstrations_are_asked_for_by_option():
-    with pytest.raises(ValueError, match="gail learns from demonstrations: name them in 'expert_"):
+    with pytest.raises(ValueError, match="gail learns from demonstrations: set 'expert_"):
         create().load_expert_data()
 
 
@@ -389,7 +389,7 @@ def test_training_loads_the_demonstrations_of_the_config(name, tmp_path):
 def test_training_without_demonstrations_asks_for_them_by_option(name):
     model = create(name)
     model.collect_data(transitions((300,)))
-    with pytest.raises(ValueError, match=f"{name} learns from demonstrations: name them in"):
+    with pytest.raises(ValueError, match=f"{name} learns from demonstrations: set"):
         model.train()
 
 

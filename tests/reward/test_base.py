@@ -226,7 +226,10 @@ def test_a_setting_takes_the_spaces_of_demonstrations():
 def test_a_setting_infers_spaces_but_never_the_number_of_actions():
     setting = Setting.of(demonstrations(action_space=spaces.Discrete(9)))
     assert setting.observation_space == spaces.Box(-np.inf, np.inf, (2,), np.float32)
-    with pytest.raises(ValueError, match=r"how many actions there are: set their 'action_space'"):
+    with pytest.raises(
+        ValueError,
+        match=r"number of actions of these demonstrations is unknown: set their 'action_space'",
+    ):
         Setting.of(demonstrations())
     parts = {"a": np.zeros((3, 4, 4, 3), np.uint8), "b": np.zeros((3, 1))}
     rows = transitions(3).replace(obs=parts, obs_next=parts, act=np.zeros((3, 2)))

@@ -312,9 +312,9 @@ def test_a_state_of_other_terms_is_refused():
 
 
 def test_a_reward_without_terms_is_refused():
-    with pytest.raises(ValueError, match="one term or more"):
+    with pytest.raises(ValueError, match="at least one term"):
         Reward({})
-    with pytest.raises(ValueError, match="one term or more"):
+    with pytest.raises(ValueError, match="at least one term"):
         make_reward({"terms": {}})
 
 

@@ -76,7 +76,9 @@ def test_function_reads_the_fields_of_its_options():
 )
 def test_a_result_that_is_not_one_number_each_is_refused(answer, shape):
     model = FunctionReward({"target": lambda _: answer})
-    with pytest.raises(ValueError, match=rf"gave shape {shape} for transitions of shape \(4,\)"):
+    with pytest.raises(
+        ValueError, match=rf"returned shape {shape} for transitions of shape \(4,\)"
+    ):
         model.estimate(transitions())
 
 
@@ -116,14 +118,16 @@ def test_function_needs_a_target():
 
 @pytest.mark.parametrize("target", ["operator:add", "os:getcwd", "json:JSONDecodeError"])
 def test_a_function_that_is_not_called_with_one_thing_is_named(target):
-    with pytest.raises(ValueError, match=rf"{target} is called with a Batch .* takes \("):
+    with pytest.raises(
+        ValueError, match=rf"{target} is called with one argument, a Batch .* takes \("
+    ):
         FunctionReward({"target": target})
 
 
 @pytest.mark.parametrize(("target", "name"), [("math:sqrt", "math:sqrt"), (float, "float")])
 def test_a_function_that_cannot_take_a_batch_is_named(target, name):
     model = FunctionReward({"target": target})
-    with pytest.raises(ValueError, match=f"{name} cannot take a Batch of transitions: .*Batch"):
+    with pytest.raises(ValueError, match=f"{name} failed for a Batch of transitions: .*Batch"):
         model.estimate(transitions())
 
 

@@ -165,7 +165,9 @@ def test_what_members_need_is_checked():
         make_reward({"type": "ensemble", "of": of}, Setting(VECTOR, TWO))
     of = {"type": "gail", "absorbing": True}
     for section in (of, {"type": "ensemble", "of": of}):
-        with pytest.raises(ValueError, match=r"'reward\.clip' would cut off what 'ensemble' pays"):
+        with pytest.raises(
+            ValueError, match=r"'reward\.clip' would clip the absorbing-state value of 'ensemble'"
+        ):
             make_reward({"type": "ensemble", "of": section, "clip": (-1, 1)}, setting())
 
 
@@ -175,7 +177,7 @@ def test_fields_are_those_of_the_members():
 
 def test_models_that_change_the_data_cannot_be_members():
     for name in ("her", "sqil"):
-        with pytest.raises(ValueError, match=f"{name!r} changes the data that is learned from"):
+        with pytest.raises(ValueError, match=f"{name!r} changes the training data"):
             create_reward_model({"type": "ensemble", "of": {"type": name}})
     with pytest.raises(ValueError, match="'classifier' is an ensemble by itself"):
         create_reward_model({"type": "ensemble", "of": {"type": "classifier"}})
@@ -190,7 +192,7 @@ def register():
 
 def test_models_that_end_episodes_cannot_be_members(register):
     register(type("Ending", (SuccessModel,), {}))
-    with pytest.raises(ValueError, match="'test_member' changes the data"):
+    with pytest.raises(ValueError, match="'test_member' changes the training data"):
         create_reward_model({"type": "ensemble", "of": {"type": "test_member"}})
 
 

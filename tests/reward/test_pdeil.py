@@ -307,7 +307,7 @@ def test_dict_observations_are_joined():
 
 @pytest.mark.parametrize("space", [IMAGE, spaces.Dict({"a": VECTOR, "b": IMAGE})])
 def test_images_are_refused(space):
-    with pytest.raises(ValueError, match="'pdeil' compares numbers, but observations hold images"):
+    with pytest.raises(ValueError, match="'pdeil' compares numbers, but observations have images"):
         make_reward({"type": "pdeil"}, Setting(space, TWO))
 
 

@@ -373,7 +373,7 @@ def test_a_horizon_is_required():
 
 @pytest.mark.parametrize("space", [IMAGE, spaces.Dict({"a": VECTOR, "b": IMAGE})])
 def test_images_are_refused(space):
-    with pytest.raises(ValueError, match="'pwil' compares numbers, but observations hold images"):
+    with pytest.raises(ValueError, match="'pwil' compares numbers, but observations have images"):
         make_reward({"type": "pwil"}, Setting(space, TWO, horizon=5))
 
 
@@ -381,7 +381,7 @@ def test_demonstrations_are_required():
     model = create_reward_model({"type": "pwil", "horizon": 5}, Setting(VECTOR, TWO))
     with pytest.raises(ValueError, match="pwil has no demonstrations yet"):
         model.estimate(transitions((3,)))
-    with pytest.raises(ValueError, match="pwil learns from demonstrations: name them"):
+    with pytest.raises(ValueError, match="pwil learns from demonstrations: set 'expert_data_path'"):
         model.load_expert_data()
 
 

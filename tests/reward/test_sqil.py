@@ -309,7 +309,7 @@ def test_terms_that_cannot_score_demonstrations_are_refused(other):
     space = spaces.Dict({"achieved_goal": VECTOR, "desired_goal": VECTOR})
     setting = Setting(space, TWO, on_policy=False, horizon=5)
     options = {"reward_function": max} if other == "her" else {}
-    with pytest.raises(ValueError, match=r"'sqil' samples more .* 'other' cannot"):
+    with pytest.raises(ValueError, match=r"'sqil' adds transitions .* 'other' cannot"):
         make_reward({"terms": {"sqil": {}, "other": {"type": other, **options}}}, setting)
 
 

@@ -241,7 +241,7 @@ def test_the_demonstrations_of_the_config_are_loaded_if_necessary(tmp_path):
 def test_it_needs_demonstrations():
     model = create_reward_model({"type": "trex"}, setting())
     assert model.requires == {"demonstrations"}
-    with pytest.raises(ValueError, match="trex learns from demonstrations: name them in 'expert_"):
+    with pytest.raises(ValueError, match="trex learns from demonstrations: set 'expert_"):
         model.train()
 
 

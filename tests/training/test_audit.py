@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from guerdon.envs import make_vec
-from guerdon.envs.rows import told_success
+from guerdon.envs.rows import reported_success
 from guerdon.policy import create_policy
 from guerdon.reward import Reward, Term
 from guerdon.training import evaluation as evaluation_module
@@ -142,7 +142,7 @@ def test_missed_success_is_warned_about():
     ],
 )
 def test_true_success_is_read_from_info(info, expected):
-    np.testing.assert_array_equal(told_success(info, 3), expected)
+    np.testing.assert_array_equal(reported_success(info, 3), expected)
 
 
 # --- in an evaluation

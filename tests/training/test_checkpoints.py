@@ -97,7 +97,7 @@ def test_parts_may_have_any_name(tmp_path):
 
 
 def test_a_part_must_be_named_by_a_string(tmp_path):
-    with pytest.raises(TypeError, match="named by strings, not by 3"):
+    with pytest.raises(TypeError, match="need strings as names, not 3"):
         save_checkpoint(tmp_path, 1, {3: 1}, keep=1)
     assert names(tmp_path) == []
 

@@ -238,9 +238,7 @@ def test_a_model_that_was_made_by_hand_is_a_reward():
     policy, collector = made("dqn", "guerdon/Identity-v0")
     model = create_reward_model({"type": "constant"})
     collector.collect(n_step=64, random=True)
-    with pytest.raises(
-        TypeError, match=r"not a ConstantReward: make it one by guerdon.reward.make_"
-    ):
+    with pytest.raises(TypeError, match=r"not a ConstantReward: make it with guerdon.reward.make_"):
         policy.update(16, collector.buffer, model)
     reward = make_reward(model)
     assert list(reward.terms) == ["constant"]

@@ -1,4 +1,4 @@
-"""DI-engine's interfaces: reward models that take lists of dictionaries."""
+"""DI-engine's interfaces: reward models with lists of dictionaries."""
 
 from guerdon.compat.di_engine.reward_model import BaseRewardModel
 

@@ -11,9 +11,9 @@ import torch
 
 
 class Draws:
-    """A state of the global generators that some code has to itself.
+    """A private state of the global generators.
 
-    What that code draws depends on the seed alone, and no other code's draws depend on it.
+    Numbers drawn with it depend only on the seed, and do not affect other code.
 
     Args:
         seed: Random seed.
@@ -31,7 +31,7 @@ class Draws:
         """Set the global generators to this state, and restore them afterwards.
 
         Args:
-            advance: Whether the next code inside draws other numbers.
+            advance: Whether the next use continues the sequence instead of repeating it.
         """
         others = _read()
         _write(self._state)
@@ -43,7 +43,7 @@ class Draws:
             _write(others)
 
     def training_state(self) -> dict[str, Any]:
-        """Everything that is needed to resume."""
+        """Return everything needed to resume."""
         return copy.deepcopy(self._state)
 
     def load_training_state(self, state: Mapping[str, Any]) -> None:

@@ -28,16 +28,16 @@ def serial_pipeline(
         config: A preset, the path of a file (YAML, or Python with ``main_config``), sections as a
             dictionary, a config, or DI-engine's pair ``(main_config, create_config)``.
         seed: Random seed.
-        env_setting: A function that makes an environment, with settings for the collecting and for
-            the evaluating ones; instead of what the config names.
-        model: A network for the policy, instead of its own: an instance or a class.
-        policy_fn: A policy class, instead of the one that the config names; it is registered under
-            its name if it is not registered yet.
-        max_env_step: Environment steps at which to stop; defaults to the config's.
-        max_train_iter: Updates at which to stop; defaults to the config's.
+        env_setting: A function that makes an environment, with settings of the collecting and the
+            evaluating environments; replaces the config's environment.
+        model: Network to use instead of the policy's default: an instance or a class.
+        policy_fn: Policy class to use instead of the config's; it is registered under its name if
+            necessary.
+        max_env_step: Maximum number of environment steps; defaults to the config's.
+        max_train_iter: Maximum number of updates; defaults to the config's.
 
     Returns:
-        What ``summary.json`` holds, and ``run_dir``.
+        The content of ``summary.json``, and ``run_dir``.
     """
     return _pipeline(
         None, config, seed, env_setting, model, policy_fn, max_train_iter, max_env_step
@@ -58,17 +58,17 @@ def serial_pipeline_reward_model_offpolicy(
     """Train a reward model and an off-policy policy.
 
     Args:
-        input_cfg: See `serial_pipeline`, as for the others up to `max_env_step`. The section
+        input_cfg: See `serial_pipeline`, also for the arguments up to `max_env_step`. The section
             ``reward_model`` is the same as ``reward``.
-        seed: See there.
-        env_setting: See there.
-        model: See there.
-        policy_fn: See there.
-        max_train_iter: See there.
-        max_env_step: See there.
-        pretrain_reward: Train the reward model before the policy, on the data it has by then.
-        cooptrain_reward: Train it together with the policy, unless the config says otherwise;
-            False takes precedence over the config.
+        seed: See `serial_pipeline`.
+        env_setting: See `serial_pipeline`.
+        model: See `serial_pipeline`.
+        policy_fn: See `serial_pipeline`.
+        max_train_iter: See `serial_pipeline`.
+        max_env_step: See `serial_pipeline`.
+        pretrain_reward: Train the reward model before the policy, on the data available by then.
+        cooptrain_reward: Train it together with the policy, unless disabled by the config; False
+            takes precedence over the config.
     """
     return _pipeline(
         False, input_cfg, seed, env_setting, model, policy_fn, max_train_iter, max_env_step,
@@ -89,7 +89,7 @@ def serial_pipeline_reward_model_onpolicy(
 ) -> Summary:
     """Train a reward model and an on-policy policy.
 
-    Arguments are those of `serial_pipeline_reward_model_offpolicy`.
+    Arguments as in `serial_pipeline_reward_model_offpolicy`.
     """
     return _pipeline(
         True, input_cfg, seed, env_setting, model, policy_fn, max_train_iter, max_env_step,
@@ -129,8 +129,8 @@ def _pipeline(
         ours, other = ("on", "off") if on_policy else ("off", "on")
         if POLICIES.get(name).on_policy != on_policy:
             raise ValueError(
-                f"serial_pipeline_reward_model_{ours}policy is for {ours}-policy policies, and "
-                f"{name} is none: use serial_pipeline_reward_model_{other}policy"
+                f"serial_pipeline_reward_model_{ours}policy is for {ours}-policy policies, but "
+                f"{name} is not one: use serial_pipeline_reward_model_{other}policy"
             )
     return run.train(
         source, *overrides, seed=seed, env_setting=env_setting, model=model, policy_fn=policy_fn
@@ -138,7 +138,7 @@ def _pipeline(
 
 
 def _registered_name(policy: type[Policy]) -> str:
-    """Return the name that a policy class is registered by; register it if it is not."""
+    """Return the registered name of a policy class; register it if necessary."""
     for name in POLICIES.names():
         if POLICIES.get(name) is policy:
             return name

@@ -1,4 +1,4 @@
-"""Transitions as the lists of dictionaries that reward models of DI-engine's guide take."""
+"""Transitions as lists of dictionaries, the format of DI-engine's guide."""
 
 from typing import Any
 
@@ -10,9 +10,9 @@ from guerdon.reward.transitions import NAMES
 
 
 def from_batch(batch: Batch) -> list[dict[str, Any]]:
-    """Return a dictionary of tensors for each row [B, ...], as copies.
+    """Return copies of rows [B, ...] as dictionaries of tensors.
 
-    Actions and rewards that are single numbers have shape [1], as in the guide.
+    Scalar actions and rewards have shape [1], as in the guide.
     """
     held = Batch({key: batch[name] for name, key in NAMES.items() if name in batch}).apply(_copy)
     for key in ("action", "reward"):
@@ -22,7 +22,7 @@ def from_batch(batch: Batch) -> list[dict[str, Any]]:
 
 
 def columns(data: Any) -> Batch | None:
-    """Join dictionaries of tensors with the same keys and shapes; None for other data."""
+    """Stack dictionaries of tensors with the same keys and shapes; None for other data."""
     if type(data) is not list or not data or not isinstance(data[0], dict):
         return None
     try:

@@ -1,4 +1,4 @@
-"""Reward models written by DI-engine's guide: lists of dictionaries in and out."""
+"""Reward models in the style of DI-engine's guide, with lists of dictionaries."""
 
 import copy
 import warnings
@@ -19,7 +19,7 @@ from guerdon.reward.base import REWARDS, Metrics, RewardConfig, RewardModel, Set
 
 
 class GuideConfig(RewardConfig):
-    """Takes whatever options the model reads."""
+    """Accepts all options; the model reads them itself."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -27,51 +27,51 @@ class GuideConfig(RewardConfig):
 class BaseRewardModel(RewardModel, ABC):
     """Base of reward models in the style of the guide.
 
-    It is made with its config (keys are attributes), a device and a ``tb_logger``. Data are lists
-    of dictionaries with tensors: ``obs``, ``action``, ``reward``, ``next_obs``, ``done``; actions
-    and rewards that are single numbers have shape [1]. What it draws from torch, NumPy and Python's
-    ``random`` depends on the run's seed alone.
+    The constructor gets the config (keys are attributes), a device and a ``tb_logger``. Data are
+    lists of dictionaries of tensors: ``obs``, ``action``, ``reward``, ``next_obs``, ``done``;
+    scalar actions and rewards have shape [1]. Random numbers of torch, NumPy and Python depend only
+    on the run's seed.
     """
 
     Config: ClassVar[type[RewardConfig]] = GuideConfig
     fields = ("obs", "act", "obs_next", "terminated")
 
     def __init__(self, config: Any = None, device: str = "cpu", tb_logger: Any = None) -> None:
-        if config is not None:  # else a subclass keeps them itself
+        if config is not None:  # otherwise a subclass stores them itself
             self.cfg = config
             self.device = device  # type: ignore[assignment]  # a string, as in the guide
             self.tb_logger = tb_logger
 
     @classmethod
     def create(cls, config: Mapping[str, Any], setting: Setting) -> RewardModel:
-        """Make a model of this class as a term of a reward."""
+        """Make a model of this class, as a term of a reward."""
         return GuideAdapter(cls, config, setting)
 
     @abstractmethod
     def estimate(self, data: Any) -> Any:
-        """Return the dictionaries with the model's ``reward``; they are copies already."""
+        """Return the dictionaries, which are copies, with the model's ``reward``."""
 
     @abstractmethod
     def train(self) -> None:
-        """Train on what was collected."""
+        """Train on collected data."""
 
     @abstractmethod
     def collect_data(self, data: Any) -> None:
-        """Take fresh transitions."""
+        """Process new transitions."""
 
     @abstractmethod
     def clear_data(self, iter: int) -> None:  # noqa: A002 - the documented name
-        """Drop collected data, if it is time to."""
+        """Drop collected data, depending on the number of policy updates."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Networks, optimizers, generators, numbers, tensors and transitions among attributes."""
+        """Return attributes to save: networks, optimizers, generators, numbers, tensors, data."""
         given = ("cfg", "config", "device", "tb_logger")
         found = {name: _saved(value) for name, value in vars(self).items() if name not in given}
         lost = [name for name in found if found[name] is _LOST and not callable(vars(self)[name])]
-        if lost:  # Python shows the same warning once
+        if lost:  # Python shows a repeated warning once
             warnings.warn(
-                f"{', '.join(lost)} of the reward model {type(self).__name__} cannot be saved, and "
-                "will be as new when the run is resumed: write state_dict() and load_state_dict()",
+                f"{', '.join(lost)} of the reward model {type(self).__name__} cannot be saved and "
+                "will be reset on resume: define state_dict() and load_state_dict()",
                 stacklevel=2,
             )
         return {name: value for name, value in found.items() if value is not _LOST}
@@ -89,20 +89,20 @@ class BaseRewardModel(RewardModel, ABC):
 
 
 class Scalars:
-    """A ``tb_logger`` that keeps the newest value of each scalar, for the run's own log."""
+    """A ``tb_logger`` that keeps the newest value of each scalar, for the run's log."""
 
     def __init__(self) -> None:
         self.newest: Metrics = {}
 
     def add_scalar(self, tag: str, scalar_value: Any, global_step: Any = None, **_: Any) -> None:  # noqa: ARG002
-        """Take a value, as a TensorBoard writer does."""
+        """Store a value; the interface of a TensorBoard writer."""
         value = scalar_value.detach() if isinstance(scalar_value, torch.Tensor) else scalar_value
         self.newest[tag.rpartition("/")[2]] = value
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         if not name.startswith("add_"):
             raise AttributeError(f"a logger of reward models has no {name!r}")
-        return lambda *_, **__: None  # a run's log shows no histograms and so on
+        return lambda *_, **__: None  # histograms, images etc. are ignored
 
 
 class GuideAdapter(RewardModel):
@@ -110,8 +110,8 @@ class GuideAdapter(RewardModel):
 
     Args:
         kind: Class of the model.
-        config: Its options.
-        setting: The run that it is for.
+        config: Options.
+        setting: Setting of the run.
 
     Attributes:
         model: The model.
@@ -125,7 +125,7 @@ class GuideAdapter(RewardModel):
     ) -> None:
         if kind.history:
             raise ValueError(
-                f"{kind.__name__} gets lists of transitions in any order, so that 'history' is not "
+                f"{kind.__name__} gets lists of transitions in any order, so 'history' is not "
                 "available: derive it from RewardModel"
             )
         super().__init__(config, setting)
@@ -136,35 +136,35 @@ class GuideAdapter(RewardModel):
 
     @classmethod
     def requirements(cls, config: Any) -> frozenset[str]:
-        """See `RewardModel`: those of the model."""
+        """See `RewardModel`; the requirements of the model."""
         return REWARDS.get(config.type).requirements(config)
 
     @torch.no_grad()
     def score(self, batch: Batch) -> torch.Tensor:
-        """Return the rewards of the model; it draws the same numbers in every call."""
+        """Return the model's rewards; random numbers are the same in every call."""
         shape = batch.rew.shape
         read = Batch({name: batch[name] for name in ("rew", *self.fields)}).to_numpy()
         rows = items.from_batch(read[np.ones(shape, bool)])
         with self._draws.own(advance=False):
             estimated = self.model.estimate(rows)
-        if estimated is None:  # it has changed the dictionaries in place
+        if estimated is None:  # the dictionaries were changed in place
             estimated = rows
         return torch.tensor([float(item["reward"]) for item in estimated]).reshape(shape)
 
     def collect_data(self, batch: Batch) -> None:
-        """Give the model the transitions as a list."""
+        """Pass the transitions to the model as a list."""
         with self._draws.own():
             self.model.collect_data(items.from_batch(batch[np.asarray(batch.mask)]))
 
     def pretrain(self) -> Metrics:
-        """Train the model on what it loaded when it was made."""
+        """Train the model on the data that it loaded."""
         return self.train()
 
     def train(self) -> Metrics:
         """Train the model.
 
         Returns:
-            What it wrote to its logger. If that is nothing, but its networks changed: ``trained``.
+            Scalars that it logged; ``trained`` if there are none, but its networks changed.
         """
         self._scalars.newest.clear()
         before = self._weights()
@@ -176,7 +176,7 @@ class GuideAdapter(RewardModel):
         return {"trained": 1.0}
 
     def _weights(self) -> list[torch.Tensor]:
-        """A copy of the weights of the model's networks."""
+        """Return copies of the weights of the model's networks."""
         modules = [part for part in vars(self.model).values() if isinstance(part, torch.nn.Module)]
         states = [module.state_dict(keep_vars=True).values() for module in modules]
         return [tensor.detach().clone() for state in states for tensor in state]
@@ -186,7 +186,7 @@ class GuideAdapter(RewardModel):
         self.model.clear_data(iter)
 
     def load_expert_data(self, demonstrations: Any = None) -> None:
-        """See `RewardModel`; in the guide, a model knows its source and takes no argument."""
+        """See `RewardModel`; in the guide, models load demonstrations without an argument."""
         given = () if demonstrations is None else (demonstrations,)
         with self._draws.own():
             self.model.load_expert_data(*given)
@@ -201,18 +201,18 @@ class GuideAdapter(RewardModel):
         self._draws.load_training_state(state["draws"])
 
 
-# --- attributes of a user's class as trees of arrays and plain values
+# --- attributes of user-defined classes as trees of arrays and plain values
 
 _PLAIN = (bool, int, float, str, type(None), torch.Tensor, np.ndarray, np.generic)
 _LOST = object()
 # Attributes of other types are saved as dictionaries with one of these keys.
-_STATE = "saved state"  # of a network, an optimizer or a generator, which has to be there
-_TRANSITIONS = "saved transitions"  # a list of dictionaries: paths, and one tensor each
+_STATE = "saved state"  # of a network, an optimizer or a generator that exists
+_TRANSITIONS = "saved transitions"  # a list of dictionaries, stacked by path
 _COLLECTION = "saved collection"  # its type, its maximum length, and a list
 
 
 def _saved(value: Any) -> Any:
-    """The form in which an attribute is saved; `_LOST` if there is none."""
+    """Return an attribute in the form to save; `_LOST` if it cannot be saved."""
     if isinstance(value, torch.nn.Module | torch.optim.Optimizer):
         return {_STATE: copy.deepcopy(value.state_dict())}
     if isinstance(value, torch.Generator):
@@ -232,7 +232,7 @@ def _saved(value: Any) -> Any:
 
 
 def _restored(value: Any, present: Any) -> Any:
-    """What `_saved` was given; `present` has the state where only that was saved."""
+    """Return the attribute that `_saved` encoded; a state is loaded into `present`."""
     marked = isinstance(value, dict) and len(value) == 1
     kind, held = next(iter(value.items())) if marked else (None, value)
     if kind == _TRANSITIONS:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from guerdon.compat.nervex.discrete_nets import FCRDiscreteNet as FCRDiscreteNet
     from guerdon.compat.nervex.limits import Limits as Limits
 
-# Imported when asked for: reading a config does not need torch.
+# Imported lazily: reading a config does not need torch.
 _MODULES = {
     "adder": ["Adder"],
     "armor": ["Armor"],

@@ -1,4 +1,4 @@
-"""nerveX's `Adder`: from transitions to training samples.
+"""nerveX's `Adder`: makes training samples from transitions.
 
 A transition is a dictionary, a trajectory a list of them. `CommonPolicy` calls it on read, with
 the resolved reward.
@@ -17,13 +17,13 @@ from guerdon.compat.nervex.samples import Transition
 
 
 class Adder:
-    """Builds training samples. It changes no transition; only `get_traj` empties its cache.
+    """Makes training samples. Transitions are not changed; only `get_traj` empties its cache.
 
     Args:
-        use_cuda: Whether to compute on the GPU; else where the data is.
-        unroll_len: Transitions per sample; more than 1 for recurrent networks.
-        last_fn_type: What to do with a last sample that is too short. ``last``: start it earlier,
-            so that it overlaps the one before. ``drop``: leave it out. ``null_padding``: pad it
+        use_cuda: Whether to compute on the GPU; otherwise on the device of the data.
+        unroll_len: Transitions per sample; above 1 for recurrent networks.
+        last_fn_type: Handling of a last sample that is too short. ``last``: start it earlier, so
+            that it overlaps the previous one. ``drop``: leave it out. ``null_padding``: pad it
             with zeros.
     """
 
@@ -46,12 +46,12 @@ class Adder:
     def get_traj(
         self, cache: deque[Transition], traj_len: float, return_num: int = 0
     ) -> list[Transition]:
-        """Take the oldest transitions out of a cache.
+        """Remove and return the oldest transitions of a cache.
 
         Args:
             cache: Transitions in time order.
             traj_len: Maximum number to take; ``inf`` for all.
-            return_num: Further transitions to include for n-step returns; they stay in the cache.
+            return_num: Additional transitions for n-step returns, which stay in the cache.
         """
         n_taken = int(min(len(cache), float(traj_len)))  # float() since configs have "inf"
         n_ahead = min(len(cache) - n_taken, return_num)
@@ -62,12 +62,11 @@ class Adder:
     def get_gae(
         self, data: list[Transition], last_value: Any, gamma: float, gae_lambda: float
     ) -> list[Transition]:
-        """Return the transitions with ``adv``, their generalized advantage.
+        """Return the transitions with generalized advantages as ``adv``.
 
         Args:
-            data: A trajectory with ``value`` and ``reward``, and ``done`` where the episode
-                terminated.
-            last_value: The value after the last transition; unused if that is ``done``.
+            data: A trajectory with ``value``, ``reward``, and ``done`` for termination.
+            last_value: The value after the last transition; ignored if that is ``done``.
             gamma: Discount factor.
             gae_lambda: GAE lambda.
         """
@@ -117,9 +116,9 @@ class Adder:
     def get_train_sample(self, data: list[Transition]) -> list[Any]:
         """Return the transitions as training samples.
 
-        With an `unroll_len` of 1 these are the transitions. Else a sample has under each key a list
-        of `unroll_len` values, and under ``mask`` whether they are real. A trajectory shorter than
-        that is padded with zeros under ``last``, too.
+        With an `unroll_len` of 1 these are the transitions. Otherwise each key of a sample has a
+        list of `unroll_len` values, and ``mask`` is True for real ones. A shorter trajectory is
+        padded with zeros, also with ``last``.
         """
         length = self._unroll_len
         if length == 1:
@@ -143,7 +142,7 @@ class Adder:
         return {**values, "mask": list(mask.unbind())}
 
     def _numbers(self, data: list[Transition], key: str) -> Tensor:
-        """One number of each transition, [T]."""
+        """Return one number per transition, [T]."""
         numbers = [torch.as_tensor(row[key], dtype=torch.float32) for row in data]
         stacked = torch.stack([number.reshape(()) for number in numbers])
         return stacked.cuda() if self._use_cuda else stacked

@@ -1,4 +1,4 @@
-"""nerveX's `Armor`: a model with a target copy and plugins around its call."""
+"""nerveX's `Armor`: a model with a target network and plugins."""
 
 import copy
 from collections.abc import Mapping
@@ -14,13 +14,13 @@ Side = Literal["main", "target"]
 
 
 class Armor(nn.Module):
-    """Wraps a model for one use: learning, collecting or evaluating.
+    """Wraps a model for learning, collecting or evaluating.
 
-    Several armors may share a model, so it is not a submodule: the policy has to hold it itself. An
-    armor's `parameters` are those of the target, which are not trained.
+    Several armors may share a model, so it is not a submodule: the policy has to own it. An armor's
+    `parameters` are those of the target, which are not trained.
 
     Args:
-        model: Maps observations, or a mapping with "obs", to a dictionary. A model that only takes
+        model: Maps observations, or a mapping with "obs", to a dictionary. Models that accept only
             a mapping may still be called with a tensor.
     """
 
@@ -28,7 +28,7 @@ class Armor(nn.Module):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self.__dict__["model"] = model  # past nn.Module, which would make it a submodule
+        self.__dict__["model"] = model  # bypasses nn.Module, so that it is not a submodule
         self.target_model: nn.Module | None = None
         self._plugins: dict[str, list[Plugin]] = {"main": [], "target": []}
         self._modes: dict[str, bool | None] = {"main": None, "target": None}
@@ -43,7 +43,7 @@ class Armor(nn.Module):
         update_type: Literal["assign", "momentum"] = "assign",
         update_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
-        """Add a copy of the model that follows it and is not trained.
+        """Add a target copy of the model, which is not trained.
 
         Args:
             name: "target".
@@ -52,7 +52,7 @@ class Armor(nn.Module):
             update_kwargs: ``{"freq": n}`` or ``{"theta": t}``.
         """
         if name != "target":
-            raise ValueError(f"an armor has no model {name!r}: the one to add is 'target'")
+            raise ValueError(f"an armor has no model {name!r}: only 'target' can be added")
         options = dict(update_kwargs or {})
         key = {"assign": "freq", "momentum": "theta"}.get(update_type)
         if key is None:
@@ -67,12 +67,12 @@ class Armor(nn.Module):
         self._updates = 0
 
     def add_plugin(self, side: Side, plugin: str | type[Plugin], **options: Any) -> None:
-        """Put a plugin around the call; later ones are further out.
+        """Add a plugin; later ones wrap earlier ones.
 
         Args:
             side: "main" or "target".
             plugin: A registered name, or a class.
-            **options: For the plugin.
+            **options: Options of the plugin.
         """
         if side not in self._plugins:
             raise ValueError(f"an armor has no side {side!r}: use 'main' or 'target'")
@@ -80,7 +80,7 @@ class Armor(nn.Module):
         self._plugins[side].append(cls(**options))
 
     def plugins(self) -> list[Plugin]:
-        """All plugins, the model's first, the innermost first."""
+        """Return all plugins, the model's first, from inner to outer."""
         return [*self._plugins["main"], *self._plugins["target"]]
 
     def forward(self, data: Any, **kwargs: Any) -> Any:
@@ -88,7 +88,7 @@ class Armor(nn.Module):
 
         Args:
             data: Observations, or a mapping with "obs".
-            **kwargs: For the plugins (``eps``, ``data_id``); the rest goes to the model.
+            **kwargs: Arguments of plugins (``eps``, ``data_id``); the model gets the rest.
         """
         return self._run("main", self.model, data, **kwargs)
 
@@ -99,21 +99,21 @@ class Armor(nn.Module):
     def _run(self, side: Side, model: nn.Module, data: Any, **kwargs: Any) -> Any:
         train = self._modes[side]
         if train is not None and model.training is not train:
-            model.train(train)  # another armor of this model has changed its mode
+            model.train(train)  # another armor may have changed the mode
         call = partial(self._call, model)
         for plugin in self._plugins[side]:
             call = partial(plugin.forward, call)
         return call(data, **kwargs)
 
     def _call(self, model: nn.Module, data: Any, **kwargs: Any) -> Any:
-        """Call a model with a tensor, or with {"obs": tensor} if it only takes that."""
+        """Call a model with a tensor, or with {"obs": tensor} if it accepts only that."""
         if not isinstance(data, Tensor) or self._takes_mapping is False:
             return model(data, **kwargs)
         if self._takes_mapping:
             return model({"obs": data}, **kwargs)
         try:
             output, takes_mapping = model(data, **kwargs), False
-        except (IndexError, TypeError) as error:  # what tensor["obs"] raises
+        except (IndexError, TypeError) as error:  # raised by tensor["obs"]
             try:
                 output, takes_mapping = model({"obs": data}, **kwargs), True
             except Exception:
@@ -125,10 +125,10 @@ class Armor(nn.Module):
     def target_update(
         self, state_dict: Mapping[str, Tensor] | None = None, direct: bool = False
     ) -> None:
-        """Update the target as `add_model` says; buffers are copied whenever it changes.
+        """Update the target as set by `add_model`; buffers are copied whenever it changes.
 
         Args:
-            state_dict: The weights to follow; the model's own by default.
+            state_dict: Weights to follow; by default the model's.
             direct: Whether to copy the weights now.
         """
         target = self._target()
@@ -140,7 +140,7 @@ class Armor(nn.Module):
         given = self.model.state_dict() if state_dict is None else state_dict
         if own.keys() != given.keys():
             differences = sorted(own.keys() ^ given.keys())
-            raise ValueError(f"these weights are not the target's: they differ in {differences}")
+            raise ValueError(f"these weights do not match the target: they differ in {differences}")
         for name, value in own.items():
             if direct or self._theta is None or not isinstance(value, nn.Parameter):
                 value.copy_(given[name])
@@ -158,12 +158,12 @@ class Armor(nn.Module):
         self._target().train(train)
 
     def reset(self, **kwargs: Any) -> None:
-        """Reset the plugins around the model; ``data_id`` names the environments to reset."""
+        """Reset the model's plugins; ``data_id`` are the environments to reset."""
         for plugin in self._plugins["main"]:
             plugin.reset(**kwargs)
 
     def target_reset(self, **kwargs: Any) -> None:
-        """Reset the plugins around the target."""
+        """Reset the target's plugins."""
         for plugin in self._plugins["target"]:
             plugin.reset(**kwargs)
 
@@ -173,9 +173,9 @@ class Armor(nn.Module):
         return self.target_model
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """``{"model": ..., "target_model": ..., "target_updates": ...}``, the last two if any.
+        """Return the states of the model, the target and the update counter.
 
-        Within the state of another module only the target is included, since the model is a
+        As part of another module's state, only the target is included, since the model is a
         submodule there.
         """
         if args or "destination" in kwargs:
@@ -187,7 +187,7 @@ class Armor(nn.Module):
         return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:  # type: ignore[override]
-        """Load what `state_dict` returned.
+        """Load the result of `state_dict`.
 
         Args:
             state_dict: With "model", and "target_model" if there is a target.
@@ -203,9 +203,9 @@ class Armor(nn.Module):
         self.set_extra_state(state_dict.get("target_updates", torch.tensor(self._updates)))
 
     def get_extra_state(self) -> Tensor:
-        """The number of calls of `target_update`."""
+        """Return the number of calls of `target_update`."""
         return torch.tensor(self._updates)
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Load what `get_extra_state` returned."""
+        """Load the result of `get_extra_state`."""
         self._updates = int(state)

@@ -1,4 +1,4 @@
-"""Plugins of `Armor`: what it adds to the call of a model."""
+"""Plugins of `Armor`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -15,20 +15,20 @@ Range = tuple[float, float]
 
 
 class Plugin:
-    """One layer around the call of a model. The base class changes nothing."""
+    """A wrapper of a model's call. The base class changes nothing."""
 
     def forward(self, call: Call, data: Any, **kwargs: Any) -> Any:
         """Return the output for `data`.
 
         Args:
             call: The next plugin, or the model.
-            data: What was given to the armor.
-            **kwargs: What else was given; pass on what this plugin does not use.
+            data: Input of the armor.
+            **kwargs: Other inputs; pass on those that are not used here.
         """
         return call(data, **kwargs)
 
     def reset(self, **kwargs: Any) -> None:
-        """Drop what is kept between calls; ``data_id`` names environments."""
+        """Drop state kept between calls; ``data_id`` are the environments."""
 
 
 PLUGINS: Registry[type[Plugin]] = Registry("plugin", "guerdon.compat.nervex.armor_plugins")
@@ -56,7 +56,7 @@ class Sampler(Plugin):
     """Base of plugins that sample.
 
     Args:
-        generator: On the device of the model; one of its own by default.
+        generator: Random generator on the device of the model; its own by default.
         seed: Random seed of its own generator.
     """
 
@@ -65,7 +65,7 @@ class Sampler(Plugin):
         self.seed = seed
 
     def generator(self, device: torch.device) -> torch.Generator:
-        """The generator, on the device where actions are sampled."""
+        """Return the generator on the device of the actions."""
         if self.given is None:
             self.given = torch.Generator(device).manual_seed(self.seed)
         return self.given
@@ -182,7 +182,7 @@ class ActionNoise(Sampler):
 
 @register_plugin("hidden_state")
 class HiddenState(Plugin):
-    """Keeps the state of a recurrent model between calls, for each environment.
+    """Keeps the state of a recurrent model between calls, per environment.
 
     The model takes "prev_state" and returns ``next_state``: a tensor, or a mapping of tensors, with
     one row per environment. Zeros, or None for all rows, are the initial state.
@@ -194,7 +194,7 @@ class HiddenState(Plugin):
     def forward(
         self, call: Call, data: Any, *, data_id: Sequence[int] | None = None, **kwargs: Any
     ) -> Any:
-        """Return the output, and ``prev_state``: the state in which it was computed.
+        """Return the output, and as ``prev_state`` the state before the call.
 
         Args:
             call: See `Plugin`.

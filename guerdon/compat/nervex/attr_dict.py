@@ -1,11 +1,11 @@
-"""`AttrDict`: a config that is read as ``cfg.learn.batch_size``."""
+"""`AttrDict`: a config with attribute access, ``cfg.learn.batch_size``."""
 
 from collections.abc import Mapping
 from typing import Any
 
 
 class AttrDict(dict[str, Any]):
-    """A dictionary whose keys are attributes, too; so are those of dictionaries in it."""
+    """A dictionary whose keys are also attributes, recursively."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -29,13 +29,13 @@ class BufferManager(MixedReplay):
     ...     limits={"agent": Limits(max_use=8)},
     ... )
 
-    With a dictionary of settings instead of buffers, there is one buffer of whole items, as for
-    ``BufferManager({"meta_maxlen": 10})``; then `sample` gives a list of them.
+    Given a dictionary of settings instead of buffers, it has one buffer of whole items, as in
+    ``BufferManager({"meta_maxlen": 10})``; then `sample` returns a list of them.
 
     Args:
-        buffers: The buffers by name, or settings (``meta_maxlen``, ``max_use``, ...).
-        ratio: The share of each buffer in a batch, as any numbers; equal by default.
-        limits: For all buffers, or by name.
+        buffers: Buffers by name, or settings (``meta_maxlen``, ``max_use``, ...).
+        ratio: Relative share of each buffer in a batch; equal by default.
+        limits: Limits of all buffers, or by name.
         seed: Random seed, or a generator, for rounding shares.
         clock: Returns seconds, for limits on rates.
     """
@@ -50,7 +50,7 @@ class BufferManager(MixedReplay):
     ) -> None:
         if not all(isinstance(buffer, ReplayBuffer) for buffer in buffers.values()):
             if limits is not None:
-                raise ValueError("settings hold limits too: put them there, not into `limits`")
+                raise ValueError("settings include limits: set them there, not in `limits`")
             buffers, limits = _items_from_settings(buffers, seed)
         super().__init__(buffers, ratio, seed)
         if limits is None or isinstance(limits, Limits):
@@ -74,15 +74,15 @@ class BufferManager(MixedReplay):
             batch: See `ReplayBuffer.add`.
             env_ids: See `ReplayBuffer.add`.
             buffer: Name of the buffer; the first by default.
-            version: Training iteration whose policy made them, for `max_staleness`.
+            version: Training iteration of the policy that collected them, for `max_staleness`.
             **fields: See `ReplayBuffer.add`.
 
         Returns:
-            The indices in that buffer, or None if the rate does not allow adding anything now.
+            The indices in that buffer, or None if the rate limit does not allow it now.
         """
         name, member, ledger = self._member(buffer)
         if isinstance(member, ItemBuffer):
-            raise TypeError(f"buffer {name!r} holds whole items: use push_data")
+            raise TypeError(f"buffer {name!r} has whole items: use push_data")
         now = self._clock()
         if not ledger.may_push(now):
             return None
@@ -95,7 +95,7 @@ class BufferManager(MixedReplay):
         """Add one item (a dictionary) or a list of them.
 
         Returns:
-            Whether all were added; the rate may not allow it now.
+            Whether all were added; the rate limit may not allow it now.
         """
         _, member, ledger = self._member(buffer)
         for item in data if isinstance(data, list | tuple) else [data]:
@@ -122,12 +122,12 @@ class BufferManager(MixedReplay):
         Args:
             batch_size: Number of rows, or segments.
             length: See `ReplayBuffer.sample`.
-            fields: See `ReplayBuffer.sample`; by default what all buffers have.
+            fields: See `ReplayBuffer.sample`; by default the fields that all buffers have.
             version: Training iteration, for `max_staleness`.
 
         Returns:
-            The batch and its indices (a list if the buffer is one of items), or None if a buffer
-            has too few rows, or its rate does not allow it now.
+            The batch and its indices (a list for a buffer of items), or None if a buffer has too
+            few rows, or its rate limit does not allow it now.
         """
         counts = self._counts(batch_size)
         if not self._may_sample(counts, version):
@@ -145,7 +145,7 @@ class BufferManager(MixedReplay):
         return batch, indices
 
     def _may_sample(self, counts: dict[str, int], version: int) -> bool:
-        """Drop what has grown stale, then ask every buffer."""
+        """Drop stale rows, then check the limits of every buffer."""
         allowed = True
         for name, count in counts.items():
             member, ledger = self.buffers[name], self._ledgers[name]
@@ -179,7 +179,7 @@ class BufferManager(MixedReplay):
             self.buffers[name].discard(used_up)
 
     def statistics(self) -> dict[str, dict[str, float]]:
-        """Of each buffer: rows in, out, dropped and held; refusals; use and age last sampled."""
+        """Return counts of rows, refusals, and use and age of the last sample, by buffer."""
         return {
             name: ledger.statistics(len(self.buffers[name]))
             for name, ledger in self._ledgers.items()
@@ -207,7 +207,7 @@ class BufferManager(MixedReplay):
         return {"meta": meta, "arrays": arrays}
 
     def load_training_state(self, state: dict[str, Any]) -> None:
-        """Resume from `training_state`; rates start anew, since clocks differ."""
+        """Restore `training_state`; rates start again, since clocks differ."""
         saved = state["meta"]["buffers"]
         self._check_names(saved, "the saved state")
         missing = [name for name in self.names if name not in saved]

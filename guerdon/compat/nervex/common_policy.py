@@ -42,43 +42,43 @@ from guerdon.nn import (
 from guerdon.policy.base import Metrics, Policy, PolicyConfig, Resolver
 from guerdon.policy.bounds import Bounds
 
-_TRIES = 10  # further draws for a batch, since a segment may give no sample
+_TRIES = 10  # extra draws per batch, since a segment may yield no sample
 _PARTS = ("learn", "collect", "eval")
 
 
 class CommonConfig(PolicyConfig):
-    """Options of a policy in the tutorial's style: these, and whatever its class reads."""
+    """Options of a policy in the tutorial's style; other options are read by its class."""
 
     model_config = ConfigDict(extra="allow")
 
     model: dict[str, Any] = Field(default={})  # type: ignore[assignment]
     """Arguments of the network."""
     anneal: Literal[False] = False
-    """Not available: change the learning rate in ``_get_setting_learn``."""
+    """Not available: change the learning rate in ``_get_setting_learn`` instead."""
     prioritized: bool = False
     """Whether replay is prioritized; `_forward_learn` returns ``priority``."""
     alpha: float = Field(default=0.6, ge=0, le=1)
-    """Exponent of priorities; 0 samples uniformly."""
+    """Exponent of priorities: 0 samples uniformly; 0.4 to 0.7."""
     beta: float = Field(default=0.4, ge=0, le=1)
-    """Initial exponent of importance weights; it rises to 1 at the end of the run."""
+    """Initial exponent of importance weights; it increases to 1 over the run."""
 
 
 class CommonPolicy(Policy):
     """A policy in four parts, learn, collect, eval and command, as in the nerveX tutorial.
 
-    A class has to define `_forward_learn`, and may define the other methods from `_init_learn` to
-    `_create_model_from_cfg`. `_cfg` is its config, `_model` its network, and what
-    `_get_setting_collect` returns becomes attributes: ``eps`` is `_eps`. By default, Discrete
-    actions are sampled from the network's ``logit``, and noise is added to those of a Box.
+    A subclass has to define `_forward_learn`, and may define the other methods from `_init_learn`
+    to `_create_model_from_cfg`. `_cfg` is the config, `_model` the network, and settings of
+    `_get_setting_collect` become attributes: ``eps`` is `_eps`. By default, Discrete actions are
+    sampled from the network's ``logit``, and Box actions get noise.
 
-    The buffer holds the environment's rewards. `_process_transition` and `_get_train_sample` are
-    called on read, with the resolved reward: nothing that they compute is stored.
+    The buffer stores environment rewards. `_process_transition` and `_get_train_sample` are called
+    on read, with the resolved reward: their results are not stored.
 
-    Off-policy, every sampled transition starts a segment, and gives one sample: the first one that
-    `_get_train_sample` returns. With ``on_policy = True``, it is called with each part of an
-    episode in the rollout until it takes no more from it, and all samples count.
+    Off-policy, every sampled transition starts a segment, which yields one sample: the first one of
+    `_get_train_sample`. With ``on_policy = True``, this is called with each part of an episode in
+    the rollout until it takes no more, and all samples are used.
 
-    ``done`` means terminated. Discrete actions start at 0, those of a bounded Box are in [-1, 1].
+    ``done`` means terminated. Discrete actions start at 0; bounded Box actions are in [-1, 1].
     """
 
     Config: ClassVar[type[PolicyConfig]] = CommonConfig
@@ -89,14 +89,14 @@ class CommonPolicy(Policy):
     target_name = "_get_train_sample"
 
     def build(self) -> None:
-        """Make the network, and what the four parts need."""
+        """Make the network and the four parts."""
         action_space = self.action_space
         self._cfg = AttrDict(self.config.model_dump())
         for part in (*_PARTS, "command"):
             self._cfg.setdefault(part, AttrDict())
         self._batch_size: int | None = self._cfg.learn.get("batch_size")
         self._use_cuda = self.device.type == "cuda"
-        self._kept: tuple[str, ...] | None = None  # outputs to store; known after the first
+        self._kept: tuple[str, ...] | None = None  # outputs to store; known after the first step
         discrete = isinstance(action_space, spaces.Discrete)
         self._start = int(action_space.start) if discrete else 0
         bounded = isinstance(action_space, spaces.Box) and action_space.is_bounded()
@@ -129,7 +129,7 @@ class CommonPolicy(Policy):
         return [plugin for armor in armors for plugin in armor.plugins()]
 
     def _share_generator(self) -> None:
-        """Let plugins draw from the policy's generator, which is seeded and saved with the run."""
+        """Let plugins use the policy's generator, which is seeded and saved with the run."""
         for plugin in self._plugins():
             if isinstance(plugin, Sampler) and plugin.given is None:
                 plugin.given = self.generator
@@ -137,17 +137,17 @@ class CommonPolicy(Policy):
     # --- learn
 
     def _init_learn(self) -> None:
-        """Make what `_forward_learn` needs: optimizers, and armors of the network."""
+        """Prepare `_forward_learn`: optimizers, and armors of the network."""
         rate = self._cfg.learn.get("learning_rate", self._cfg.learning_rate)
         self._optimizer = torch.optim.Adam(self._model.parameters(), lr=rate)
         self._armor = Armor(self._model)
 
     def _forward_learn(self, data: dict[str, Any]) -> dict[str, Any]:
-        """Learn from samples; every class has to define this.
+        """Learn from samples; has to be defined.
 
         Args:
-            data: Tensors [B, ...] under the keys of the samples, [T, B, ...] where they are
-                unrolled; and ``weight``, importance weights [B] or None.
+            data: Tensors [B, ...] under the keys of the samples, [T, B, ...] if unrolled; and
+                ``weight``, importance weights [B] or None.
 
         Returns:
             Numbers to log; and ``priority``, one error per sample, if the policy is prioritized.
@@ -155,13 +155,13 @@ class CommonPolicy(Policy):
         raise NotImplementedError(f"{type(self).__name__} has to define _forward_learn(data)")
 
     def _get_setting_learn(self, command_info: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
-        """Settings for learning, under the names in `_learn_setting_set`."""
+        """Return settings for learning, named in `_learn_setting_set`."""
         return {}
 
     # --- collect
 
     def _init_collect(self) -> None:
-        """Make what `_forward_collect` and `_get_train_sample` need.
+        """Prepare `_forward_collect` and `_get_train_sample`.
 
         `_unroll_len` and `_collect_nstep` determine the length of a segment for one sample.
         """
@@ -178,18 +178,18 @@ class CommonPolicy(Policy):
         """Act with exploration.
 
         Args:
-            data_id: The environments of the observations.
+            data_id: Environments of the observations.
             data: ``obs``.
 
         Returns:
-            ``action``, and whatever else `_process_transition` reads.
+            ``action``, and other outputs that `_process_transition` reads.
         """
         settings = {name: getattr(self, f"_{name}") for name in self._collect_setting_set}
         output: dict[str, Any] = self._collect_armor.forward(data, **settings)
         return output
 
     def _reset_collect(self, data_id: list[int] | None = None) -> None:
-        """Start episodes: in these environments, or in all."""
+        """Start episodes in these environments, or in all."""
         if hasattr(self, "_collect_armor"):
             self._collect_armor.reset(data_id=data_id)
 
@@ -200,8 +200,8 @@ class CommonPolicy(Policy):
 
         Args:
             obs: Observation.
-            armor_output: What `_forward_collect` returned. What this method reads of it is stored.
-            timestep: The result of the step: ``obs``, ``reward``, ``done``.
+            armor_output: Output of `_forward_collect`; the parts that this method reads are stored.
+            timestep: Result of the step: ``obs``, ``reward``, ``done``.
         """
         return {
             "obs": obs,
@@ -212,7 +212,7 @@ class CommonPolicy(Policy):
         }
 
     def _get_train_sample(self, traj_cache: deque[Transition]) -> list[Any] | None:
-        """Make samples of transitions in time order, which it takes out of the cache.
+        """Make samples from transitions in time order, which are removed from the cache.
 
         Returns:
             Dictionaries, all with the same keys; None if there are too few transitions.
@@ -223,12 +223,12 @@ class CommonPolicy(Policy):
         return self._adder.get_train_sample(data)
 
     def _get_segment_len(self) -> int:
-        """The number of consecutive transitions that are read for one sample."""
+        """Return the number of consecutive transitions for one sample."""
         names = ("_unroll_len", "_collect_nstep")
         return sum(getattr(self, name, 1) for name in names) - 1
 
     def _get_setting_collect(self, command_info: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
-        """Settings for the next round of collecting, under the names in `_collect_setting_set`.
+        """Return settings for the next round of collecting, named in `_collect_setting_set`.
 
         Args:
             command_info: ``learner_step`` (updates so far), ``env_step`` and ``progress`` (0 to 1).
@@ -238,7 +238,7 @@ class CommonPolicy(Policy):
     # --- eval
 
     def _init_eval(self) -> None:
-        """Make what `_forward_eval` needs."""
+        """Prepare `_forward_eval`."""
         self._eval_armor = Armor(self._model)
         if isinstance(self.action_space, spaces.Discrete):
             self._eval_armor.add_plugin("main", "argmax_sample")
@@ -249,18 +249,18 @@ class CommonPolicy(Policy):
         return output
 
     def _reset_eval(self, data_id: list[int] | None = None) -> None:
-        """Start episodes: in these environments, or in all."""
+        """Start episodes in these environments, or in all."""
         if hasattr(self, "_eval_armor"):
             self._eval_armor.reset(data_id=data_id)
 
     def _get_setting_eval(self, command_info: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
-        """Settings for evaluation, under the names in `_eval_setting_set`."""
+        """Return settings for evaluation, named in `_eval_setting_set`."""
         return {}
 
     # --- command and network
 
     def _init_command(self) -> None:
-        """Make what settings are computed with, such as schedules."""
+        """Prepare the computation of settings, such as schedules."""
 
     def _create_model_from_cfg(
         self, cfg: AttrDict, model_type: type[nn.Module] | None = None
@@ -268,8 +268,8 @@ class CommonPolicy(Policy):
         """Make the network from ``cfg.model``.
 
         Args:
-            cfg: The config of the policy.
-            model_type: A class to use instead of the default.
+            cfg: Config of the policy.
+            model_type: Class to use instead of the default.
         """
         if model_type is not None:
             return model_type(**cfg.model)
@@ -284,7 +284,7 @@ class CommonPolicy(Policy):
 
     @contextmanager
     def testing(self, deterministic: bool = True) -> Iterator[None]:
-        """See `Policy`; what plugins keep of the episodes that are being collected is restored."""
+        """See `Policy`; restores the plugins' state of running episodes."""
         kept = [(vars(plugin), _copied(vars(plugin))) for plugin in self._plugins()]
         try:
             with super().testing(deterministic):
@@ -294,7 +294,7 @@ class CommonPolicy(Policy):
                 now.update(before)
 
     def forward(self, batch: Batch, state: Any = None) -> Batch:
-        """Choose actions; the state only tells where episodes start."""
+        """Choose actions; the state marks the starts of episodes."""
         collecting = self.explores
         obs = self.observation(batch.obs)
         rows = np.asarray(batch.get("env_ids", range(len(batch.obs)))).tolist()
@@ -314,13 +314,13 @@ class CommonPolicy(Policy):
         return acted
 
     def random_output(self, batch: Batch, act: np.ndarray, state: Any = None) -> Batch:
-        """See `Policy`; rows of a warm-up need the same outputs as others."""
+        """See `Policy`; warm-up rows need the same outputs as others."""
         acted = self(batch, state)
         acted.act = act
         return acted  # type: ignore[no-any-return]
 
     def _find_kept(self, obs: Any, output: Mapping[str, Any]) -> tuple[str, ...]:
-        """The outputs that `_process_transition` reads, found by calling it once."""
+        """Return the outputs that `_process_transition` reads, by calling it once."""
         first = row(obs, 0)
         watched = Watched({key: row(value, 0) for key, value in output.items()})
         self._process_transition(
@@ -339,7 +339,7 @@ class CommonPolicy(Policy):
         return self._bounds.to_unit(action) if self._bounds is not None else action - self._start
 
     def advance(self, env_steps: int, progress: float) -> None:
-        """See `Policy`; the command part gives the other parts their settings."""
+        """See `Policy`; updates the settings of all parts."""
         self._command({"learner_step": self.updates, "env_step": env_steps, "progress": progress})
 
     def _command(self, info: dict[str, Any]) -> None:
@@ -358,7 +358,7 @@ class CommonPolicy(Policy):
     def make_buffer(
         self, size: int, n_envs: int, seed: int, history: int = 0
     ) -> ReplayBuffer | Rollout:
-        """See `Policy`; a prioritized buffer if the config says so."""
+        """See `Policy`; prioritized if set in the config."""
         config = self.config
         if not config.prioritized:
             return super().make_buffer(size, n_envs, seed, history)
@@ -391,7 +391,7 @@ class CommonPolicy(Policy):
         return super().read(batch_size, source, fields)
 
     def process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> Batch:
-        """Make the list ``samples``; off-policy with their first ``row`` and their ``weight``."""
+        """Add the list ``samples``; off-policy also their first ``row`` and ``weight``."""
         if self.on_policy:
             return from_leaves({"samples": list(self._all_samples(batch))})
         number = indices.shape[-1]
@@ -399,7 +399,7 @@ class CommonPolicy(Policy):
         for _ in range(_TRIES):
             if len(found) >= number:
                 break
-            # Segments that end too early give no sample; others take their place.
+            # Segments that end too early yield no sample and are replaced.
             found += self._first_samples(*self.read(number, buffer, self.fields))
         if not found:
             self._check_length(buffer)
@@ -412,17 +412,17 @@ class CommonPolicy(Policy):
         return from_leaves(leaves)
 
     def _check_length(self, buffer: Any) -> None:
-        """Raise if segments are too short; no samples are fine while there are few transitions."""
+        """Raise an error if segments are too short; early in a run, no samples are fine."""
         length = self._get_segment_len()
         if len(buffer) >= 2 * length * buffer.n_envs:
             raise ValueError(
-                f"_get_train_sample of {type(self).__name__} makes no sample of {length} "
-                f"transitions in a row: set _collect_nstep and _unroll_len in _init_collect, or "
+                f"_get_train_sample of {type(self).__name__} makes no sample from {length} "
+                f"consecutive transitions: set _collect_nstep and _unroll_len in _init_collect, or "
                 f"define _get_segment_len, so that segments are long enough"
             )
 
     def _first_samples(self, batch: Batch, indices: np.ndarray) -> Iterator[tuple[Any, int, float]]:
-        """The first sample of each segment that has one, its first row, and its weight."""
+        """Yield the first sample of each segment that has one, its first row, and its weight."""
         rows = indices.reshape(-1, indices.shape[-1])[0]
         weights = to_numpy(batch.weight) if "weight" in batch else np.ones(len(rows))
         for b, cache in self._trajectories(batch):
@@ -430,7 +430,7 @@ class CommonPolicy(Policy):
                 yield sample, int(rows[b]), float(weights[b])
 
     def _all_samples(self, batch: Batch) -> Iterator[Any]:
-        """The samples of each trajectory, until `_get_train_sample` takes no more from it."""
+        """Yield the samples of each trajectory, until `_get_train_sample` takes no more."""
         for _, cache in self._trajectories(batch):
             before = len(cache) + 1
             while 0 < len(cache) < before:
@@ -438,7 +438,7 @@ class CommonPolicy(Policy):
                 yield from self._get_train_sample(cache) or []
 
     def _trajectories(self, batch: Batch) -> Iterator[tuple[int, deque[Transition]]]:
-        """The transitions of a batch [B] or [T, B], as `samples.trajectories` gives them."""
+        """Yield the transitions of a batch [B] or [T, B]; see `samples.trajectories`."""
         kept = {key: self.observation(batch.policy[key]) for key in self._kept or ()}
         table = {
             "obs": self.observation(batch.obs),
@@ -479,9 +479,9 @@ class CommonPolicy(Policy):
             buffer.update_weight(batch.row, batch.priority)
 
     def training_state(self) -> dict[str, Any]:
-        """See `Policy`; with what the settings were computed from."""
+        """See `Policy`; includes the inputs of the settings."""
         state = super().training_state() | {"command_info": self._command_info}
-        state["optimizers"] = copy.deepcopy(state["optimizers"])  # torch's return no copies
+        state["optimizers"] = copy.deepcopy(state["optimizers"])  # torch does not copy
         return state
 
     def load_training_state(self, state: Mapping[str, Any]) -> None:
@@ -491,7 +491,7 @@ class CommonPolicy(Policy):
 
 
 def _copied(attributes: dict[str, Any]) -> dict[str, Any]:
-    """A copy, also of containers, which may be changed in place; tensors and generators are not."""
+    """Return a copy, including containers; tensors and generators are shared."""
     return {
         name: value.copy() if isinstance(value, dict | list | set) else value
         for name, value in attributes.items()

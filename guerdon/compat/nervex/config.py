@@ -1,9 +1,9 @@
-"""The config layouts of the nerveX tutorial and of DI-engine's guide in guerdon's keys.
+"""Translates config layouts of the nerveX tutorial and DI-engine's guide to guerdon's keys.
 
-Their environments, buffer, actor and evaluator are sections of their own in guerdon. Their policies
+Their environments, buffer, actor and evaluator are separate sections in guerdon. Their policies
 have parts (``policy.learn``, ``policy.collect``, ``policy.command``), which a class in the
-tutorial's style reads as they are; of other policies they become the options. ``reward_model`` is
-the section ``reward``.
+tutorial's style reads directly; for other policies they become options. ``reward_model`` is the
+section ``reward``.
 """
 
 from collections.abc import Iterator
@@ -62,7 +62,7 @@ _OPTIONS = {
     "other.eps": "epsilon",
     "model.encoder_hidden_size_list": "model.hidden",
 }
-# The environments, or one of the options above, say these.
+# Redundant: given by the environments or by one of the options above.
 _DROPPED = (
     "model.obs_dim",
     "model.action_dim",
@@ -74,16 +74,16 @@ _DROPPED = (
 )
 _PARTS = ("learn", "collect", "eval", "command", "other")
 _SECTIONS = ("actor", "evaluator", "learner", "replay_buffer", "commander", "env_manager")
-_SPELLINGS = {"aynsc_subprocess": "async_subprocess"}  # the tutorial's
-_PACKAGES = ("nervex", "app_zoo", "ding", "dizoo")  # guerdon has what they register
+_SPELLINGS = {"aynsc_subprocess": "async_subprocess"}  # as in the tutorial
+_PACKAGES = ("nervex", "app_zoo", "ding", "dizoo")  # guerdon provides what they register
 
 
 def translate(values: Values, dropped: list[str]) -> bool:
-    """Renames the keys of a config, in place.
+    """Rename the keys of a config, in place.
 
     Args:
         values: Sections.
-        dropped: Gets the keys that have no meaning in guerdon.
+        dropped: Keys without a meaning in guerdon are appended to this.
 
     Returns:
         Whether the config has the layout of nerveX or DI-engine.
@@ -97,7 +97,7 @@ def translate(values: Values, dropped: list[str]) -> bool:
     for key in ("policy.use_cuda", "policy.cuda"):
         if (cuda := take(values, key, taken)) is not None:
             put(values, "run.device", "cuda" if cuda else "cpu")
-    take(values, "policy.on_policy", dropped)  # the class knows
+    take(values, "policy.on_policy", dropped)  # defined by the class
     if "reward_model" in taken and not _clears_data(values["reward"]):
         take(values, "reward.clear_buffer_per_iters", dropped)
     name = take(values, "env.env_type", taken) or take(values, "env.type", taken)
@@ -107,7 +107,7 @@ def translate(values: Values, dropped: list[str]) -> bool:
         values["env"] = {**zoo, **values["env"]}
     section = values.get("policy", {})
     policy = section.get("type", DEFAULTS["policy"]) if isinstance(section, dict) else section
-    with suppress(ConfigError):  # composition reports it, unless an override names others
+    with suppress(ConfigError):  # reported by composition, unless overridden
         imports.import_all(imports.resolved(values.get("imports") or [], Path.cwd()))
     if policy in registry_of("policy").names():
         _fit(values, registry_of("policy").get(policy), taken, dropped)
@@ -115,18 +115,18 @@ def translate(values: Values, dropped: list[str]) -> bool:
 
 
 def _clears_data(reward: Any) -> bool:
-    """Whether a reward has DI-engine's option to drop transitions; red is fitted once."""
+    """Return whether a reward has DI-engine's option to drop transitions (not red)."""
     name = reward.get("type") if isinstance(reward, dict) else reward
     if name not in registry_of("reward").names():
         return True
     config = registry_of("reward").get(name).Config
-    own = config.model_config.get("extra") == "allow"  # it reads its options itself
+    own = config.model_config.get("extra") == "allow"  # the class reads its options itself
     return own or "clear_buffer_per_iters" in config.model_fields
 
 
 def _fit(values: Values, policy: Any, taken: list[str], dropped: list[str]) -> None:
-    """Renames keys that depend on the policy."""
-    own = policy.Config.model_config.get("extra") == "allow"  # it reads its parts itself
+    """Rename keys that depend on the policy."""
+    own = policy.Config.model_config.get("extra") == "allow"  # the class reads its parts itself
     idle = unread(policy)
     for old, new in _AMOUNTS.items():
         keep = own and old.startswith("policy.")
@@ -144,7 +144,7 @@ def _fit(values: Values, policy: Any, taken: list[str], dropped: list[str]) -> N
             known = new.partition(".")[0] in fields and old not in fields
             if known and (value := take(values, f"policy.{old}", taken)) is not None:
                 if old == "command.eps" and isinstance(value, dict) and "decay" in value:
-                    # It counts updates there, and steps of the environments here.
+                    # The original counts updates, guerdon environment steps.
                     steps = max(1, round(value["decay"] / _updates_per_step(values)))
                     value = {**value, "decay": steps}
                 put(section, new, value)
@@ -154,7 +154,7 @@ def _fit(values: Values, policy: Any, taken: list[str], dropped: list[str]) -> N
     if left:
         keys, them = ("key", "it") if len(left) == 1 else ("keys", "them")
         names = ", ".join(map(repr, left))
-        raise ConfigError(f"unknown {keys} {names}: nothing here is like that, so leave {them} out")
+        raise ConfigError(f"unknown {keys} {names}: no equivalent in guerdon, leave {them} out")
 
 
 def _updates_per_step(values: Values) -> float:
@@ -165,7 +165,7 @@ def _updates_per_step(values: Values) -> float:
 
 
 def _keys_in(part: Any) -> Iterator[str]:
-    """The dotted keys of all that a part still holds."""
+    """Yield the dotted keys that are left in a part."""
     for key, value in part.items() if isinstance(part, dict) else ():
         if isinstance(value, dict):
             yield from (f"{key}.{inner}" for inner in _keys_in(value))
@@ -174,7 +174,7 @@ def _keys_in(part: Any) -> Iterator[str]:
 
 
 def _without_packages(names: Any, dropped: list[str]) -> Any:
-    """Names of modules, less those of the documents' own packages where these are missing."""
+    """Return names of modules, without the documents' own packages if these are missing."""
     if not isinstance(names, list):
         return names
     missing = [package for package in _PACKAGES if find_spec(package) is None]

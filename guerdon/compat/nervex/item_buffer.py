@@ -1,4 +1,4 @@
-"""`ItemBuffer`: whole items (dictionaries of anything), for `BufferManager`."""
+"""`ItemBuffer`: stores whole items (dictionaries), for `BufferManager`."""
 
 import heapq
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from guerdon.data.leaves import describe
 
 
 class ItemBuffer:
-    """Keeps the newest items as they are.
+    """Stores the newest items unchanged.
 
     Args:
         size: Maximum number of items.
@@ -25,14 +25,14 @@ class ItemBuffer:
             raise ValueError(f"size is {size}, but has to be 1 or more")
         self.size = size
         self._generator = np.random.default_rng(seed)
-        self._items: dict[int, Any] = {}  # by row, the oldest first
+        self._items: dict[int, Any] = {}  # by row, oldest first
         self._free = list(range(size))  # a heap
 
     def __len__(self) -> int:
         return len(self._items)
 
     def add(self, item: Mapping[str, Any] | Batch) -> int:
-        """Add an item, in the place of the oldest if there is no other, and return its row."""
+        """Add an item, replacing the oldest if the buffer is full, and return its row."""
         if not isinstance(item, Mapping | Batch):
             raise TypeError(f"an item is a dictionary, not {describe(item)}")
         if not self._free:
@@ -42,7 +42,7 @@ class ItemBuffer:
         return row
 
     def stored_rows(self) -> np.ndarray:
-        """The rows that hold an item."""
+        """Return the rows that have an item."""
         return np.sort(np.fromiter(self._items, np.int64, len(self)))
 
     def discard(self, rows: Any) -> None:
@@ -52,10 +52,10 @@ class ItemBuffer:
             heapq.heappush(self._free, row)
 
     def sample_indices(self, batch_size: int) -> np.ndarray:
-        """Draw rows of that many different items."""
+        """Draw rows of `batch_size` different items."""
         rows = self.stored_rows()
         if batch_size > len(rows):
-            raise ValueError(f"{batch_size} items were asked for, and there are {len(rows)}")
+            raise ValueError(f"{batch_size} items were requested, but there are only {len(rows)}")
         return self._generator.choice(rows, batch_size, replace=False)
 
     def training_state(self) -> dict[str, Any]:
@@ -85,7 +85,7 @@ class ItemBuffer:
 
     def __getitem__(self, row: int) -> Any:
         if row not in self._items:
-            raise IndexError(f"row {row} holds no item")
+            raise IndexError(f"row {row} has no item")
         return self._items[row]
 
 

@@ -1,4 +1,4 @@
-"""Limits on how often, how late and how fast the rows of a buffer are used."""
+"""Limits on the use, age and rate of a buffer's rows."""
 
 from collections import deque
 from dataclasses import asdict, dataclass
@@ -11,20 +11,20 @@ INFINITY = float("inf")
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Limits of a buffer of a `BufferManager`."""
+    """Limits of a buffer in a `BufferManager`."""
 
     max_use: float = INFINITY
-    """A row is dropped after it was sampled so often; at least 1."""
+    """Number of samples after which a row is dropped; at least 1."""
     max_staleness: float = INFINITY
-    """A row is dropped once `sample` is called with a version more than that above its own."""
+    """Maximum difference between the version of a row and of `sample`; older rows are dropped."""
     min_rate: float = 0.0
-    """No sample is given while fewer rows are added for each row sampled."""
+    """Minimum number of added rows per sampled row; below it, sampling is refused."""
     max_rate: float = INFINITY
-    """Nothing is added while more rows are added for each row sampled."""
+    """Maximum number of added rows per sampled row; above it, adding is refused."""
     window: float = 30.0
-    """Seconds over which that rate is measured. With no sample in them, there is no rate."""
+    """Seconds over which the rate is measured; undefined without a sample."""
     min_fill: float = 1.0
-    """No sample is given unless there are so many times the rows asked for."""
+    """Minimum number of rows for sampling, as a multiple of the batch size."""
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
@@ -34,10 +34,10 @@ class Limits:
 
 
 class Ledger:
-    """Counts the use and age of a buffer's rows, and rows added and sampled.
+    """Tracks use and age of a buffer's rows, and counts added and sampled rows.
 
     Args:
-        limits: What is allowed.
+        limits: Limits.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -48,16 +48,16 @@ class Ledger:
             ("pushed", "sampled", "removed", "refused_pushes", "refused_samples"), 0
         )
         self.last: dict[str, float] = {}
-        """Use and age of the rows that were sampled last."""
+        """Use and age of the last sampled rows."""
         self.forget_rate()
 
     def forget_rate(self) -> None:
         """Start a new window."""
-        self._events: deque[tuple[float, int, int]] = deque()  # when; rows added, rows sampled
+        self._events: deque[tuple[float, int, int]] = deque()  # time, rows added, rows sampled
         self._pushed = self._sampled = 0  # their sums
 
     def rate(self, now: float) -> float | None:
-        """Return the rows added for each row sampled within the window."""
+        """Return the number of added rows per sampled row within the window."""
         while self._events and self._events[0][0] < now - self.limits.window:
             _, pushed, sampled = self._events.popleft()
             self._pushed -= pushed
@@ -65,21 +65,21 @@ class Ledger:
         return self._pushed / self._sampled if self._sampled else None
 
     def may_push(self, now: float) -> bool:
-        """Whether rows may be added now; a refusal is counted."""
+        """Return whether rows may be added now; a refusal is counted."""
         rate = self.rate(now)
         allowed = rate is None or rate <= self.limits.max_rate
         self.counts["refused_pushes"] += not allowed
         return allowed
 
     def may_sample(self, now: float, held: int, wanted: int) -> bool:
-        """Whether rows may be sampled now."""
+        """Return whether rows may be sampled now."""
         rate = self.rate(now)
         return held >= max(wanted * self.limits.min_fill, 1) and (
             rate is None or rate >= self.limits.min_rate
         )
 
     def make_room(self, size: int, n_envs: int = 1) -> None:
-        """Make a place for each row of a buffer of that size, which may have grown."""
+        """Extend the counters to a buffer of this size, which may have grown."""
         more = (size - len(self.use)) // n_envs
         if more > 0:
             pad = partial(np.pad, pad_width=((0, 0), (0, more)))
@@ -87,14 +87,14 @@ class Ledger:
             self.version = pad(self.version.reshape(n_envs, -1)).reshape(-1)
 
     def pushed(self, now: float, rows: np.ndarray, version: int) -> None:
-        """Count rows that were added."""
+        """Count added rows."""
         self.use[rows] = 0
         self.version[rows] = version
         self.counts["pushed"] += len(rows)
         self._note(now, len(rows), 0)
 
     def sampled(self, now: float, rows: np.ndarray, version: int) -> np.ndarray:
-        """Count rows that were sampled, and return those that may not be sampled again."""
+        """Count sampled rows, and return those that may not be sampled again."""
         np.add.at(self.use, rows, 1)
         self.counts["sampled"] += len(rows)
         self._note(now, 0, len(rows))
@@ -110,7 +110,7 @@ class Ledger:
         return used_up
 
     def stale(self, rows: np.ndarray, version: int) -> np.ndarray:
-        """Return those of the rows that are too old for a version."""
+        """Return the rows that are too old for a version."""
         stale: np.ndarray = version - self.version[rows] > self.limits.max_staleness
         return np.compress(stale, rows)
 
@@ -121,5 +121,5 @@ class Ledger:
             self._sampled += sampled
 
     def statistics(self, held: int) -> dict[str, float]:
-        """Return all counts, the rows held, and use and age in the last sample."""
+        """Return all counts, the number of rows, and use and age of the last sample."""
         return {**self.counts, "held": held, **self.last}

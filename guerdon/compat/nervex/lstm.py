@@ -12,12 +12,12 @@ from guerdon.nn.spaces import unwrap
 
 
 class LSTMCore(nn.Module):
-    """An LSTM over features, whose state is one tensor [B, 2 * size]: a row per environment.
+    """An LSTM whose state is one tensor [B, 2 * size], with one row per environment.
 
     Args:
-        n_in: Features of the input.
-        size: Features of the result.
-        orthogonal: Whether weights begin orthogonal, and biases 0.
+        n_in: Number of input features.
+        size: Number of output features.
+        orthogonal: Whether to initialise weights orthogonally and biases with 0.
     """
 
     def __init__(self, n_in: int, size: int, orthogonal: bool = True) -> None:
@@ -34,13 +34,12 @@ class LSTMCore(nn.Module):
     def forward(
         self, features: Tensor, state: Tensor | None = None, start: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Features [B, n_in] or [T, B, n_in] to ([..., size], the state after the last row).
+        """Map features [B, n_in] or [T, B, n_in] to ([..., size], the state after the last row).
 
         Args:
-            features: What to read: one step, or a segment.
-            state: The state before the first row; None for zeros.
-            start: [B] or [T, B], True for rows that begin an episode: the state is forgotten before
-                them.
+            features: Features of one step, or a segment.
+            state: State before the first row; None for zeros.
+            start: [B] or [T, B], True for rows that begin an episode, where the state is reset.
         """
         if features.dim() == 2:
             output, state = self(features[None], state, None if start is None else start[None])
@@ -49,7 +48,7 @@ class LSTMCore(nn.Module):
             state = features.new_zeros(features.shape[1], 2 * self.size)
         if start is None:
             return self._run(features, state)
-        # One call of the LSTM for each stretch in which no episode begins.
+        # One call of the LSTM per stretch without an episode start.
         cuts = (start[1:].any(-1).nonzero().flatten() + 1).tolist()
         outputs = []
         for first, last in zip([0, *cuts], [*cuts, len(features)], strict=True):
@@ -79,12 +78,12 @@ class Recurrent(Model):
     def forward(
         self, inputs: Any, state: Tensor | None = None, start: Tensor | None = None
     ) -> Output:
-        """The outputs of the head, and ``next_state``.
+        """Return the outputs of the head, and ``next_state``.
 
         Args:
-            inputs: Observations [B, ...] or [T, B, ...]; a mapping may hold "prev_state" and
-                "start" beside "obs".
-            state: The LSTM's state [B, 2 * size] before the first row; None for the initial one.
+            inputs: Observations [B, ...] or [T, B, ...]; a mapping may have "prev_state" and
+                "start" in addition to "obs".
+            state: LSTM state [B, 2 * size] before the first row; None for the initial one.
             start: True for rows ([B] or [T, B]) that begin an episode.
         """
         if unwrap(inputs, self.observation_space) is not inputs:
@@ -99,4 +98,4 @@ class RecurrentQNetwork(Recurrent, QNetwork):
 
 
 class RecurrentActor(Recurrent, DeterministicActor):
-    """One action for each state, in [-1, 1]: ``action`` [..., *shape]."""
+    """Deterministic policy in [-1, 1]: ``action`` [..., *shape]."""

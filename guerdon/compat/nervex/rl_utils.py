@@ -1,4 +1,4 @@
-"""The loss library of the nerveX tutorial, under its documented names.
+"""Loss functions of the nerveX tutorial, under their documented names.
 
 A loss takes a namedtuple and returns 0-dim tensors. `done` means terminated: it stops the
 bootstrap, so a truncation is not `done`. `weight` multiplies the rows, and may be None.
@@ -57,7 +57,7 @@ coma_loss = namedtuple("coma_loss", "policy_loss q_value_loss entropy_loss")
 
 
 def nstep_return(data: nstep_return_data, gamma: float, nstep: int) -> Tensor:
-    """The n-step target, [B].
+    """Return the n-step target, [B].
 
     Args:
         data: reward [nstep, B], next_value [B] and done [B] after the last step.
@@ -173,7 +173,7 @@ def qrdqn_nstep_td_error(
             next_n_action, done and weight [B]; reward [nstep, B].
         gamma: Discount factor.
         nstep: Number of steps.
-        kappa: Where the Huber loss turns into a line.
+        kappa: Absolute error above which the Huber loss is linear.
     """
     q, next_n_q, action, next_n_action, reward, done, tau, weight = data
     same_shape(1, action=action, next_n_action=next_n_action, done=done, weight=weight)
@@ -196,7 +196,7 @@ def iqn_nstep_td_error(
             [nstep, B].
         gamma: Discount factor.
         nstep: Number of steps.
-        kappa: Where the Huber loss turns into a line.
+        kappa: Absolute error above which the Huber loss is linear.
     """
     q, next_n_q, action, next_n_action, reward, done, replay_quantiles, weight = data
     same_shape(1, action=action, next_n_action=next_n_action, done=done, weight=weight)
@@ -216,7 +216,7 @@ def quantile_td_error(
     quantile_t: Tensor,
     kappa: float = 1.0,
 ) -> Tensor:
-    """The quantile Huber loss, [B]: summed over predicted quantiles, averaged over the target's.
+    """Quantile Huber loss, [B]: summed over predicted quantiles, averaged over target quantiles.
 
     Args:
         quantile_tm1: Quantiles for the action taken, [B, N].
@@ -224,7 +224,7 @@ def quantile_td_error(
         r_t: Rewards, [B].
         discount_t: gamma * (1 - terminated), [B].
         quantile_t: Quantiles for the next action, [B, M].
-        kappa: Where the square turns into a line; 0 for the plain quantile loss.
+        kappa: Absolute error above which the loss is linear; 0 for the plain quantile loss.
     """
     same_shape(1, r_t=r_t, discount_t=discount_t)
     same_shape(2, quantile_tm1=quantile_tm1, tau_tm1=tau_tm1)
@@ -249,8 +249,8 @@ def gae(data: gae_data, gamma: float = 0.99, lambda_: float = 0.97) -> Tensor:
     """Generalized advantage estimation, [T, B].
 
     Args:
-        data: value, next_value, reward, done, traj_flag (the trajectory ends after this row, for
-            whatever reason; None where only `done` ends it), all [T, B].
+        data: value, next_value, reward, done, traj_flag (whether the trajectory ends after this
+            row for any reason; None if only `done` ends it), all [T, B].
         gamma: Discount factor.
         lambda_: GAE lambda.
     """
@@ -352,7 +352,7 @@ def upgo_loss(
     bootstrap_values: Tensor,
     mask: Tensor | None = None,
 ) -> Tensor:
-    """The upgoing policy gradient of AlphaStar: https://doi.org/10.1038/s41586-019-1724-z.
+    """Upgoing policy gradient of AlphaStar: https://doi.org/10.1038/s41586-019-1724-z.
 
     The undiscounted return follows the rewards while they are at least as high as expected, and
     bootstraps from the value before the first step that is worse.
@@ -402,7 +402,7 @@ def coma_error(data: coma_data, gamma: float, lambda_: float) -> coma_loss:
 
 
 def _nstep(reward: Tensor, done: Tensor, gamma: float, nstep: int) -> tuple[Tensor, Tensor]:
-    """Returns and discounts [B] of rewards [nstep, B] whose last step may be terminal."""
+    """Return n-step returns and discounts [B] of rewards [nstep, B]; the last may be terminal."""
     if len(reward) != nstep:
         raise ValueError(f"nstep is {nstep}, and reward has {len(reward)} rows; they must agree.")
     returns, discounts, _ = ops.multistep_return(reward, torch.full_like(reward, gamma))
@@ -447,10 +447,10 @@ beta_function_map: dict[str, Callable[..., Tensor]] = {
     "Wang": _wang,
     "Pow": _power,
 }
-"""Distortions of the fractions tau by their names in the paper; all but the first take `eta`."""
+"""Distortions of the fractions tau by their names in the paper; all but the first have `eta`."""
 
 
-# --- rescaling of values: https://arxiv.org/abs/1805.11593, without differences of near numbers
+# --- value rescaling: https://arxiv.org/abs/1805.11593, numerically stable
 
 
 def value_transform(x: Tensor, eps: float = 1e-2) -> Tensor:
@@ -459,7 +459,7 @@ def value_transform(x: Tensor, eps: float = 1e-2) -> Tensor:
 
 
 def value_inv_transform(x: Tensor, eps: float = 1e-2) -> Tensor:
-    """The inverse of `value_transform`.
+    """Return the inverse of `value_transform`.
 
     With w = sqrt(|h^-1(x)| + 1) - 1, |x| = eps w^2 + (1 + 2 eps) w, which is solved for w.
     """

@@ -1,4 +1,4 @@
-"""From arrays [T, B, ...] to transitions as dictionaries, and from samples back to arrays."""
+"""Converts arrays [T, B, ...] to transitions as dictionaries, and samples to arrays."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +13,7 @@ Process = Callable[[Any, Any, "Timestep"], Transition]
 
 
 class Timestep(NamedTuple):
-    """The result of an environment step."""
+    """Result of an environment step."""
 
     obs: Any
     """Next observation."""
@@ -27,13 +27,13 @@ class Timestep(NamedTuple):
 def trajectories(
     table: Mapping[str, Any], mask: np.ndarray, cut: np.ndarray, process: Process
 ) -> Iterator[tuple[int, deque[Transition]]]:
-    """Unbroken parts of episodes, each with the column it comes from.
+    """Yield uninterrupted parts of episodes, each with its column.
 
     Args:
         table: ``obs, next_obs, reward, done, output``: tensors [T, B, ...], or mappings of them.
-        mask: [T, B]: False where there is no transition.
+        mask: [T, B]: False for rows without a transition.
         cut: [T, B]: True where a part ends.
-        process: Makes a transition of an observation, an output and a `Timestep`.
+        process: Makes a transition from an observation, an output and a `Timestep`.
     """
     steps = [row(table, t) for t in range(len(mask))]
     for b in range(mask.shape[1]):
@@ -51,7 +51,7 @@ def trajectories(
 
 
 class Watched(Mapping[str, Any]):
-    """A mapping that records the keys that were read."""
+    """A mapping that records which keys are read."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = values
@@ -72,7 +72,7 @@ def collate(samples: list[Any], name: str = "sample") -> Any:
     """Collate samples: dictionaries of tensors [B, ...]; lists in them become [T, B, ...].
 
     Args:
-        samples: All of one form: numbers, arrays, tensors, mappings or lists; or all None.
+        samples: All of the same form: numbers, arrays, tensors, mappings or lists; or all None.
         name: Name for error messages.
     """
     first = samples[0]
@@ -99,7 +99,7 @@ def stack(trees: list[Any]) -> Any:
 
 
 def row(tree: Any, index: int) -> Any:
-    """One row of tensors, or of mappings of them."""
+    """Return one row of tensors, or of mappings of them."""
     if isinstance(tree, Mapping):
         return {key: row(value, index) for key, value in tree.items()}
     return tree[index]

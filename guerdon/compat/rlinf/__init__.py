@@ -1,1 +1,1 @@
-"""RLinf's keys of the reward workflow."""
+"""RLinf's config keys of the reward workflow."""

@@ -1,7 +1,7 @@
-"""RLinf's keys of the three-stage reward workflow in guerdon's.
+"""Translates RLinf's keys of the three-stage reward workflow to guerdon's.
 
-``reward.use_reward_model`` chooses the reward ``classifier``, and ``reward.reward_model`` holds its
-options; where it is not used, they mean nothing.
+``reward.use_reward_model`` selects the reward ``classifier``, and ``reward.reward_model`` has its
+options, which are ignored if it is not used.
 """
 
 from collections.abc import Iterable
@@ -14,16 +14,16 @@ _USE = "reward.use_reward_model"
 _OPTIONS = "reward.reward_model."
 _KEYS = ("use_reward_model", "reward_model", "group_name")
 _CHOICES = (("reward", "classifier"), ("reward.type", "classifier"))
-# Where workers are placed, and how the fit began: its checkpoint holds all weights.
+# Placement of workers, and initial weights of the fit: its checkpoint has all weights.
 _DROPPED = ("group_name", "pretrained_encoder_path", "use_pretrain", "freeze_encoder")
 _FIT = ("defaults", "cluster", "reward.group_name", "reward.data.num_workers")
-"""Keys of a fit: Hydra's log, the placement of workers, the loader of files from the disk."""
+"""Keys of a fit: Hydra's log, placement of workers, data loading."""
 _FIXED = {
     "reward.optim.optimizer": ("adam", "adamw"),  # Adam without weight decay is AdamW
     "reward.training_backend": ("simple",),
     "runner.task_type": ("embodied",),
 }
-"""Keys of a fit with the values that say what guerdon does anyway."""
+"""Keys of a fit, with the only values that guerdon supports."""
 _GPU, _CAMERA = "reward.gpu_id", "reward.data.image_key"
 _CAMERAS = "reward.model.image_keys"
 _RENAMED = (*_FIXED, _GPU, _CAMERA, "reward.data.image_keys")
@@ -31,18 +31,18 @@ _LIMITS = ("max_positive_trajectories", "max_negative_trajectories")
 
 Values = dict[str, Any]
 Pairs = list[tuple[str, str, str]]
-"""Overrides: the text, its key and its value."""
+"""Overrides: text, key and value."""
 
 
 def translate(
     values: Values, overrides: Iterable[str], dropped: list[str]
 ) -> tuple[bool, list[str]]:
-    """Renames the keys of a config, in place, and of overrides.
+    """Rename the keys of a config, in place, and of overrides.
 
     Args:
         values: Sections.
         overrides: ``key=value``.
-        dropped: Gets the keys that have no meaning in guerdon.
+        dropped: Keys without a meaning in guerdon are appended to this.
 
     Returns:
         Whether there are keys of RLinf, and the overrides with guerdon's keys.
@@ -50,7 +50,7 @@ def translate(
     pairs = [(text, *text.lstrip("+").partition("=")[::2]) for text in overrides]
     reward = values.get("reward")
     section = reward if isinstance(reward, dict) else {}
-    use = _said("use_reward_model", section, pairs)
+    use = _flag("use_reward_model", section, pairs)
     chosen = any(pair[1:] in _CHOICES for pair in pairs)
     chosen = chosen or "classifier" in (reward, section.get("type"))
     if any(key == _OPTIONS[:-1] for _, key, _ in pairs):
@@ -61,14 +61,14 @@ def translate(
     named = "reward_model" in section or any(key.startswith(_OPTIONS) for _, key, _ in pairs)
     if named and use is None and not chosen:
         raise ConfigError(
-            f"'reward.reward_model' has options, but nothing says that it is used: set {_USE!r} to "
-            "true or false"
+            f"'reward.reward_model' has options, but it is not clear whether it is used: set "
+            f"{_USE!r} to true or false"
         )
     used = bool(use) or chosen
     in_file = bool(section.keys() & set(_KEYS))
     if in_file:
         values["reward"] = section = _section(section, used, dropped)
-        if not _said("collect_data", section, pairs) and "data_collection" in section:
+        if not _flag("collect_data", section, pairs) and "data_collection" in section:
             del section["data_collection"]
             dropped.append("reward.data_collection")
     data = section.get("data_collection")
@@ -81,12 +81,12 @@ def translate(
 
 
 def translate_fit(source: Any, overrides: Iterable[str], dropped: list[str]) -> list[str]:
-    """Renames and drops keys of the config of a fit, in place, and overrides of them.
+    """Rename and drop keys of the config of a fit, in place, and of overrides.
 
     Args:
-        source: Sections; anything else has no keys.
+        source: Sections; other sources have no keys.
         overrides: ``key=value``.
-        dropped: Gets the keys that have no meaning in guerdon.
+        dropped: Keys without a meaning in guerdon are appended to this.
     """
     values = source if isinstance(source, dict) else {}
     for key in _FIT:
@@ -95,7 +95,7 @@ def translate_fit(source: Any, overrides: Iterable[str], dropped: list[str]) -> 
         for new, value in _renamed(key, take(values, key, []), dropped):
             put(values, new, value)
             if new == _CAMERAS and take(values, new, [], keep=True) != value:
-                raise ConfigError(f"{key!r} and {new!r} name different cameras: leave out one")
+                raise ConfigError(f"{key!r} and {new!r} have different cameras: leave out one")
     kept: list[str] = []
     for text in overrides:
         key, _, word = text.lstrip("+").partition("=")
@@ -110,7 +110,7 @@ def translate_fit(source: Any, overrides: Iterable[str], dropped: list[str]) -> 
 
 
 def _renamed(key: str, value: Any, dropped: list[str]) -> list[tuple[str, Any]]:
-    """Guerdon's key and value of a key of a fit, if it has one."""
+    """Return guerdon's key and value of a key of a fit, if it has one."""
     if value is None:
         return []
     if key in _FIXED:
@@ -129,15 +129,15 @@ def _renamed(key: str, value: Any, dropped: list[str]) -> list[tuple[str, Any]]:
     return [(_CAMERAS, [value] if key == _CAMERA else value)]
 
 
-def _said(name: str, section: Values, pairs: Pairs) -> bool | None:
-    """Whether an option of the reward is true, where anything says it; overrides are stronger."""
-    said = [section[name]] if name in section else []
-    said += [value.strip() for _, key, value in pairs if key == f"reward.{name}"]
-    if not said:
+def _flag(name: str, section: Values, pairs: Pairs) -> bool | None:
+    """Return a boolean option of the reward, or None; overrides take precedence."""
+    values = [section[name]] if name in section else []
+    values += [value.strip() for _, key, value in pairs if key == f"reward.{name}"]
+    if not values:
         return None
-    word = str(said[-1]).lower()
+    word = str(values[-1]).lower()
     if word not in ("true", "false"):
-        raise ConfigError(f"'reward.{name}' is {said[-1]!r}: set it to true or false")
+        raise ConfigError(f"'reward.{name}' is {values[-1]!r}: set it to true or false")
     return word == "true"
 
 

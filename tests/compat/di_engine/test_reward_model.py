@@ -409,7 +409,7 @@ def test_what_it_requires_is_checked(requires, message):
 
 
 def test_absorbing_rewards_are_not_clipped():
-    with pytest.raises(ValueError, match="would cut off"):
+    with pytest.raises(ValueError, match="would clip the absorbing-state value"):
         make_reward(CONFIG | {"absorbing": True, "clip": (-1, 1)})
 
 

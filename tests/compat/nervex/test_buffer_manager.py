@@ -66,16 +66,16 @@ def samples(manager, batch_size, batches, **options):
 
 
 def test_unknown_names():
-    with pytest.raises(KeyError, match="ratio names no buffer 'expert'; there are: agent, demo"):
+    with pytest.raises(KeyError, match="ratio: unknown buffer 'expert'; there are: agent, demo"):
         pair({"expert": 1})
-    with pytest.raises(KeyError, match="limits names no buffer 'expert'"):
+    with pytest.raises(KeyError, match="limits: unknown buffer 'expert'"):
         pair(limits={"expert": Limits()})
     manager = pair()
-    with pytest.raises(KeyError, match="no buffer 'expert'"):
+    with pytest.raises(KeyError, match="unknown buffer 'expert'"):
         manager["expert"]
-    with pytest.raises(KeyError, match="no buffer 'expert'"):
+    with pytest.raises(KeyError, match="unknown buffer 'expert'"):
         manager.add(**row(0), buffer="expert")
-    with pytest.raises(KeyError, match="no buffer 'expert'"):
+    with pytest.raises(KeyError, match="unknown buffer 'expert'"):
         manager.push_data(row(0), buffer="expert")
     assert len(manager) == 16
 
@@ -170,7 +170,7 @@ def test_stale_rows_go_from_buffers_without_a_share_too():
 def test_a_dropped_row_is_gone_from_the_buffer():
     manager = BufferManager({"agent": filled(3)}, limits=Limits(max_use=1))
     _, indices = manager.sample(1)
-    with pytest.raises(IndexError, match="holds no transition"):
+    with pytest.raises(IndexError, match="has no transition"):
         manager["agent"][indices]
 
 
@@ -410,7 +410,7 @@ def test_a_state_with_other_names_is_refused():
     one, two = single()[0], pair()
     with pytest.raises(KeyError, match="no buffer 'demonstrations'"):
         two.load_training_state(one.training_state())
-    with pytest.raises(KeyError, match="names no buffer 'demonstrations'"):
+    with pytest.raises(KeyError, match="unknown buffer 'demonstrations'"):
         one.load_training_state(two.training_state())
     assert len(two) == 16
 
@@ -526,7 +526,7 @@ def test_bad_settings(settings, message):
 
 
 def test_limits_stand_among_the_settings():
-    with pytest.raises(ValueError, match="settings hold limits too"):
+    with pytest.raises(ValueError, match="settings include limits: set them there"):
         BufferManager({"meta_maxlen": 10}, limits=Limits(max_use=1))
 
 
@@ -572,7 +572,7 @@ def test_items_come_back_with_lists_and_empty_parts():
     again = BufferManager({"meta_maxlen": 3})
     again.load_training_state(manager.training_state())
     assert [again["items"][i] for i in range(2)] == values
-    with pytest.raises(IndexError, match="row 2 holds no item"):
+    with pytest.raises(IndexError, match="row 2 has no item"):
         again["items"][2]
     again.push_data({"n": 1})
     assert [again["items"][i] for i in range(3)] == [*values, {"n": 1}]

@@ -505,7 +505,7 @@ def test_without_samples_it_waits_and_then_complains():
     policy, buffer = recorder(nstep=4), ReplayBuffer(100, seed=0)
     assert policy.update(8, episodes(buffer, (3, False))) == {}
     assert policy.updates == 1
-    with pytest.raises(ValueError, match="makes no sample of 4 transitions in a row"):
+    with pytest.raises(ValueError, match="makes no sample from 4 consecutive transitions"):
         policy.update(8, episodes(buffer, *[(3, False)] * 3))
 
 

@@ -104,12 +104,12 @@ def test_an_on_policy_policy_needs_no_buffer_and_no_number_of_updates():
 def test_what_has_no_counterpart_is_named():
     learn = LAYOUT["policy"]["learn"] | {"weight_decay": 0.1}
     assert refused(layout(learn=learn)) == (
-        "unknown key 'policy.learn.weight_decay': nothing here is like that, so leave it out"
+        "unknown key 'policy.learn.weight_decay': no equivalent in guerdon, leave it out"
     )
     values = layout(learn=learn) | {"actor": {"n_sample": 6, "print_freq": 1}}
     assert refused(values) == (
-        "unknown keys 'actor.print_freq', 'policy.learn.weight_decay': nothing here is like that, "
-        "so leave them out"
+        "unknown keys 'actor.print_freq', 'policy.learn.weight_decay': no equivalent in guerdon, "
+        "leave them out"
     )
 
 

@@ -101,7 +101,9 @@ def test_options_go_with_the_classifier_however_it_is_chosen():
 
 
 def test_options_that_nobody_would_read_are_an_error():
-    with pytest.raises(ConfigError, match=r"nothing says that it is used: set 'reward.use_reward_"):
+    with pytest.raises(
+        ConfigError, match=r"it is not clear whether it is used: set 'reward.use_reward_"
+    ):
         compose("reach_ppo", [AT])
 
 
@@ -192,7 +194,7 @@ def test_an_override_changes_the_model_that_a_file_uses(file):
 
 def test_a_file_that_does_not_say_whether_it_uses_its_model_is_an_error(file):
     text = "reward: {reward_model: {checkpoint_path: X}}\n"
-    with pytest.raises(ConfigError, match=r"nothing says that it is used"):
+    with pytest.raises(ConfigError, match=r"it is not clear whether it is used"):
         compose(file(text))
     assert classifier_of(compose(file(text), [USE]))
 
@@ -309,7 +311,7 @@ def test_what_a_fit_cannot_do_is_an_error(override, message):
 
 def test_cameras_of_a_fit_are_not_named_in_two_ways():
     reward = {"data": {"image_key": "wrist"}, "model": {"image_keys": ["front"]}}
-    with pytest.raises(ConfigError, match=r"'reward.data.image_key' and .* name different cameras"):
+    with pytest.raises(ConfigError, match=r"'reward.data.image_key' and .* have different cameras"):
         translated_fit({"reward": reward})
     reward["model"]["image_keys"] = ["wrist"]
     assert translated_fit({"reward": reward})[0]["reward"]["data"] == {}
