@@ -9,7 +9,7 @@ class MissingExtraError(ImportError):
 
 
 def require(module: str, extra: str) -> ModuleType:
-    """Imports an optional module, or says which extra brings it.
+    """Import an optional module, or raise an error that names its extra.
 
     Args:
         module: Dotted name of the module, for example ``"minari"``.

@@ -133,5 +133,5 @@ def _run_of(config: str) -> Path:
 
 
 def main() -> None:
-    """The entry point of the command ``guerdon``."""
+    """Run the command ``guerdon``."""
     app(prog_name="guerdon")

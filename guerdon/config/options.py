@@ -90,7 +90,7 @@ def _is_model(annotation: Any) -> bool:
 
 
 def _parts(annotation: Any) -> tuple[Any, ...]:
-    """The alternatives of a type."""
+    """Return the alternatives of a type."""
     union = get_origin(annotation) in (Union, UnionType)
     return get_args(annotation) if union else (annotation,)
 
@@ -105,7 +105,7 @@ def _type(field: FieldInfo) -> str:
 
 
 def _name(annotation: Any) -> str:
-    """A type in words: ``int or null``, ``list of str``."""
+    """Describe a type: ``int or null``, ``list of str``."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if _is_model(annotation):
         return "section"
@@ -129,7 +129,7 @@ def _written(field: FieldInfo, value: Any) -> str:
 
 
 def _with_defaults(option: Option, defaults: Mapping[str, Mapping[str, Any]]) -> str:
-    """The default of an option, with those that policies set."""
+    """Return the default of an option, with those that policies set."""
     section, _, name = option.key.partition(".")
     by_value: dict[str, list[str]] = {}
     for policy, sections in defaults.items():

@@ -59,7 +59,7 @@ def pr_curve(scores: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 def _passing(scores: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The number of positives and of frames that pass each score, from the highest on."""
+    """Count positives and frames that pass each score, from the highest on."""
     same_shape(1, scores=scores, labels=labels)
     order = np.argsort(-scores, kind="stable")
     ranked, hits = scores[order], np.cumsum(labels[order].astype(bool))

@@ -35,7 +35,7 @@ class CategoricalActions:
         return from_leaves({"act": numbers + self.start if self.start else numbers})
 
     def mode(self, output: Output) -> Tensor:
-        """The most likely actions."""
+        """Return the most likely actions."""
         return ops.categorical_mode(output["logit"]) + self.start
 
     def taken(self, batch: Batch) -> Any:
@@ -79,7 +79,7 @@ class GaussianActions:
         return from_leaves({"act": act, "policy": from_leaves({"raw": numbers})})
 
     def mode(self, output: Output) -> Tensor:
-        """The most likely actions."""
+        """Return the most likely actions."""
         low, high = (torch.as_tensor(x, device=output["mu"].device) for x in (self.low, self.high))
         return output["mu"].clamp(low, high).to(low.dtype)
 
