@@ -27,7 +27,7 @@ TITLES = {
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts = [HEAD]
     found = [option for option in options() if "section" not in option.type]
     names = {kind: tuple(registry_of(kind).names()) for kind in ("policy", "reward")}
@@ -50,7 +50,7 @@ def page() -> str:
 
 
 def line(option: Option, names: tuple[str, ...] | None) -> str:
-    """A row of a table; the second column names policies or rewards, if not all have the option."""
+    """Return a row of a table; the second column names policies or rewards, if not all have the option."""
     cells = [f"`{option.key}`", option.type, option.default, option.meaning]
     if names is not None:
         everyone = option.owners in ((), names)

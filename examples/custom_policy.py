@@ -54,7 +54,7 @@ class Reinforce(Policy):
 
     @torch.no_grad()
     def process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> Batch:  # noqa: ARG002
-        """The rollout [T, n_envs] as rows with ``returns``. Its reward is already resolved."""
+        """Return the rollout [T, n_envs] as rows with ``returns``; its reward is resolved."""
         gamma, rew = self.config.gamma, batch.rew.clone()
         truncated = batch.cut & batch.mask & ~batch.terminated  # bootstrap from what comes next
         if truncated.any():

@@ -31,7 +31,7 @@ class SafetyNetwork(nn.Module):
         return 1 - torch.sigmoid(self.feature(data)).squeeze(-1)
 
     def learn(self, data: torch.Tensor, over: torch.Tensor) -> torch.Tensor:
-        """The loss; ends are rare, and so weigh as much as all the others together."""
+        """Return the loss; rare ends weigh as much as all other rows together."""
         weight = (len(over) - over.sum()) / over.sum().clamp(min=1)
         logit = self.feature(data).squeeze(-1)
         return nn.functional.binary_cross_entropy_with_logits(logit, over, pos_weight=weight)
@@ -49,7 +49,7 @@ class SafetyRewardModel(BaseRewardModel):
         self.train_iter = 0
 
     def collect_data(self, data: list[dict[str, torch.Tensor]]) -> None:
-        """Keeps what the policy has just done."""
+        """Store the policy's newest transitions."""
         self.train_data.extend(data)
 
     def clear_data(self, iter: int) -> None:  # noqa: A002 - the guide's name
@@ -58,7 +58,7 @@ class SafetyRewardModel(BaseRewardModel):
             self.train_data.clear()
 
     def train(self) -> None:
-        """Takes some gradient steps, and logs the loss."""
+        """Take some gradient steps, and log the loss."""
         for _ in range(self.cfg.update_per_collect):
             loss = self._train()
             self.tb_logger.add_scalar("reward_model/reward_loss", loss, self.train_iter)
@@ -76,7 +76,7 @@ class SafetyRewardModel(BaseRewardModel):
         return loss.item()
 
     def estimate(self, data: list[dict[str, torch.Tensor]]) -> list[dict[str, torch.Tensor]]:
-        """The same transitions with the model's reward."""
+        """Return the same transitions with the model's reward."""
         states = torch.stack([item["next_obs"] for item in data]).to(self.device)
         with torch.no_grad():
             reward = self.reward_model(states).cpu()

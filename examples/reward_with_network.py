@@ -58,7 +58,7 @@ class Survival(RewardModel):
         return {"loss": loss.detach()}
 
     def training_state(self) -> dict:
-        """What a resumed run needs."""
+        """Return what a resumed run needs."""
         parts = self.network.state_dict(), self.optimizer.state_dict(), self.generator.get_state()
         return copy.deepcopy({"parts": parts, "data": [dict(rows.items()) for rows in self.data]})
 
