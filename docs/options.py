@@ -50,7 +50,7 @@ def page() -> str:
 
 
 def line(option: Option, names: tuple[str, ...] | None) -> str:
-    """Return a row of a table; the second column names policies or rewards, if not all have the option."""
+    """Return a row of a table; its second column names policies or rewards, unless all have it."""
     cells = [f"`{option.key}`", option.type, option.default, option.meaning]
     if names is not None:
         everyone = option.owners in ((), names)
