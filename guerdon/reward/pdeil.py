@@ -132,7 +132,7 @@ class Densities(nn.Module):
             self.actions = DiscreteActions(space, size, config.hidden)
         elif isinstance(space, spaces.Box):
             network = ("hidden_size", "update_per_collect", "learning_rate", "batch_size")
-            refuse(config, network, "pdeil has no network for Box actions", "reward")
+            refuse(config, network, "for actions of a Box pdeil has no network", "reward")
             self.actions = ContinuousActions(setting, size, config.regularization)
         else:
             raise ValueError(f"pdeil needs actions of a Discrete or Box space, not of {space}")

@@ -388,7 +388,7 @@ def test_an_unknown_option_is_refused(case):
 @pytest.mark.parametrize("name", ["dqn", "ddpg", "td3"])
 def test_the_wrong_action_space_is_refused_with_the_policys_name(name):
     wrong = CASES["ppo" if name != "dqn" else "ppo_continuous"].env
-    with pytest.raises(ValueError, match=f"^{name} acts in"):
+    with pytest.raises(ValueError, match=f"^{name} supports"):
         create_policy({"type": name}, *spaces_of(wrong))
 
 

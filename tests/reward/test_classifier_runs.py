@@ -274,7 +274,7 @@ def test_pessimism_needs_several_classifiers():
 
 @pytest.mark.parametrize("option", [{"hold": 2}, {"threshold": 0.3}])
 def test_options_without_effect_are_refused(option):
-    with pytest.raises(ConfigError, match="is set, but not used"):
+    with pytest.raises(ConfigError, match="has no effect with reward_type continuous"):
         ClassifierReward({"reward_type": "continuous", "reward_mode": "per_step", **option})
 
 
