@@ -105,7 +105,7 @@ def test_a_callback_sees_metrics_and_stops_the_run(tmp_path):
         seen.append(step)
         assert {type(value) for value in metrics.values()} == {float}
         assert policy.predict(np.zeros(4)) in (0, 1)
-        return step < 128
+        return np.bool_(step < 128)
 
     options = SHORT | {"run": {"max_steps": 640, "log_every": 64, "dir": tmp_path / "run"}}
     result = guerdon.train("cartpole_ppo", callback=stop, **options)

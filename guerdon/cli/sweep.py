@@ -1,5 +1,6 @@
 """Many runs: comma lists of ``guerdon train``, and ``guerdon sweep``."""
 
+import hashlib
 import json
 import shlex
 import statistics
@@ -18,9 +19,10 @@ from typer import Option
 
 from guerdon.cli import common
 
-COMMAND = (sys.executable, "-m", "guerdon")
+COMMAND = (sys.executable, "-P", "-m", "guerdon")  # without the current folder, as `guerdon`
 _PLOTTED = 10  # settings in the plot, as many as there are colours
 _POLL_SECONDS = 0.1
+_NAME = 200  # characters of a folder's name; file systems allow 255
 
 
 @dataclass(eq=False)
@@ -46,7 +48,10 @@ class Run:
             raise ConfigError(
                 f"{self.folder}/summary.json: no {metric!r}; {suggestion(metric, found)}"
             )
-        return None if found is None else found[metric]
+        value = None if found is None else found[metric]
+        if not isinstance(value, int | float | None):
+            raise ConfigError(f"{metric!r} of {self.folder}/summary.json is {value!r}, no number")
+        return value
 
     def start(self, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
         """Start or resume it in a process, which a Ctrl-C in the terminal does not reach."""
@@ -128,7 +133,8 @@ class Sweep:
         for values in examples:
             chosen = {**values, **({"seed": self.seeds[0]} if self.seeds else {})}
             compose(self.source, [*self.fixed, *_overrides(chosen)])
-        file, same = self.folder / "sweep.json", [self.source, self.fixed, same]
+        file = self.folder / "sweep.json"
+        same = {"format": 1, "source": self.source, "overrides": self.fixed, "swept": same}
         if file.exists() and json.loads(file.read_bytes()) != same:
             raise ValueError(
                 f"{self.folder} holds a sweep with other arguments, which {file} shows: repeat "
@@ -142,6 +148,8 @@ class Sweep:
         named, runs = values if trial is None else {"trial": str(trial)}, []
         for seed in [{"seed": seed} for seed in self.seeds] or [{}]:
             name = quote(",".join(_overrides(named | seed)), safe="=,+-.[]{}: ")
+            if len(name) > _NAME:
+                name = f"{name[:_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
             runs.append(Run(self.folder / name, _overrides(values | seed)))
         self.settings.append(Setting(values, runs, trial))
         return self.settings[-1]
@@ -236,7 +244,8 @@ class Sweep:
         except (MissingExtraError, ConfigError) as error:
             typer.echo(f"no plot: {error}")
         if failed:
-            typer.echo(f"{common.count(failed, 'run')} failed; try again with: {self.command}")
+            again = "" if first else f"; try again with: {self.command}"
+            typer.echo(f"{common.count(failed, 'run')} failed{again}")
         return not failed
 
 
@@ -324,9 +333,10 @@ def _distribution(kinds: Any, override: Any) -> Any:
     if override.is_choice_sweep():
         return kinds.CategoricalDistribution(values_of(override))
     sweep = override.value()
-    kind = kinds.IntDistribution if isinstance(sweep.start, int) else kinds.FloatDistribution
-    if override.is_interval_sweep():
-        return kind(sweep.start, sweep.end, log="log" in sweep.tags)
+    if override.is_interval_sweep():  # always of floats; `range` is for integers
+        return kinds.FloatDistribution(sweep.start, sweep.end, log="log" in sweep.tags)
+    whole = all(isinstance(x, int) for x in (sweep.start, sweep.stop, sweep.step))
+    kind = kinds.IntDistribution if whole else kinds.FloatDistribution
     values = sorted(sweep.range())
     return kind(values[0], values[-1], step=abs(sweep.step))
 

@@ -34,7 +34,7 @@ class ListReplayBuffer(ReplayBuffer):
         return {name: value for name, value in super().options().items() if name != "size"}
 
     def _make_room(self, envs: np.ndarray) -> None:
-        if self._written[envs].max() == self.capacity:
+        if self._written[envs].max(initial=0) == self.capacity:
             self._grow()
         super()._make_room(envs)
 

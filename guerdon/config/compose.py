@@ -62,6 +62,8 @@ def compose(
     if isinstance(env, dict) and "id" not in env:
         names = ", ".join(sources.options("env"))
         raise ConfigError(f"no environment is chosen: give env=NAME ({names}) or env.id=ID")
+    if isinstance(env, dict) and env.get("imports"):
+        env["imports"] = imports.resolved(env["imports"], Path.cwd())
     if isinstance(run, dict):
         run.setdefault("name", _name(composed, choices))
     checked = validated(GuerdonConfig, composed)

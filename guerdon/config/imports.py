@@ -4,10 +4,12 @@ Modules are also searched in the current folder, and in the folders of ``imports
 what another process has to import to find the same code.
 """
 
+import hashlib
 import importlib
 import re
 import sys
 from collections.abc import Container, Iterable, Iterator
+from contextlib import contextmanager
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from operator import attrgetter
@@ -23,7 +25,7 @@ _IN_FILE = re.compile(r"(.+\.py):([\w.]+)")
 _IN_MODULE = re.compile(r"([A-Za-z_][\w.]*):[\w.-]+")
 _registering: set[Path] = set()  # files that registered something
 _searched: set[Path] = set()  # folders added to the search path
-_running: list[Path] = []  # files that are being imported
+_running: list[str] = []  # modules and files that are being imported
 
 
 def import_all(names: Iterable[str], key: str = "imports") -> None:
@@ -56,15 +58,28 @@ def find_object(name: str, key: str, ids: Container[str] = ()) -> Any:
             f"{key!r} has {name!r}: write 'package.module:Name' or 'path/to/file.py:Name'"
         )
     found = _load(module, key)
+    target = _find(found, attribute)
+    if target is not None or attribute in ids:
+        return target
+    kind, beside = "file" if is_path(module) else "module", Path(f"{module}.py")
+    other = str(getattr(found, "__file__", None) or "")
+    shadowed = kind == "module" and beside.is_file() and beside.resolve() != Path(other).resolve()
+    raise ConfigError(
+        f"{key!r} has {name!r}, but the {kind} {module!r} has no {attribute!r}"
+        + f" (it is {other}; for yours write '{beside}:{attribute}')" * shadowed
+    )
+
+
+def _find(module: ModuleType, name: str) -> Any:
+    """Return an attribute of a module by its dotted name; None if there is none."""
     try:
-        return attrgetter(attribute)(found)
+        return attrgetter(name)(module)
     except AttributeError:
-        if attribute in ids:
-            return None
-        kind = "file" if is_path(module) else "module"
-        raise ConfigError(
-            f"{key!r} has {name!r}, but the {kind} {module!r} has no {attribute!r}"
-        ) from None
+        return None
+
+
+def _module_of(found: Any) -> str:
+    return str(getattr(found, "__module__", None) or "")
 
 
 def name_of(found: Any) -> str | None:
@@ -75,7 +90,7 @@ def name_of(found: Any) -> str | None:
     module, qualname = getattr(found, "__module__", None), getattr(found, "__qualname__", "<")
     if module is None or "<" in qualname or module not in sys.modules:
         return None
-    if (place := _place(module)) is None:
+    if _find(sys.modules[module], qualname) != found or (place := _place(module)) is None:
         return None
     return f"{place}:{qualname}"
 
@@ -84,6 +99,9 @@ def _place(module: str) -> str | None:
     """Return the name of a module for `_load`: a path for scripts and files."""
     if module != "__main__" and not module.startswith(_PREFIX):
         return module
+    spec = getattr(sys.modules[module], "__spec__", None)
+    if module == "__main__" and spec is not None:  # of `python -m package.script`
+        return str(spec.name)
     file = getattr(sys.modules[module], "__file__", None)
     return str(Path(file).resolve()) if file and Path(file).is_file() else None
 
@@ -107,7 +125,7 @@ def _registering_env(env_id: str) -> list[str]:
     """Return the user's script or module that registered an environment."""
     spec = importlib.import_module("gymnasium").registry.get(env_id)
     creator: Any = getattr(spec, "entry_point", "")
-    module = creator.partition(":")[0] if isinstance(creator, str) else creator.__module__
+    module = creator.partition(":")[0] if isinstance(creator, str) else _module_of(creator)
     own = module == "__main__" or _own_folder(module) is not None
     return [place] if own and (place := _place(module)) is not None else []
 
@@ -123,11 +141,11 @@ def _texts(values: Any) -> Iterator[str]:
 def _own_folder(module: str) -> Path | None:
     """Return the folder of a module that is importable only from there or from its script."""
     package = module.partition(".")[0]
-    file = getattr(sys.modules.get(package), "__file__", None)
-    if file is None or package == "guerdon":
+    found = sys.modules.get(package)
+    places = [*getattr(found, "__path__", [])] or [getattr(found, "__file__", None)]
+    if places[0] is None or package == "guerdon":
         return None
-    path = Path(file).resolve()
-    folder = path.parents[1] if path.name == "__init__.py" else path.parent
+    folder = Path(places[0]).resolve().parent
     script = getattr(sys.modules["__main__"], "__file__", None)
     beside = {Path(script).resolve().parent} if script else set()
     return folder if folder in {Path.cwd(), *beside, *_searched} else None
@@ -168,7 +186,8 @@ def resolved(names: Any, folder: Path) -> list[str]:
 
 def run_file(path: Path) -> ModuleType:
     """Run a Python file as a module, again at every call."""
-    name = f"{_PREFIX}{path.stem}"
+    digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
+    name = f"{_PREFIX}{path.stem}_{digest}"  # files in other folders may have the same name
     spec = spec_from_loader(name, _Loader(name, str(path.resolve())))
     assert spec is not None
     assert spec.loader is not None
@@ -176,16 +195,14 @@ def run_file(path: Path) -> ModuleType:
     known, before = _known(), sys.modules.get(name)
     sys.modules[name] = module
     _search(path.parent)
-    _running.append(path)
     try:
-        spec.loader.exec_module(module)
+        with _importing(path.name):
+            spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         if before is not None:
             sys.modules[name] = before
         raise
-    finally:
-        _running.pop()
     # Other processes cannot import it by name, so that its classes have to be pickled by value.
     importlib.import_module("cloudpickle").register_pickle_by_value(module)
     if _known() != known:
@@ -207,9 +224,18 @@ def refuse_while_importing(what: str) -> None:
     """Raise an error if a file that is being imported does something reserved for scripts."""
     if _running:
         raise ConfigError(
-            f"{_running[-1].name} calls {what} while it is imported: put the call under "
+            f"{_running[-1]} calls {what} while it is imported: put the call under "
             "'if __name__ == \"__main__\":'"
         )
+
+
+@contextmanager
+def _importing(name: str) -> Iterator[None]:
+    _running.append(name)
+    try:
+        yield
+    finally:
+        _running.pop()
 
 
 def registers(path: Path) -> bool:
@@ -221,7 +247,10 @@ def _load(name: str, key: str) -> ModuleType:
     """Return the module of a dotted name or of a file."""
     if not is_path(name):
         try:
-            return _import_module(name)
+            with _importing(name):
+                return _import_module(name)
+        except ConfigError:
+            raise
         except Exception as error:
             raise ConfigError(
                 f"{key!r} names the module {name!r}, which cannot be imported ({line(error)}): "
@@ -231,7 +260,7 @@ def _load(name: str, key: str) -> ModuleType:
     if not path.is_file():
         raise ConfigError(
             f"{key!r} names the file {name!r}, which is not there: put it back, or write where it "
-            f"is now"
+            "is now (of a run, in its config.yaml)"
         )
     try:
         return loaded(path) or run_file(path)

@@ -51,7 +51,7 @@ class Registry(Generic[T]):
         if cls is None:
             return lambda decorated: self.register(name, decorated, override=override)
         present = self._classes.get(name)
-        if present is not None and not override and _origin(present) != _origin(cls):
+        if present is not None and not override and _conflict(_origin(present), _origin(cls)):
             raise ConfigError(
                 f"the {self.kind} {name!r} is {_path(present)} already, so {_path(cls)} needs "
                 f"another name (or override=True)"
@@ -116,6 +116,11 @@ def _origin(cls: Any) -> tuple[Path | str, str]:
     """
     file = getattr(sys.modules.get(cls.__module__), "__file__", None)
     return Path(file).resolve() if file else str(cls.__module__), cls.__qualname__
+
+
+def _conflict(old: tuple[Path | str, str], new: tuple[Path | str, str]) -> bool:
+    """Return whether two classes differ; a file that is gone has been moved."""
+    return old != new and not (isinstance(old[0], Path) and not old[0].exists())
 
 
 def _path(cls: Any) -> str:

@@ -330,8 +330,8 @@ class RunConfig(Section):
     @field_validator("callback")
     @classmethod
     def _check_callback(cls, name: str | None) -> str | None:
-        if name is not None:
-            find_object(name, "run.callback")
+        if name is not None and not callable(find_object(name, "run.callback")):
+            raise ConfigError(f"'run.callback' is {name!r}, which is no function")
         return name
 
 

@@ -158,6 +158,8 @@ class ReplayBuffer:
             self._make_columns(layout)
             self.schema.layout = layout
         if mask is not None:
+            if len(mask) != len(envs):
+                raise ValueError(f"the mask has {len(mask)} entries for {len(envs)} rows")
             real = np.flatnonzero(mask)
             envs, terminated, truncated = envs[real], terminated[real], truncated[real]
             leaves = {path: leaf[real] for path, leaf in leaves.items()}

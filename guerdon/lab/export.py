@@ -153,13 +153,19 @@ def _names(inputs: dict[str, Any], prefix: str = "") -> Iterator[str]:
 
 @torch.no_grad()
 def _write(graph: Graph, path: str | Path) -> dict[str, str]:
+    names = [*_names(graph.inputs)]
+    if graph.output in names:
+        raise ValueError(
+            f"an observation has the part {graph.output!r}, which is the name of the output: "
+            "rename that part, or choose others in 'policy.model.keys'"
+        )
     batch = torch.export.Dim("batch")
     shapes = torch.utils._pytree.tree_map(lambda _: {0: batch}, graph.inputs)
     with _quiet():
         program: Any = torch.onnx.export(
             graph.eval(),
             kwargs={"inputs": graph.inputs},  # a dictionary in `args` would be taken for these
-            input_names=[*_names(graph.inputs)],
+            input_names=names,
             output_names=[graph.output],
             dynamic_shapes={"inputs": shapes},
             verbose=False,

@@ -19,6 +19,12 @@ _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 480, 260, 52, 458, 10, 216  # of
 _POINTS = 600  # of a line: more cannot be seen
 
 
+class Svg(str):
+    """A drawing, which is not escaped."""
+
+    __slots__ = ()
+
+
 def page(title: str, body: str) -> str:
     """Return a whole page."""
     template = Template(Path(__file__).with_suffix(".html").read_text(encoding="utf-8"))
@@ -54,12 +60,12 @@ def warning_list(warnings: Sequence[str]) -> str:
 
 
 def table(rows: Iterable[Sequence[str]], head: Sequence[str] = ()) -> str:
-    """Return a table; cells are text, or SVG."""
+    """Return a table; cells are text, or `Svg`."""
     lines = (
         [f"<tr>{''.join(f'<th>{html.escape(cell)}</th>' for cell in head)}</tr>"] if head else []
     )
     for row in rows:
-        cells = (cell if cell.startswith("<svg") else html.escape(cell) for cell in row)
+        cells = (cell if isinstance(cell, Svg) else html.escape(cell) for cell in row)
         lines.append(f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
     return f'<div class="scroll"><table>{"".join(lines)}</table></div>' if lines else ""
 
@@ -183,10 +189,10 @@ def charts(found: Iterable[str]) -> str:
     return f'<div class="charts">{each}</div>' if each else ""
 
 
-def _sparkline(curve: Curve) -> str:
+def _sparkline(curve: Curve) -> Svg:
     x_axis, y_axis = _axis(curve.steps), _axis(curve.values)
     x, y = _at(curve.steps, x_axis, 2, 98), _at(curve.values, y_axis, 18, 2)
-    return f'<svg class="spark c0" viewBox="0 0 100 20">{_line(x, y)}</svg>'
+    return Svg(f'<svg class="spark c0" viewBox="0 0 100 20">{_line(x, y)}</svg>')
 
 
 def _line(x: np.ndarray, y: np.ndarray) -> str:

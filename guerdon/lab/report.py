@@ -135,7 +135,9 @@ def _lines(metrics: Mapping[str, Curve], names: Mapping[str, str]) -> dict[str, 
 
 def _end(summary: Mapping[str, Any]) -> str:
     reason = summary.get("stop_reason")
-    return f"stopped by {reason}" if reason else "has not ended"
+    if reason == "interrupted":
+        return "interrupted"
+    return f"stopped at {reason}" if reason else "has not ended"
 
 
 def _json(path: Path) -> dict[str, Any]:

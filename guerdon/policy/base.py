@@ -129,7 +129,7 @@ class Policy(nn.Module):
         self.build()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if isinstance(value, _NUMBERS):  # nn.Module's own lookup is slow
+        if isinstance(value, _NUMBERS) and name in self.__dict__:  # nn.Module's lookup is slow
             self.__dict__[name] = value
         else:
             super().__setattr__(name, value)

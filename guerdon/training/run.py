@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from guerdon.config import GuerdonConfig, compose, to_yaml
 from guerdon.config.imports import find_object, refuse_while_importing
 from guerdon.data.serializer import DamagedError
@@ -357,7 +359,8 @@ class _Run:
         if self.callback is None:
             return None
         numbers = {name: float(value) for name, value in metrics.items()}
-        return self.callback(step, numbers, self.parts.policy)
+        answer = self.callback(step, numbers, self.parts.policy)
+        return not (isinstance(answer, bool | np.bool_) and not answer)
 
     def save(self, scheduled: bool) -> None:
         """Truncate open episodes, and save a checkpoint."""

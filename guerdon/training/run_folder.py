@@ -294,15 +294,21 @@ class Recorder:
 def _start_wandb(folder: RunFolder, name: str) -> Any:
     """Start a run of Weights & Biases, or continue it when the run is resumed."""
     wandb: Any = require("wandb", "wandb")
-    started = wandb.init(
-        project=os.environ.get("WANDB_PROJECT", "guerdon"),
-        id=hashlib.sha256(json.dumps(folder.starts()[0]).encode()).hexdigest()[:16],
-        resume="allow",
-        name=name,
-        dir=folder.path,
-        config=sources.read(folder.config),
-        settings=wandb.Settings(console="off"),  # which would disturb the display
-    )
+    try:
+        started = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", "guerdon"),
+            id=hashlib.sha256(json.dumps(folder.starts()[0]).encode()).hexdigest()[:16],
+            resume="allow",
+            name=name,
+            dir=folder.path,
+            config=sources.read(folder.config),
+            settings=wandb.Settings(console="off"),  # which would disturb the display
+        )
+    except wandb.errors.Error as error:
+        raise ValueError(
+            f"'run.wandb' is true, but Weights & Biases does not start ({error}): run `wandb "
+            f"login`, or set WANDB_MODE=offline, and continue with --resume {folder.path}"
+        ) from error
     started.define_metric("*", step_metric="step")
     return started
 

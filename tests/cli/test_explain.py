@@ -1,5 +1,7 @@
 """``guerdon explain``: an option, or the reward pipeline of a configuration."""
 
+import re
+
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -51,7 +53,10 @@ def test_the_whole_configuration_can_be_shown_and_used(tmp_path):
         (
             ["cartpole_dqn", "collect.n_step"],
             [
-                "collect.n_step: Environment steps per iteration, over all environments.",
+                (
+                    "collect.n_step: Environment steps per iteration, over all environments; "
+                    "1 to 8, on-policy 64 to 8,192."
+                ),
                 "  type: int or null, ≥ 1",
                 "  default: null; 8 for dqn",
             ],
@@ -66,9 +71,11 @@ def test_an_option_is_explained(arguments, lines):
 
 def test_an_option_of_several_policies_is_explained_for_each():
     lines = CliRunner().invoke(app, ["policy.learning_rate"]).output.splitlines()
-    assert [line.partition(":")[0] for line in lines[::3]] == [
-        f"policy.learning_rate ({names})" for names in ("a2c", "ddpg, td3", "dqn", "ppo", "sac")
-    ]
+    named = [re.search(r"\((.*)\)", line)[1].split(", ") for line in lines[::3]]
+    groups = [set(names) & {"a2c", "ddpg", "dqn", "ppo", "sac", "td3"} for names in named]
+    assert [group for group in groups if group] == [
+        {"a2c"}, {"ddpg", "td3"}, {"dqn"}, {"ppo"}, {"sac"}
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("arguments", [["reward.terms.gail.form"], ["reward.form", "reward=gail"]])

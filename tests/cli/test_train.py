@@ -112,7 +112,7 @@ def test_a_run_of_a_python_file_is_evaluated_and_resumed_without_naming_the_file
     assert result.exit_code == 2
     assert result.stderr == (
         f"Error: 'imports' names the file '{file}', which is not there: put it back, or write "
-        f"where it is now\n"
+        f"where it is now (of a run, in its config.yaml)\n"
     )
 
 

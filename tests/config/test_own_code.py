@@ -129,8 +129,8 @@ def test_a_policy_registered_in_a_script_is_found_again(folder, tmp_path):
     [
         ("env.id=walk:Run", "'env.id' has 'walk:Run', but the module 'walk' has no 'Run'"),
         ("env.id=walk.py:Run", "walk.py' has no 'Run'"),
-        ("env.id=run:Walk", "'env.id' names the module 'run', which cannot be imported"),
-        ("env.id=run.py:Walk", "'env.id' names the file 'run.py', which is not there"),
+        ("env.id=gone:Walk", "'env.id' names the module 'gone', which cannot be imported"),
+        ("env.id=gone.py:Walk", "'env.id' names the file 'gone.py', which is not there"),
         ("env.wrappers=[rule:wrap]", "'env.wrappers' has 'rule:wrap', but the module 'rule'"),
         ("reward.target=rule:far", "'reward.target' has 'rule:far', but the module 'rule'"),
         ("reward.target=rule.py:far", "rule.py' has no 'far'"),
@@ -158,10 +158,56 @@ def test_every_key_that_names_code_takes_modules_and_files(folder):
     ]  # fmt: skip
 
 
+def test_a_module_that_trains_when_it_is_imported_is_refused(folder):
+    (folder / "trains.py").write_text("import guerdon\nguerdon.train('cartpole_ppo')\n")
+    with pytest.raises(ConfigError, match=r"^trains calls train while it is imported: put the"):
+        compose(None, ["env.id=trains:Env"])
+
+
+def test_files_of_one_name_are_two_modules(folder):
+    found = []
+    for name in ("one", "two"):
+        (folder / name).mkdir()
+        (folder / name / "same.py").write_text(f"class Env:\n    place = {name!r}\n")
+        found.append(find_object(f"{name}/same.py:Env", "env.id"))
+    assert [env.place for env in found] == ["one", "two"]
+    assert name_of(found[0]) == f"{folder / 'one' / 'same.py'}:Env"
+    assert find_object("one/same.py:Env", "env.id") is found[0]
+
+
+def test_a_package_without_init_is_recorded(folder):
+    (folder / "plain").mkdir()
+    (folder / "plain" / "walk.py").write_text(ENV.replace("helper", "envs.size"))
+    assert compose(None, ["env.id=plain.walk:Walk"]).imports == [str(folder)]
+
+
+def test_a_file_behind_an_installed_module_is_named(folder):
+    (folder / "json.py").write_text(ENV)
+    with pytest.raises(
+        ConfigError, match=r"no 'Walk' \(it is .*; for yours write 'json\.py:Walk'"
+    ):
+        compose(None, ["env.id=json:Walk"])
+
+
+def test_modules_that_register_environments_are_recorded_with_whole_paths(folder):
+    (folder / "registers.py").write_text("")
+    config = compose(None, ["env=cartpole", "env.imports=[registers.py]"])
+    assert config.env.imports == [str(folder / "registers.py")]
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_callback_has_to_be_a_function():
+    with pytest.raises(
+        ConfigError, match="is 'helper:LENGTH', which is no function"
+    ):
+        compose(None, ["env=cartpole", "run.callback=helper:LENGTH"])
+
+
 def test_names_of_objects(folder):
     walk = find_object("walk.py:Walk", "env.id")
     assert name_of(walk) == f"{folder / 'walk.py'}:Walk"
     assert name_of(Path.cwd) == "pathlib:Path.cwd"
+    assert name_of(walk().reset) is None  # of one object
     assert name_of(lambda: walk) is None
 
     def inner():

@@ -112,7 +112,7 @@ def test_all_rows_where_none_has_history():
     buffer = filled(2, stack_num=3, sample_avail=True)
     batch, rows = buffer.sample(0)
     assert rows.tolist() == batch.weight.tolist() == []
-    with pytest.raises(ValueError, match="no row has 2 rows"):
+    with pytest.raises(ValueError, match="no row has 2 earlier rows"):
         buffer.sample(1)
 
 

@@ -628,7 +628,7 @@ def test_a_saved_folder_gives_the_buffer_back(tmp_path):
         each.add(**one(9, terminated=True))
         assert each.episode_first(3) == 5
     assert other[:] == buffer[:]
-    with pytest.raises(ValueError, match="holds a ReplayBuffer, not a PrioritizedReplayBuffer"):
+    with pytest.raises(ValueError, match="has a ReplayBuffer, not a PrioritizedReplayBuffer"):
         PrioritizedReplayBuffer.load(tmp_path / "buffer")
     buffer.save(tmp_path / "buffer")
     assert [path.name for path in tmp_path.iterdir()] == ["buffer"]
@@ -792,6 +792,8 @@ def test_rows_that_are_no_transitions_are_left_out():
         else:
             assert indices.tolist() == []
     assert masked.sample(0)[0] == chosen.sample(0)[0]
+    with pytest.raises(ValueError, match="the mask has 2 entries for 3 rows"):
+        masked.add(rows, None, mask[:2])
 
 
 def test_a_sample_is_what_is_at_its_indices():

@@ -205,6 +205,7 @@ def main(path: str, results: str, commands: str) -> None:
     if shutil.which("guerdon", path=os.pathsep.join(path_of_shells)):
         path_of_shells.insert(0, commands)  # the same, but it starts at once
     os.environ["PATH"] = os.pathsep.join(path_of_shells)
+    os.environ["MINARI_DATASETS_PATH"] = str(Path.cwd() / "minari")  # not the user's
     namespace: dict[str, Any] = {"__name__": "__main__"}
     with Path(results).open("w", encoding="utf-8") as file:
         for block in blocks(Path(path)):

@@ -83,7 +83,7 @@ def test_the_page_of_a_run_has_its_curves_its_reward_and_its_config(run):
     text = path.read_text()
     titles = [title for _, title in headings(text)]
     assert titles == ["two &lt;terms&gt;", "Curves", "Reward", "Training", "Configuration"]
-    assert "CartPole-v1 · ppo · reward: rnd (weight 0.5) + env · seed 0 · stopped by" in text
+    assert "CartPole-v1 · ppo · reward: rnd (weight 0.5) + env · seed 0 · stopped at" in text
     for title in ("True return", "Learned return", "Episode length"):
         assert f"<b>{title}</b>" in text
     for metric in ("mean", "std", "rnd/mean", "env/mean"):
@@ -373,3 +373,7 @@ def test_a_browser_shows_the_whole_page(ran, tmp_path, width):
     chromium(f"--screenshot={shot}", f"--window-size={width},900", measured.as_uri())
     with Image.open(shot) as image:
         assert len(image.convert("RGB").getcolors(1 << 24)) > 50  # not blank
+
+
+def test_text_in_tables_is_escaped():
+    assert "<svg" not in page.table([("<svg onload=alert(1)>", "a")])

@@ -93,7 +93,8 @@ def few_reward_steps(options, *_):
 def learned(directory, config):
     """The terms of the reward that should have learned, and those that did."""
     lines = (directory / "metrics.jsonl").read_text().splitlines()
-    logged = {key.rpartition("/")[0] for line in lines for key in json.loads(line)}
+    keys = {key for line in lines for key in json.loads(line)}
+    logged = {key.rpartition("/")[0] for key in keys if not key.endswith("/mean")}
     terms, kinds = config.reward.terms, registry_of("reward")
     should = {
         name
