@@ -183,9 +183,7 @@ def test_a_package_without_init_is_recorded(folder):
 
 def test_a_file_behind_an_installed_module_is_named(folder):
     (folder / "json.py").write_text(ENV)
-    with pytest.raises(
-        ConfigError, match=r"no 'Walk' \(it is .*; for yours write 'json\.py:Walk'"
-    ):
+    with pytest.raises(ConfigError, match=r"no 'Walk' \(it is .*; for yours write 'json\.py:Walk'"):
         compose(None, ["env.id=json:Walk"])
 
 
@@ -197,9 +195,7 @@ def test_modules_that_register_environments_are_recorded_with_whole_paths(folder
 
 @pytest.mark.usefixtures("folder")
 def test_a_callback_has_to_be_a_function():
-    with pytest.raises(
-        ConfigError, match="is 'helper:LENGTH', which is no function"
-    ):
+    with pytest.raises(ConfigError, match="is 'helper:LENGTH', which is no function"):
         compose(None, ["env=cartpole", "run.callback=helper:LENGTH"])
 
 
