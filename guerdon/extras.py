@@ -1,7 +1,17 @@
-"""Optional packages: imported where they are used, with a hint when one is missing."""
+"""Packages that are imported where they are used: optional ones, and numba."""
 
 import importlib
+import sys
+import threading
+from collections.abc import Callable
+from functools import wraps
 from types import ModuleType
+from typing import Any, TypeVar, cast
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_pending: list[tuple[Callable[..., Any], dict[str, Any]]] = []
+_lock = threading.Lock()
 
 
 class MissingExtraError(ImportError):
@@ -25,3 +35,34 @@ def require(module: str, extra: str) -> ModuleType:
             f"this needs the package {root!r}, which is not installed: "
             f"pip install 'guerdon[{extra}]'"
         ) from error
+
+
+def compiled(**options: Any) -> Callable[[F], F]:
+    """Compile a function with numba when the first such function is called.
+
+    Importing numba takes a tenth of the time to the first environment step.
+
+    Args:
+        **options: Of ``numba.njit``, beside ``cache``.
+    """
+
+    def decorate(function: F) -> F:
+        @wraps(function)
+        def first(*args: Any) -> Any:
+            _compile()
+            return getattr(sys.modules[function.__module__], function.__name__)(*args)
+
+        _pending.append((function, options))
+        return cast("F", first)
+
+    return decorate
+
+
+def _compile() -> None:
+    """Replace all functions by compiled ones, in their modules: they may call each other."""
+    with _lock:
+        njit = importlib.import_module("numba").njit
+        for function, options in _pending:
+            module = sys.modules[function.__module__]
+            setattr(module, function.__name__, njit(cache=True, **options)(function))
+        _pending.clear()

@@ -1,7 +1,12 @@
-"""Optional packages."""
+"""Packages that are imported where they are used."""
 
+import subprocess
+import sys
+
+import numpy as np
 import pytest
 
+from guerdon.data import kernels
 from guerdon.extras import MissingExtraError, require
 
 
@@ -46,3 +51,21 @@ def test_a_missing_part_of_an_installed_package_is_not_a_missing_extra(tmp_path,
     with pytest.raises(ModuleNotFoundError, match=r"installed_package\.part") as caught:
         require("installed_package.part", "lab")
     assert not isinstance(caught.value, MissingExtraError)
+
+
+def test_numba_is_imported_by_the_first_call():
+    code = (
+        "import sys, guerdon.training.run, numpy as np\n"
+        "from guerdon.data import kernels\n"
+        "assert 'numba' not in sys.modules\n"
+        "print(kernels.following(np.array([2]), 3), 'numba' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[0] True\n"
+
+
+def test_compiled_functions_replace_themselves():
+    first = kernels.following
+    assert first(np.array([0, 2]), 3).tolist() == [1, 0]
+    assert type(kernels.following).__name__ == "CPUDispatcher"
+    assert first(np.array([0, 2]), 3).tolist() == [1, 0]

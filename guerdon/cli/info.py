@@ -4,6 +4,7 @@ import contextlib
 import inspect
 import json
 import re
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -48,12 +49,20 @@ def explain(
 
 def _explain_key(key: str, source: str | None, overrides: list[str]) -> None:
     from guerdon.config import ConfigError, registry_of, sources
+    from guerdon.config.imports import import_all, resolved
     from guerdon.config.options import options
     from guerdon.config.validation import unknown_key
+    from guerdon.entry import compose
 
     chosen: dict[str, str] = {}
-    if source is not None and not sources.is_file(source):
+    if source is not None and sources.is_file(source):
+        chosen["policy"] = compose(source, overrides).policy["type"]
+    elif source is not None:
         chosen = sources.split_preset(source, registry_of("policy").names())
+    imported = [each.removeprefix("imports=") for each in overrides if each.startswith("imports=")]
+    import_all(
+        resolved([name for text in imported for name in text.strip("[]").split(",")], Path())
+    )
     chosen |= {name: value for name, _, value in (each.partition("=") for each in overrides)}
     if match := re.fullmatch(r"reward\.terms\.(\w+)\.(.+)", key):
         chosen["reward"], key = match[1], f"reward.{match[2]}"

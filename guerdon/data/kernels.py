@@ -8,7 +8,8 @@ belongs to rows at which an episode ended or was cut.
 """
 
 import numpy as np
-from numba import njit
+
+from guerdon.extras import compiled
 
 VALID = 1  # the row is a transition
 TERMINATED = 2  # the episode terminated here
@@ -18,7 +19,7 @@ FIRST = 16  # the episode began here
 PENDING = 32  # not yet annotated, although other rows are
 
 
-@njit(cache=True)
+@compiled()
 def reserve(
     envs: np.ndarray,
     terminated: np.ndarray,
@@ -69,7 +70,7 @@ def reserve(
     return plan, regular
 
 
-@njit(cache=True)
+@compiled()
 def publish(
     plan: np.ndarray,
     written: np.ndarray,
@@ -92,7 +93,7 @@ def publish(
         count[0] += 1
 
 
-@njit(cache=True)
+@compiled()
 def draw(chances: np.ndarray, written: np.ndarray, capacity: int) -> np.ndarray:
     """Map numbers in [0, 1) to rows that were written."""
     held = np.minimum(written, capacity)
@@ -105,7 +106,7 @@ def draw(chances: np.ndarray, written: np.ndarray, capacity: int) -> np.ndarray:
     return rows
 
 
-@njit(cache=True)
+@compiled()
 def following(rows: np.ndarray, capacity: int) -> np.ndarray:
     """Return the rows that are written next in the same rings."""
     after = rows + 1
@@ -115,7 +116,7 @@ def following(rows: np.ndarray, capacity: int) -> np.ndarray:
     return after
 
 
-@njit(cache=True)
+@compiled()
 def neighbour(row: int, written: np.ndarray, flags: np.ndarray, forward: bool) -> int:
     """Return the next (or previous) row in the same episode, or the row itself if there is none."""
     capacity = flags.size // written.size
@@ -133,7 +134,7 @@ def neighbour(row: int, written: np.ndarray, flags: np.ndarray, forward: bool) -
     return found
 
 
-@njit(cache=True)
+@compiled()
 def walk(
     rows: np.ndarray, steps: int, written: np.ndarray, flags: np.ndarray, forward: bool
 ) -> np.ndarray:
@@ -148,7 +149,7 @@ def walk(
     return found
 
 
-@njit(cache=True)
+@compiled()
 def episode_ends(
     rows: np.ndarray, written: np.ndarray, flags: np.ndarray, forward: bool
 ) -> np.ndarray:

@@ -1,10 +1,11 @@
 """A sum tree: an array in which node i is the sum of nodes 2i and 2i + 1."""
 
 import numpy as np
-from numba import njit
+
+from guerdon.extras import compiled
 
 
-@njit(cache=True)
+@compiled()
 def set_leaves(tree: np.ndarray, rows: np.ndarray, values: np.ndarray) -> None:
     """Set leaves and the sums above them."""
     capacity = tree.size // 2
@@ -28,7 +29,7 @@ def set_all(tree: np.ndarray, values: np.ndarray) -> None:
         tree[width : 2 * width] = level[::2] + level[1::2]
 
 
-@njit(cache=True)
+@compiled()
 def find(tree: np.ndarray, masses: np.ndarray) -> np.ndarray:
     """Return the leaf that contains each mass in [0, total)."""
     capacity = tree.size // 2

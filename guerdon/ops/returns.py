@@ -6,8 +6,8 @@ gamma * (1 - terminated). Every estimator is a linear recurrence, solved by `bac
 
 import numpy as np
 import torch
-from numba import njit
 
+from guerdon.extras import compiled
 from guerdon.ops.checks import same_shape
 
 
@@ -99,7 +99,7 @@ def backward_scan(x: torch.Tensor, coefficient: torch.Tensor) -> torch.Tensor:
     return x
 
 
-@njit(cache=True)
+@compiled()
 def _scan_loop(x: np.ndarray, coefficient: np.ndarray) -> np.ndarray:
     y = x.copy()
     for t in range(len(x) - 2, -1, -1):

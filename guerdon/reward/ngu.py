@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 from pydantic import Field
 from torch import Tensor
 
 from guerdon.data.batch import Batch
 from guerdon.data.leaves import to_device
+from guerdon.extras import compiled
 from guerdon.reward.base import EpisodeRewardModel, Metrics, Setting, register_reward_model
 from guerdon.reward.icm import InverseModel
 from guerdon.reward.novelty import NoveltyConfig, NoveltyNetwork, NoveltyReward
@@ -138,7 +138,7 @@ def episodic_novelty(distances: np.ndarray, mean: float, config: NGUConfig) -> n
 
 
 # Reassociation allows vectorised sums; infinities are kept.
-@njit(cache=True, fastmath={"reassoc", "contract"})
+@compiled(fastmath={"reassoc", "contract"})
 def nearest(
     before: np.ndarray,
     after: np.ndarray,

@@ -6,10 +6,10 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from numba import njit
 from pydantic import Field
 
 from guerdon.data.batch import Batch
+from guerdon.extras import compiled
 from guerdon.reward.base import (
     EpisodeRewardModel,
     Setting,
@@ -134,7 +134,7 @@ class PWIL(ExpertReward, EpisodeRewardModel):
         super().load_training_state(state)
 
 
-@njit(cache=True)
+@compiled()
 def take_nearest(
     squares: np.ndarray,
     mask: np.ndarray,

@@ -69,9 +69,7 @@ def load_policy(
         model: As given to `train`, if it was; an instance gets the run's weights.
         policy_fn: As given to `train`, if it was.
     """
-    if env is not None:
-        env_setting = env, None, None
-    return _load(run_dir, checkpoint, env_setting, model, policy_fn)[0]
+    return _load(run_dir, checkpoint, _setting(env, env_setting), model, policy_fn)[0]
 
 
 def load_reward(
@@ -87,8 +85,7 @@ def load_reward(
         env: See `load_policy`.
         env_setting: As given to `train`, if it was.
     """
-    if env is not None:
-        env_setting = env, None, None
+    env_setting = _setting(env, env_setting)
     if is_fit(path):
         section = validated(RewardConfig, {"type": "classifier", "checkpoint_path": str(path)})
         reward = make_reward({"type": "classifier"}, Setting(checkpoint_path=str(path)))
@@ -100,6 +97,14 @@ def load_reward(
     if found is None:
         raise ValueError(f"the reward of {path} is the environment's: there is none to load")
     return found
+
+
+def _setting(env: Callable[..., Any] | None, env_setting: EnvSetting | None) -> EnvSetting | None:
+    if env is None:
+        return env_setting
+    if not callable(env):
+        raise TypeError(f"a run names its environment itself: leave env={env!r} out")
+    return env, None, None
 
 
 def _load(

@@ -7,7 +7,7 @@ import typer
 from typer.testing import CliRunner
 
 from guerdon.cli.info import explain
-from guerdon.config import ConfigError, compose
+from guerdon.config import ConfigError, compose, registry_of
 
 app = typer.Typer()
 app.command()(explain)
@@ -106,3 +106,23 @@ def test_an_unknown_option_gets_the_nearest(key, hint):
     result = CliRunner().invoke(app, [key])
     assert isinstance(result.exception, ConfigError)
     assert str(result.exception).endswith(hint)
+
+
+def test_an_option_of_a_class_of_the_users_is_explained(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "knobs.py").write_text(
+        "from guerdon.policy import PPO, register_policy\n"
+        "from guerdon.policy.ppo import PPOConfig\n"
+        "class KnobConfig(PPOConfig):\n"
+        "    knob: int = 3\n"
+        '    """Setting of a knob."""\n'
+        "@register_policy('knobbed')\n"
+        "class Knobbed(PPO):\n"
+        "    Config = KnobConfig\n"
+    )
+    words = ["policy.knob", "policy=knobbed", "imports=knobs.py"]
+    try:
+        result = CliRunner().invoke(app, words)
+    finally:
+        registry_of("policy")._classes.pop("knobbed", None)
+    assert result.output.startswith("policy.knob (knobbed): Setting of a knob."), result.output

@@ -8,7 +8,10 @@ import pytest
 import guerdon
 
 ANSWERS = {"--version": f"guerdon {guerdon.__version__}", "--help": "Usage"}
-VERBS = ("train", "sweep", "eval", "collect", "reward", "list", "plot", "explain", "demo")
+VERBS = (
+    "train", "sweep", "eval", "collect", "reward", "list", "plot", "report", "export", "explain",
+    "demo",
+)  # fmt: skip
 HEAVY = {"torch", "numpy", "numba", "gymnasium", "ray", "hydra", "pydantic", "tensorboard"}
 
 
