@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import guerdon
-from guerdon.config import sources
+from guerdon.config import as_overrides, compose, sources
 from guerdon.data import Batch, Demonstrations
 from guerdon.data.frames import Trajectory
 from guerdon.data.loading import load_demonstrations
@@ -114,6 +114,12 @@ def test_a_callback_sees_metrics_and_stops_the_run(tmp_path):
     resumed = guerdon.train(resume=tmp_path / "run", display="none")
     assert resumed["stop_reason"] == "max_steps"
     assert resumed["env_steps"] >= 640
+
+
+def test_keys_that_are_no_words_are_passed_on():
+    values = {"env": {"id": "CartPole-v1", "kwargs": {"a-b": 1}}}
+    assert [*as_overrides(values)] == ["env.id='CartPole-v1'", "env.kwargs={a-b:1}"]
+    assert compose(None, as_overrides(values)).env.kwargs == {"a-b": 1}
 
 
 def test_functions_are_passed_by_name(tmp_path):

@@ -51,8 +51,10 @@ def train(
     from guerdon.config.compose import parse
 
     if any(parse(text).is_sweep_override() for text in overrides):
-        if resume is not None:
-            raise ValueError("a run has one value of each option: leave --resume out, or the lists")
+        if resume is not None or exact:
+            raise ValueError(
+                "a run has one value of each option: leave --resume and --exact out, or the lists"
+            )
         options = [] if from_reward is None else ["--from-reward", str(from_reward)]
         sweep.run_grid(arguments or [], options, sweep_dir, jobs)
         return

@@ -79,12 +79,16 @@ def as_overrides(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     """
     for key, value in values.items():
         path = f"{prefix}{key}"
-        if isinstance(value, Mapping) and value:
+        if isinstance(value, Mapping) and value and all(map(_is_word, value)):
             yield from as_overrides(value, f"{path}.")
         elif path == "env" and isinstance(value, str) and value not in sources.options("env"):
             yield f"env.id={_written(value)}"
         else:
             yield f"{path}={_written(value)}"
+
+
+def _is_word(key: Any) -> bool:
+    return re.fullmatch(r"\w+", str(key)) is not None
 
 
 def _written(value: Any) -> str:

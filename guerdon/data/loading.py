@@ -80,7 +80,7 @@ def read_transitions(path: pathlib.Path) -> list[Batch]:
         rows = [{_OTHER_NAMES.get(key, key): row[key] for key in row} for row in transitions]
         runs += _cut_transitions(rows, path)
     if not runs:
-        raise ValueError(f"{path} holds no transitions")
+        raise ValueError(f"{path} has no transitions")
     shared = set(runs[0][0]).intersection(*(row for run in runs for row in run))
     return [_stack_transitions(run, shared, path) for run in runs]
 

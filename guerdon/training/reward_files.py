@@ -121,7 +121,7 @@ def _folder(path: str | Path) -> Path:
         folder = folder / "reward"
     if not checkpoint_steps(folder):
         raise FileNotFoundError(
-            f"{path} holds no reward: give a run that has learned one, its folder 'reward', or the "
+            f"{path} has no reward: give a run that has learned one, its folder 'reward', or the "
             "'reward.save_dir' of a fit (`guerdon reward fit`)"
         )
     return folder

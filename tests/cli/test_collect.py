@@ -112,7 +112,7 @@ def test_a_policy_is_trained_on_the_reward_of_a_run(run, tmp_path):
     assert list(made.reward.terms) == ["gail"]
     assert (made.reward.cotrain, made.run.name) == (False, "cartpole_ppo_gail")
     said = refused("train", "cartpole_ppo", "--from-reward", run)
-    assert "holds no reward: give a run that has learned one" in said
+    assert "has no reward: give a run that has learned one" in said
 
 
 def test_a_reward_is_probed_before_a_policy_learns_from_it(run, tmp_path):

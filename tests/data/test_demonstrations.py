@@ -436,7 +436,7 @@ def without(key):
     ("data", "error"),
     [
         ([], "must hold a list of transitions"),
-        ([[]], "holds no transitions"),
+        ([[]], "has no transitions"),
         ({"obs": 1}, "must hold a list of transitions"),
         ([1, 2], "a list of dictionaries"),
         ([without("obs")], "has no 'obs'"),

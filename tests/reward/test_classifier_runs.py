@@ -367,7 +367,7 @@ def test_a_run_needs_a_checkpoint(fit, tmp_path):
     del config["reward"]["checkpoint_path"]
     with pytest.raises(ValueError, match=r"'classifier' has to be fitted beforehand: run `guerdon"):
         train(config, display="none")
-    with pytest.raises(FileNotFoundError, match=r"nowhere holds no reward: give a run .* of a fit"):
+    with pytest.raises(FileNotFoundError, match=r"nowhere has no reward: give a run .* of a fit"):
         train(config, "reward.checkpoint_path=nowhere", display="none")
     assert not (tmp_path / "run").exists()
 

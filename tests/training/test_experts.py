@@ -325,7 +325,10 @@ def test_a_frozen_reward_has_the_demonstrations_that_it_goes_on_reading(
     ("changes", "message"),
     [
         ({"run": {"device": "mps" if torch.cuda.is_available() else "cuda:9"}}, "no such device"),
-        ({"reward": {"checkpoint_path": "nowhere", "cotrain": True}}, "nowhere holds no reward"),
+        (
+            {"reward": {"checkpoint_path": "nowhere", "cotrain": True}},
+            "nowhere has no reward",
+        ),
         ({"policy": {"intrinsic": {"terms": ["rnd"]}}}, "names .rnd., which the reward has not"),
     ],
 )

@@ -126,7 +126,7 @@ def test_what_members_of_an_ensemble_remember_is_left_out_too(gail, tmp_path):
 def test_the_environments_own_reward_is_not_written(tmp_path):
     run("ppo_normalized", tmp_path / "run", run={"max_steps": 32})
     assert list((tmp_path / "run" / "reward").iterdir()) == []
-    with pytest.raises(FileNotFoundError, match="run holds no reward: give a run that has learned"):
+    with pytest.raises(FileNotFoundError, match="run has no reward: give a run that has learned"):
         run("ppo", tmp_path / "next", reward={"checkpoint_path": str(tmp_path / "run")})
 
 
