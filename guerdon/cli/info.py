@@ -49,6 +49,7 @@ def explain(
 
 def _explain_key(key: str, source: str | None, overrides: list[str]) -> None:
     from guerdon.config import ConfigError, registry_of, sources
+    from guerdon.config.compose import parse
     from guerdon.config.imports import import_all, resolved
     from guerdon.config.options import options
     from guerdon.config.validation import unknown_key
@@ -59,10 +60,9 @@ def _explain_key(key: str, source: str | None, overrides: list[str]) -> None:
         chosen["policy"] = compose(source, overrides).policy["type"]
     elif source is not None:
         chosen = sources.split_preset(source, registry_of("policy").names())
-    imported = [each.removeprefix("imports=") for each in overrides if each.startswith("imports=")]
-    import_all(
-        resolved([name for text in imported for name in text.strip("[]").split(",")], Path())
-    )
+    for text in overrides:
+        if text.startswith("imports="):
+            import_all(resolved(parse(text).value(), Path.cwd()))
     chosen |= {name: value for name, _, value in (each.partition("=") for each in overrides)}
     if match := re.fullmatch(r"reward\.terms\.(\w+)\.(.+)", key):
         chosen["reward"], key = match[1], f"reward.{match[2]}"

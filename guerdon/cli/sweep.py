@@ -137,8 +137,8 @@ class Sweep:
         same = {"format": 1, "source": self.source, "overrides": self.fixed, "swept": same}
         if file.exists() and json.loads(file.read_bytes()) != same:
             raise ValueError(
-                f"{self.folder} holds a sweep with other arguments, which {file} shows: repeat "
-                f"them, or name another --sweep-dir"
+                f"{self.folder} has a sweep with other arguments, listed in {file}: repeat them, "
+                "or name another --sweep-dir"
             )
         self.folder.mkdir(parents=True, exist_ok=True)
         write_json(file, same)
@@ -174,7 +174,7 @@ class Sweep:
                             break
                         if run.summary() is None:
                             running[run] = run.start(arguments)
-                        self._tell(run, "started" if run in running else "skipped")
+                        self._mark(run, "started" if run in running else "skipped")
                     if not running:
                         break
                     stopping = interrupted()
@@ -185,14 +185,15 @@ class Sweep:
                             code = process.wait(None if stopping else _POLL_SECONDS / len(running))
                             del running[run]
                             state = "finished" if not code else "failed"
-                            self._tell(run, "interrupted" if stopping and code else state)
+                            self._mark(run, "interrupted" if stopping and code else state)
             finally:  # of a second Ctrl-C, or an error
                 for process in running.values():
                     process.terminate()
             if interrupted():
                 self._exit()
 
-    def _tell(self, run: Run, state: str) -> None:
+    def _mark(self, run: Run, state: str) -> None:
+        """Record and print the state of a run."""
         found = run.value(self.metric)
         more = "" if found is None else f": {self.metric} {found:.4g}"
         if state == "failed":
@@ -203,7 +204,7 @@ class Sweep:
         typer.echo(f"{state} {run.folder.name}{more}")
 
     def _exit(self) -> None:
-        """Say what is saved and how to continue, and exit."""
+        """Print what is saved and how to continue, and exit."""
         runs = [run for setting in self.settings for run in setting.runs]
         finished = {run for run in runs if run.summary() is not None}
         saved = [run for run in runs if (run.folder / "checkpoints" / "latest").exists()]

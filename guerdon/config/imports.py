@@ -63,11 +63,10 @@ def find_object(name: str, key: str, ids: Container[str] = ()) -> Any:
         return target
     kind, beside = "file" if is_path(module) else "module", Path(f"{module}.py")
     other = str(getattr(found, "__file__", None) or "")
-    shadowed = kind == "module" and beside.is_file() and beside.resolve() != Path(other).resolve()
-    raise ConfigError(
-        f"{key!r} has {name!r}, but the {kind} {module!r} has no {attribute!r}"
-        + f" (it is {other}; for yours write '{beside}:{attribute}')" * shadowed
-    )
+    message = f"{key!r} has {name!r}, but the {kind} {module!r} has no {attribute!r}"
+    if kind == "module" and beside.is_file() and beside.resolve() != Path(other).resolve():
+        message += f" (it is {other}; for yours write '{beside}:{attribute}')"
+    raise ConfigError(message)
 
 
 def _find(module: ModuleType, name: str) -> Any:

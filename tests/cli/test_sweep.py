@@ -151,7 +151,7 @@ def test_a_folder_belongs_to_one_sweep(tmp_path, monkeypatch):
     assert "no plot" in train(tmp_path / "sweep", "seed=0,1,2").output  # more seeds are welcome
     result = train(tmp_path / "sweep", "seed=0,1", "policy.gamma=0.9")
     assert result.exit_code == 2
-    assert f"{tmp_path / 'sweep'} holds a sweep with other arguments" in result.stderr
+    assert f"{tmp_path / 'sweep'} has a sweep with other arguments" in result.stderr
 
 
 # --- Optuna
