@@ -25,7 +25,7 @@ from trials import ROOT, changed, write
 RESULTS = ROOT / "benchmarks" / "results" / "workflow"
 WORK = ROOT / "runs" / "workflow"  # what later stages read: pictures, classifiers, policies
 SEEDS = 3
-CURVES = ("eval/success_rate", "eval/success_at_verdict", "reward/success_rate")
+CURVES = ("eval/success_rate", "eval/success_at_prediction", "reward/success_rate")
 EVALUATED = ("eval.episodes=100", "eval.n_envs=50")
 IMAGES = (  # a policy that sees pictures and nothing else
     "policy.model.keys=[base_camera]",
@@ -236,7 +236,7 @@ def _in_words(found: dict[str, Any]) -> str:
         return f"failed: {found['error']}"
     if "validation" in summary:
         return f"PR-AUC {summary['validation']['pr_auc']:.3f}"
-    names = ("eval_success_rate", "eval_success_at_verdict", "eval_model_success_rate")
+    names = ("eval_success_rate", "eval_success_at_prediction", "eval_model_success_rate")
     return ", ".join(f"{name} {summary[name]:.2f}" for name in names if name in summary)
 
 

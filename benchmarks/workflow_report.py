@@ -21,7 +21,7 @@ Made by `make results` (`benchmarks/workflow_learning.py`), which runs what is m
 this page from the files in [`benchmarks/results/workflow`](../benchmarks/results/workflow): 3
 seeds, each of which is shown. Every policy is the *final* one, played for 100 episodes without
 exploration. Success is the environment's own word, which no policy has heard that learns from a
-classifier: *at the last step* of an episode of 50, and *at the verdict*, the frame at which the
+classifier: *at the last step* of an episode of 50, and *at the prediction*, the frame at which the
 classifier takes an episode for a success, and which is the last one for the learner. *The
 classifier says* is the share of episodes that it takes for a success. A mean, and every seed.
 A first round with these seeds had shown that refitting unlearned true successes, that one policy of
@@ -37,7 +37,7 @@ ON_REACH = """Reach, 64 environments. *environment*: the reward is the environme
 (300,000 steps); the classifier then pays for every frame (`reward.reward_mode=per_step`), as the
 environment does, and nothing ends an episode."""
 ON_PUSH = """Push, 400,000 steps. *environment*: the environment's dense reward. *learned*: the
-classifier alone, from scratch, which pays once, at the verdict: what comes after is nothing to the
+classifier alone, from scratch, which pays once, at the prediction: what comes after is nothing to the
 policy, and the cube may be pushed on. *per_step*: the same, but paid for every frame, with which a
 policy learns to leave the cube where it is. *with_dense*: the classifier, once, and a tenth of the
 dense reward, which does know of success.
@@ -70,7 +70,7 @@ FITTED: tuple[Column, ...] = (
 )
 PLAYED: tuple[Column, ...] = (
     ("at the last step", _of("summary", "eval_success_rate")),
-    ("at the verdict", _of("summary", "eval_success_at_verdict")),
+    ("at the prediction", _of("summary", "eval_success_at_prediction")),
     ("the classifier says", _of("summary", "eval_model_success_rate")),
 )
 LOOPHOLE = ("loophole", "refitted")
@@ -148,19 +148,19 @@ def _cell(
 
 def _pictures() -> list[tuple[str, str, dict[str, list[Any]]]]:
     """Name, title and curves of every image that there are results for."""
-    at_verdict, last, claimed = (
-        "eval/success_at_verdict",
+    at_prediction, last, claimed = (
+        "eval/success_at_prediction",
         "eval/success_rate",
         "reward/success_rate",
     )
     reach = {
         "environment: true success at the last step": _curves(REACH, "environment", last),
-        "learned: true success at the verdict": _curves(REACH, "learned", at_verdict),
+        "learned: true success at the prediction": _curves(REACH, "learned", at_prediction),
     }
     both = [
         (name, f"{name}: what the classifier says, and what is true", {
             "the classifier says": _curves(REACH, name, claimed),
-            "true": _curves(REACH, name, at_verdict),
+            "true": _curves(REACH, name, at_prediction),
         })
         for name in LOOPHOLE
     ]  # fmt: skip

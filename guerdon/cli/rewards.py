@@ -244,7 +244,7 @@ def probe(
         rows.append([row.name, *texts, f"{row.length:.1f}", f"{row.true_return:.1f}"])
     columns = ("", "a step", "an episode", "lowest", "highest", "length", "true return")
     common.show_table(rows, columns)
-    typer.echo(f"{found.ranking}\n{found.verdict}")
+    typer.echo(f"{found.ranking}\n{found.conclusion}")
 
 
 def demo(

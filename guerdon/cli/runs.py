@@ -106,7 +106,7 @@ def evaluate(
     shares = {
         "success": result["success_rate"],
         "predicted success": audit.get("reward/success_rate"),
-        "true success": audit.get("eval/success_at_verdict"),
+        "true success": audit.get("eval/success_at_prediction"),
     }
     learned = result["learned_return_mean"]
     numbers = [

@@ -23,7 +23,7 @@ SIZE = 64
 """Default height and width of images."""
 
 
-class Pictures(gymnasium.Wrapper[Any, Any, Any, Any]):
+class ImageObservation(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Adds images to observations, and success to infos.
 
     ``info["success"]`` is the success of a step, ``info["success_once"]`` that of any step of the
@@ -35,7 +35,7 @@ class Pictures(gymnasium.Wrapper[Any, Any, Any, Any]):
         obs: Observation: ``state``, ``image``, or ``both`` in a dictionary with the keys ``state``
             and ``base_camera``.
         camera_size: Height and width of the image.
-        picture: Returns an image, uint8 [height, width, 3], of any size. By default the environment
+        image: Returns an image, uint8 [height, width, 3], of any size. By default the environment
             is rendered, and has to be made with ``render_mode="rgb_array"``.
         succeeded: Returns the success of a step from its reward, whether it terminated, and its
             info; by default the info's ``success``, or another name in `SUCCESS`.
@@ -46,12 +46,12 @@ class Pictures(gymnasium.Wrapper[Any, Any, Any, Any]):
         env: AnyEnv,
         obs: ObsMode = "both",
         camera_size: int = SIZE,
-        picture: Callable[[], Any] | None = None,
+        image: Callable[[], Any] | None = None,
         succeeded: Callable[[float, bool, dict[str, Any]], Any] | None = None,
     ) -> None:
         super().__init__(env)
         self._obs, self._size = obs, camera_size
-        self._picture: Callable[[], Any] = picture or env.render
+        self._image: Callable[[], Any] = image or env.render
         self._succeeded = succeeded or _info_success
         self._once = False
         self._read = _read_space(env.observation_space)
@@ -89,14 +89,14 @@ class Pictures(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def _image(self) -> np.ndarray:
         """Return a resized copy of the image."""
-        channels_first = np.moveaxis(self._picture(), 2, 0)
+        channels_first = np.moveaxis(self._image(), 2, 0)
         return np.moveaxis(resized(channels_first, (self._size, self._size)), 0, 2).copy()
 
     def _check_image(self) -> None:
         """Render once, to report missing requirements early."""
         try:
             self.env.reset()
-            image = self._picture()
+            image = self._image()
         except gymnasium.error.Error:
             raise
         except Exception as error:  # many types are possible
@@ -146,7 +146,7 @@ def make_robotics(
 
     Args:
         entry_point: Original entry point.
-        obs: Observation, as in `Pictures`; None for the environment's own, with goals.
+        obs: Observation, as in `ImageObservation`; None for the environment's own, with goals.
         camera_size: Height and width of the image; it is rendered twice as large.
         render_mode: Render mode of Gymnasium.
         options: Arguments of the environment.
@@ -160,7 +160,7 @@ def make_robotics(
         _render_without_a_screen()
         render_mode = "rgb_array"
         options = {"width": 2 * camera_size, "height": 2 * camera_size, **options}
-    return Pictures(maker(render_mode=render_mode, **options), obs, camera_size)
+    return ImageObservation(maker(render_mode=render_mode, **options), obs, camera_size)
 
 
 def _render_without_a_screen() -> None:

@@ -55,7 +55,7 @@ def minigrid_images(env: AnyEnv) -> AnyEnv:
     Args:
         env: See `minigrid_view`.
     """
-    from guerdon.envs.cameras import SIZE, Pictures  # imports torch; not needed by the view
+    from guerdon.envs.cameras import SIZE, ImageObservation  # imports torch; not needed by the view
 
     view = minigrid_view(env)
     grid: Any = env.unwrapped
@@ -64,6 +64,6 @@ def minigrid_images(env: AnyEnv) -> AnyEnv:
     def image() -> np.ndarray:
         return np.asarray(grid.get_frame(highlight=False, tile_size=pixels))
 
-    return Pictures(
-        view, picture=image, succeeded=lambda rew, terminated, _: terminated and rew > 0
+    return ImageObservation(
+        view, image=image, succeeded=lambda rew, terminated, _: terminated and rew > 0
     )

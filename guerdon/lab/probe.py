@@ -48,7 +48,7 @@ class Probe:
 
     rows: list[Probed]  # demonstrations first, if the reward learns from any
     after: float  # reward of a step after an end: 0, unless ends are rewarded
-    verdict: str  # whether survival or ending by itself is rewarded, as a sentence
+    conclusion: str  # whether survival or ending by itself is rewarded, as a sentence
     ranking: str  # whether demonstrations score highest, as a sentence
 
 
@@ -87,7 +87,7 @@ def probe(
     ends = [(each.scored - each.endless)[-1] for each in everything if each.terminated[-1]]
     after = float(np.mean(ends)) * (1 - gamma) / gamma if ends and gamma else 0.0
     rows = [_probed(name, part, after) for name, part in scored.items()]
-    return Probe(rows, after, _verdict(rows, after, everything), _ranking(rows))
+    return Probe(rows, after, _conclusion(rows, after, everything), _ranking(rows))
 
 
 def _train(config: GuerdonConfig, parts: Parts, steps: int) -> None:
@@ -176,7 +176,7 @@ def _probed(name: str, episodes: list[Batch], after: float) -> Probed:
     )
 
 
-def _verdict(rows: list[Probed], after: float, episodes: list[Batch]) -> str:
+def _conclusion(rows: list[Probed], after: float, episodes: list[Batch]) -> str:
     lengths = {len(episode) for episode in episodes}
     neither = "Neither living nor ending is a reward by itself:"
     if len(lengths) == 1 and not any(episode.terminated.any() for episode in episodes):

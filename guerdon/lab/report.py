@@ -53,7 +53,7 @@ CURVES: dict[str, dict[str, str]] = {
     "Success": {
         "eval/success_rate": "true, last step",
         "reward/success_rate": "predicted",
-        "eval/success_at_verdict": "true where predicted",
+        "eval/success_at_prediction": "true where predicted",
     },
     "Rank correlation of learned and true return": {"reward/rank_correlation": "evaluation"},
     "Episode length": {"eval/mean_ep_length": "evaluation", "rollout/ep_len_mean": "training"},
@@ -70,7 +70,7 @@ STAGES = (
     ("collect", "eval/success_rate", "environment reward: true, last step"),
     ("learn", "eval/success_rate", "classifier reward: true, last step"),
     ("learn", "reward/success_rate", "classifier reward: predicted"),
-    ("learn", "eval/success_at_verdict", "classifier reward: true where predicted"),
+    ("learn", "eval/success_at_prediction", "classifier reward: true where predicted"),
 )
 
 
@@ -364,7 +364,7 @@ def workflow_table(result: WorkflowResult) -> list[tuple[str, str]]:
         ("True success at the last step, no exploration:", ""),
         (f"  environment reward, {collect['env_steps']:,} steps", _percent(collect, success)),
         (f"  classifier alone, {learn['env_steps']:,} steps", _percent(learn, success)),
-        ("True success where predicted", _percent(learn, "eval_success_at_verdict")),
+        ("True success where predicted", _percent(learn, "eval_success_at_prediction")),
         ("  predicted success", _percent(learn, "eval_model_success_rate")),
         ("Seconds per stage", " + ".join(f"{each:.0f}" for each in result.seconds.values())),
     ]

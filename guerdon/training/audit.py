@@ -61,7 +61,7 @@ class Audit:
         metrics = {"reward/success_rate": float(np.mean(self.claimed))}
         if not self.checked:
             return metrics
-        metrics["eval/success_at_verdict"] = float(np.mean(self.confirmed))
+        metrics["eval/success_at_prediction"] = float(np.mean(self.confirmed))
         metrics["eval/success_once"] = float(np.mean(self.once))
         (true_negative, false_positive), (false_negative, true_positive) = self.frames.tolist()
         for name, wrong, right in (

@@ -86,7 +86,7 @@ _MAY_CHANGE = {
 # Metrics of the last evaluation in the summary, where they are known.
 _SUCCESSES = {
     "eval_success_rate": "eval/success_rate",
-    "eval_success_at_verdict": "eval/success_at_verdict",
+    "eval_success_at_prediction": "eval/success_at_prediction",
     "eval_success_once": "eval/success_once",
     "eval_model_success_rate": "reward/success_rate",
 }

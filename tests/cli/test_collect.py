@@ -121,10 +121,10 @@ def test_a_reward_is_probed_before_a_policy_learns_from_it(run, tmp_path):
     arguments = ("cartpole_ppo", "reward=gail", f"reward.expert_data_path={data}", "--steps", 300)
     result = guerdon("reward", "probe", *arguments, "--episodes", 3)
     assert result.exit_code == 0, result.output
-    title, header, *rows, ranking, verdict = result.stdout.splitlines()
+    title, header, *rows, ranking, conclusion = result.stdout.splitlines()
     assert title == "gail\N{MULTIPLICATION SIGN}1 → GAE"
     assert header.split()[:4] == ["a", "step", "an", "episode"]
     kinds = ["demonstrations", "permuted actions", "random actions", "constant actions"]
     assert [re.split(r" {2,}", row)[0] for row in rows] == kinds
     assert ranking.startswith("A step of the demonstrations scores")
-    assert verdict.startswith("It rewards survival as such")
+    assert conclusion.startswith("It rewards survival as such")

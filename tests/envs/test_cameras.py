@@ -1,4 +1,4 @@
-"""Pictures beside states."""
+"""Images beside states."""
 
 import os
 import subprocess
@@ -10,9 +10,9 @@ import pytest
 from gymnasium import spaces
 
 from guerdon.envs import UnusableEnvironmentError, make_vec
-from guerdon.envs.cameras import Pictures
+from guerdon.envs.cameras import ImageObservation
 
-PICTURES = "guerdon.envs.cameras:Pictures"
+WRAPPER = "guerdon.envs.cameras:ImageObservation"
 
 
 class Lamp(gymnasium.Env):
@@ -72,7 +72,7 @@ class Striped(Lamp):
                                                   [[0, 30, 40], [2, 32, 42]]])]
 )  # fmt: skip
 def test_a_picture_is_resized_with_its_colours(size, pixels):
-    seen, _ = Pictures(Striped(), obs="image", camera_size=size).reset()
+    seen, _ = ImageObservation(Striped(), obs="image", camera_size=size).reset()
     assert seen.tolist() == pixels
     assert seen.flags.c_contiguous
 
@@ -88,14 +88,14 @@ class Square(Lamp):
 
 
 def test_a_picture_stays_when_the_next_is_painted_over_it():
-    env = Pictures(Square(), obs="image", camera_size=2)
+    env = ImageObservation(Square(), obs="image", camera_size=2)
     before, _ = env.reset()
     after = env.step(0)[0]
     assert (before[0, 0, 0], after[0, 0, 0]) == (0, 10)
 
 
 def test_both_are_observed():
-    env = Pictures(Lamp(), camera_size=4)
+    env = ImageObservation(Lamp(), camera_size=4)
     assert env.observation_space == spaces.Dict(
         [
             ("state", spaces.Box(-np.inf, np.inf, (3,), np.float32)),
@@ -112,17 +112,17 @@ def test_both_are_observed():
 
 
 def test_one_alone_is_no_dictionary():
-    states = Pictures(Lamp(render_mode=None), obs="state")
+    states = ImageObservation(Lamp(render_mode=None), obs="state")
     assert states.observation_space.shape == (3,)
     assert states.reset()[0].tolist() == [0, 2, 4]
-    images = Pictures(Lamp(), obs="image")
+    images = ImageObservation(Lamp(), obs="image")
     assert images.observation_space.shape == (64, 64, 3)
     images.reset()
     assert (images.step(0)[0] == 10).all()
 
 
 def test_success_is_told_of_each_step_and_of_the_episode():
-    env = Pictures(Lamp())
+    env = ImageObservation(Lamp())
     for _ in range(2):  # the second episode begins without the success of the first
         env.reset()
         infos = [env.step(0)[-1] for _ in range(6)]
@@ -132,14 +132,14 @@ def test_success_is_told_of_each_step_and_of_the_episode():
 
 
 def test_what_knows_no_success_tells_none():
-    with make_vec("CartPole-v1", 1, render_mode="rgb_array", wrappers=[PICTURES]) as env:
+    with make_vec("CartPole-v1", 1, render_mode="rgb_array", wrappers=[WRAPPER]) as env:
         assert env.reset(0)["state"].shape == (1, 4)
         assert env.step(np.array([0])).info == {}
 
 
 @pytest.mark.parametrize("backend", ["auto", "subprocess"])
 def test_the_picture_of_an_end_shows_the_end(backend):
-    arguments = {"backend": backend, "wrappers": [PICTURES], "max_episode_steps": 2}
+    arguments = {"backend": backend, "wrappers": [WRAPPER], "max_episode_steps": 2}
     with make_vec("tests.envs.test_cameras:Lamp", 1, **arguments) as env:
         env.reset(0)
         env.step(np.zeros(1, int))
@@ -162,10 +162,10 @@ class Counting(Lamp):
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: Pictures(Lamp(render_mode=None)), "a NoneType, .*render_mode=rgb_array"),
-        (lambda: Pictures(Counting()), r"a fixed size, but .* Sequence\("),
-        (lambda: Pictures(Lamp(), obs="rgb"), "obs is 'rgb', .* one of state, image, both"),
-        (lambda: Pictures(Lamp(), camera_size=0), "camera_size is 0, but has to be 1 or more"),
+        (lambda: ImageObservation(Lamp(render_mode=None)), "a NoneType, .*render_mode=rgb_array"),
+        (lambda: ImageObservation(Counting()), r"a fixed size, but .* Sequence\("),
+        (lambda: ImageObservation(Lamp(), obs="rgb"), "obs is 'rgb', .* one of state, image, both"),
+        (lambda: ImageObservation(Lamp(), camera_size=0), "camera_size is 0, but has to be 1 or more"),
     ],
 )
 def test_what_cannot_be_pictured_is_refused(make, sentence):

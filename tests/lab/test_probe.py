@@ -79,10 +79,10 @@ def test_demonstrations_are_held_against_the_same_with_actions_exchanged(demonst
     assert found.ranking == (
         "A step of the demonstrations scores higher than any other, by more than the margin."
     )
-    assert found.verdict.startswith(
+    assert found.conclusion.startswith(
         "Neither living nor ending is a reward by itself: every episode"
     )
-    assert "has 10 steps" in found.verdict
+    assert "has 10 steps" in found.conclusion
 
 
 def test_a_reward_that_cannot_tell_is_found_out(demonstrations):
@@ -116,8 +116,8 @@ def test_demonstrations_have_to_score_higher_by_a_margin():
 def test_where_episodes_end_early_signs_matter(value, start, shares):
     found = probed({"type": "constant", "value": value}, env={"id": "CartPole-v1"})
     above, below = shares
-    assert found.verdict.startswith(start)
-    assert found.verdict.endswith(
+    assert found.conclusion.startswith(start)
+    assert found.conclusion.endswith(
         f": {above}% of steps are worth more than one after an end (0), {below}% less."
     )
     assert found.ranking == "There are no demonstrations to compare with."
@@ -134,11 +134,11 @@ def half(data):
     return np.where(np.arange(len(data.rew)) % 2, 1.0, -1.0)
 
 
-@pytest.mark.parametrize(("rule", "verdict"), [("mostly", "It rewards surv"), ("half", "Neither")])
-def test_a_few_steps_do_not_decide_but_many_do(rule, verdict):
+@pytest.mark.parametrize(("rule", "conclusion"), [("mostly", "It rewards surv"), ("half", "Neither")])
+def test_a_few_steps_do_not_decide_but_many_do(rule, conclusion):
     reward = {"type": "function", "target": f"tests.lab.test_probe:{rule}"}
     found = probed(reward, env={"id": "CartPole-v1"})
-    assert found.verdict.startswith(verdict)
+    assert found.conclusion.startswith(conclusion)
     assert min(row.lowest for row in found.rows) < 0 < min(row.highest for row in found.rows)
 
 
@@ -161,8 +161,8 @@ def test_steps_are_held_against_what_comes_after_an_end(paid, start, end, monkey
     monkeypatch.setitem(globals(), "PAID", paid)
     reward = {"type": "function", "target": "tests.lab.test_probe:paid_at_the_end"}
     found = probed(reward, env={"id": "CartPole-v1"})
-    assert found.verdict.startswith(start)
-    assert found.verdict.endswith(end)
+    assert found.conclusion.startswith(start)
+    assert found.conclusion.endswith(end)
     assert found.after == pytest.approx(paid, rel=1e-4)
     assert {row.per_step for row in found.rows} == {1.0}
 
@@ -179,7 +179,7 @@ def test_absorbing_states_and_demonstrations_of_members_are_found(members, tmp_p
     found = probed(reward, env={"id": "CartPole-v1"})
     assert found.rows[0].name == "demonstrations"
     assert found.after > 0.1
-    assert f"one after an end ({found.after:.3g})" in found.verdict
+    assert f"one after an end ({found.after:.3g})" in found.conclusion
 
 
 class Forgetful(RewardModel):

@@ -30,14 +30,14 @@ def test_the_signs_say_whether_living_or_ending_is_a_reward_by_itself():
         assert either(T(-1.0)) * either(T(1.0)) < 0
 
 
-def test_rewards_of_sure_verdicts_are_finite():
+def test_rewards_of_confident_predictions_are_finite():
     logit = torch.tensor([-1e4, 1e4])
     for reward in (ops.gail_reward, ops.log_d_reward, ops.airl_reward, ops.fairl_reward):
         assert torch.isfinite(reward(logit)).all()
     assert ops.fairl_reward(logit, 5.0).tolist() == [pytest.approx(0, abs=1e-6), -5.0]
 
 
-def test_the_entropy_of_a_verdict():
+def test_the_entropy_of_a_prediction():
     expected = -(D * torch.log(D) + (1 - D) * torch.log(1 - D))
     torch.testing.assert_close(ops.bernoulli_entropy(LOGIT), expected)
     assert ops.bernoulli_entropy(T(0.0)).item() == pytest.approx(math.log(2))

@@ -52,7 +52,7 @@ def test_it_counts_episodes_and_the_frames_that_the_learner_reads():
     np.testing.assert_array_equal(audit.frames, [[9, 1], [2, 1]])
     assert audit.metrics() == {
         "reward/success_rate": 0.5,
-        "eval/success_at_verdict": 0.25,
+        "eval/success_at_prediction": 0.25,
         "eval/success_once": 0.75,
         "reward/false_positive_rate": 1 / 10,
         "reward/false_negative_rate": 2 / 3,
@@ -163,19 +163,19 @@ def played(model, **kwargs):
 def test_a_perfect_classifier():
     result, metrics = played(reader(FirstPixel(), threshold=150 / 255))
     assert 0.1 < metrics["reward/success_rate"] < 1.0
-    assert metrics["eval/success_at_verdict"] == metrics["reward/success_rate"]
+    assert metrics["eval/success_at_prediction"] == metrics["reward/success_rate"]
     assert metrics["eval/success_once"] == metrics["reward/success_rate"]
     assert metrics["reward/false_positive_rate"] == metrics["reward/false_negative_rate"] == 0.0
     assert metrics["reward/eval_return"] == metrics["reward/success_rate"]
     assert result.audit.warnings() == []
     # Later frames count as well for what the environment calls a success.
-    assert metrics["eval/success_rate"] != metrics["eval/success_at_verdict"]
+    assert metrics["eval/success_rate"] != metrics["eval/success_at_prediction"]
 
 
 def test_a_classifier_with_a_low_threshold():
     result, metrics = played(reader(threshold=0.001))
     assert metrics["reward/success_rate"] == 1.0
-    assert metrics["eval/success_at_verdict"] < 0.2
+    assert metrics["eval/success_at_prediction"] < 0.2
     assert metrics["reward/false_positive_rate"] > 0.5
     assert "cheats" in result.audit.warnings()[0]
 
@@ -244,7 +244,7 @@ def test_a_run_warns_of_false_predicted_success(tmp_path):
     assert [line.split()[3] for line in warned] == ["64:", "128:"]
     assert "predicted success 100%, true success 0%;" in warned[-1]
     assert summary["eval_model_success_rate"] == 1.0
-    assert summary["eval_success_at_verdict"] == 0.0
+    assert summary["eval_success_at_prediction"] == 0.0
     assert summary["eval_success_once"] >= summary["eval_success_rate"]
     on_disk = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert on_disk["eval_model_success_rate"] == 1.0

@@ -156,6 +156,6 @@ def test_a_loophole_is_found_and_refitting_closes_it(tmp_path):
         assert cheats or name == "refitted"  # which may be quick enough
     hacked, refitted = found["hacked"], found["refitted"]
     assert hacked["eval_model_success_rate"] >= 0.8
-    assert hacked["eval_success_at_verdict"] <= 0.2
-    wrong = refitted["eval_model_success_rate"] - refitted["eval_success_at_verdict"]
+    assert hacked["eval_success_at_prediction"] <= 0.2
+    wrong = refitted["eval_model_success_rate"] - refitted["eval_success_at_prediction"]
     assert wrong <= 0.1
