@@ -13,7 +13,9 @@ from guerdon.compat.di_engine.entry import (
     serial_pipeline_reward_model_onpolicy,
 )
 from guerdon.compat.layouts import Source, translated
+from guerdon.config import sources
 from guerdon.config.imports import name_of
+from guerdon.config.trust import code_of
 from guerdon.policy import create_policy, register_policy
 from guerdon.reward import create_reward_model, register_reward_model
 from guerdon.training import run
@@ -40,15 +42,20 @@ eval_pipeline = evaluate_run
 
 
 def compose(
-    source: Source | None = None, overrides: Iterable[str] = ()
+    source: Source | None = None, overrides: Iterable[str] = (), *, trust: bool = False
 ) -> configuration.GuerdonConfig:
     """`guerdon.config.compose`, for configs in other layouts, too.
 
     Args:
         source: A preset, the path of a file or of a run, sections, a config, or None.
         overrides: ``key=value``.
+        trust: Whether to run the code that another user's run names.
     """
-    return configuration.compose(*translated(source, overrides))
+    overrides = list(overrides)
+    with code_of(
+        sources.run_dir_of(source), trust=trust, own=configuration.override_values(overrides)
+    ):
+        return configuration.compose(*translated(source, overrides))
 
 
 def train(
@@ -82,5 +89,7 @@ def train(
         for each in (*overrides, sections)
         for change in ([each] if isinstance(each, str) else configuration.as_overrides(each))
     ]
-    ours, changes = translated(source, changes)
-    return run.train(ours, *changes, **options)
+    trust, own = options.get("trust", False), configuration.override_values(changes)
+    with code_of(sources.run_dir_of(source), trust=trust, own=own):
+        ours, changes = translated(source, changes)
+        return run.train(ours, *changes, **options)

@@ -1,4 +1,6 @@
-"""For all tests: they run side by side, and threads would only get into each other's way."""
+"""For all tests: one thread, since they run side by side; no records in the user's home."""
+
+import os
 
 import pytest
 import torch
@@ -19,3 +21,10 @@ def _one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _state_home(tmp_path_factory):
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+    yield
+    del os.environ["XDG_STATE_HOME"]

@@ -33,6 +33,7 @@ AsJson = Annotated[bool, Option("--json", help="Print JSON.")]
 Display = Annotated[
     Literal["auto", "live", "lines", "none"], Option(help="auto: live on a terminal, else lines.")
 ]
+Trust = Annotated[bool, Option("--trust", help="Run the code that a run of another user names.")]
 SweepDir = Annotated[
     Path | None,
     Option(metavar="DIR", help="Folder of a sweep; name it again to continue. Default: new."),

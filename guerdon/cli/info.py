@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import typer
 from typer import Argument, Option
 
-from guerdon.cli.common import SOURCE, AsJson, complete, show_table, split
+from guerdon.cli.common import SOURCE, AsJson, Trust, complete, show_table, split
 
 Row = dict[str, str]
 Kind = Literal["policies", "rewards", "envs", "presets", "fits"]
@@ -26,6 +26,7 @@ def explain(
         ),
     ],
     full: Annotated[bool, Option("--full", help="Show the whole configuration too.")] = False,
+    trust: Trust = False,
 ) -> None:
     """Explain an option, or the reward of a configuration."""
     from guerdon import config
@@ -39,15 +40,15 @@ def explain(
         if re.split("[.=]", each)[0] in sections and "=" not in each and not sources.is_file(each)
     ]
     if keys:
-        _explain_key(keys[0], *split([each for each in arguments if each not in keys]))
+        _explain_key(keys[0], *split([each for each in arguments if each not in keys]), trust)
         return
-    resolved = compose(*split(arguments))
+    resolved = compose(*split(arguments), trust=trust)
     typer.echo(config.explain(resolved))
     if full:
         typer.echo(f"\n{config.to_yaml(resolved)}", nl=False)
 
 
-def _explain_key(key: str, source: str | None, overrides: list[str]) -> None:
+def _explain_key(key: str, source: str | None, overrides: list[str], trust: bool) -> None:
     from guerdon.config import ConfigError, registry_of, sources
     from guerdon.config.compose import parse
     from guerdon.config.imports import import_all, resolved
@@ -57,7 +58,7 @@ def _explain_key(key: str, source: str | None, overrides: list[str]) -> None:
 
     chosen: dict[str, str] = {}
     if source is not None and sources.is_file(source):
-        chosen["policy"] = compose(source, overrides).policy["type"]
+        chosen["policy"] = compose(source, overrides, trust=trust).policy["type"]
     elif source is not None:
         chosen = sources.split_preset(source, registry_of("policy").names())
     for text in overrides:

@@ -61,6 +61,7 @@ def collect(
         Literal["npz", "npy"], Option("--format", help="npy: uncompressed, as of RLinf.")
     ] = "npz",
     seed: common.Seed = 0,
+    trust: common.Trust = False,
 ) -> None:
     """Save camera frames of the policy of a run, for `reward fit`.
 
@@ -74,6 +75,7 @@ def collect(
         )
     from guerdon.config import sources
     from guerdon.config.schema import DataCollectionConfig
+    from guerdon.config.trust import code_of
     from guerdon.config.validation import validated
     from guerdon.training.replay import collect_frames
 
@@ -86,7 +88,8 @@ def collect(
         "max_negative_trajectories": negative,
         "format": written,
     }
-    with common.progress(positive=positive, negative=negative) as update:
+    bars = common.progress(positive=positive, negative=negative)
+    with bars as update, code_of(run, trust=trust):
 
         def show(n_positive: int, n_negative: int) -> None:
             update("positive", n_positive)
@@ -223,16 +226,21 @@ def probe(
         int, Option(metavar="INT", min=0, help="Transitions to train the reward on.")
     ] = 5_000,
     as_json: common.AsJson = False,
+    trust: common.Trust = False,
 ) -> None:
     """Show the reward of good and bad behaviour before training."""
-    from guerdon.config import explain
+    from guerdon.config import explain, override_values, sources
+    from guerdon.config.trust import code_of
     from guerdon.entry import compose
     from guerdon.lab import probe as probing
 
-    config = compose(*common.split(arguments))
-    found = probing.probe(
-        config, episodes=episodes, steps=steps, display="none" if as_json else "auto"
-    )
+    source, overrides = common.split(arguments)
+    own = override_values(overrides)
+    with code_of(sources.run_dir_of(source), trust=trust, own=own):
+        config = compose(source, overrides)
+        found = probing.probe(
+            config, episodes=episodes, steps=steps, display="none" if as_json else "auto"
+        )
     if as_json:
         typer.echo(json.dumps(asdict(found), indent=1))
         return

@@ -33,6 +33,7 @@ def train(
     sweep_dir: common.SweepDir = None,
     jobs: common.Jobs = 1,
     display: common.Display = "auto",
+    trust: common.Trust = False,
 ) -> None:
     """Train a policy, and write a run directory.
 
@@ -56,13 +57,14 @@ def train(
                 "a run has one value of each option: leave --resume and --exact out, or the lists"
             )
         options = [] if from_reward is None else ["--from-reward", str(from_reward)]
+        options += ["--trust"] * trust
         sweep.run_grid(arguments or [], options, sweep_dir, jobs)
         return
     if sweep_dir is not None:
         raise ValueError("--sweep-dir is for several runs: give a list, as in seed=0,1,2")
     summary = entry.train(
         source, *overrides,
-        resume=resume, exact=exact, from_reward=from_reward, display=display,
+        resume=resume, exact=exact, from_reward=from_reward, trust=trust, display=display,
     ).summary  # fmt: skip
     steps, folder = f"{summary['env_steps']:,}", shlex.quote(summary["run_dir"])
     if summary["stop_reason"] == "interrupted":
@@ -93,12 +95,15 @@ def evaluate(
         bool, Option("--video", help="Record the first episodes to RUN/videos.")
     ] = False,
     as_json: common.AsJson = False,
+    trust: common.Trust = False,
 ) -> None:
     """Evaluate the policy of a run."""
+    from guerdon.config.trust import code_of
     from guerdon.training.replay import evaluate_run
 
     which = common.checkpoint_of(checkpoint)
-    result = evaluate_run(run, checkpoint=which, episodes=episodes, seed=seed, video=video)
+    with code_of(run, trust=trust):
+        result = evaluate_run(run, checkpoint=which, episodes=episodes, seed=seed, video=video)
     if as_json:
         typer.echo(json.dumps(result, indent=1))
         return
@@ -141,18 +146,20 @@ def collect(
     overwrite: Annotated[
         bool, Option("--overwrite", help="Replace demonstrations in DIR.")
     ] = False,
+    trust: common.Trust = False,
 ) -> None:
     """Save episodes of the policy of a run as demonstrations."""
     levels, minari = common.noise_levels(noise), written == "minari"
     if minari and levels:
         raise ValueError("Minari has no place for the level of noise: leave out --noise")
+    from guerdon.config.trust import code_of
     from guerdon.data.demonstrations import check_folder, save_demonstrations
     from guerdon.data.minari import to_minari
     from guerdon.training.replay import collect_run
 
     if not minari:
         check_folder(Path(out), overwrite)
-    with common.progress(episodes=None) as update:
+    with common.progress(episodes=None) as update, code_of(run, trust=trust):
         played = collect_run(
             run,
             episodes,
@@ -227,10 +234,13 @@ def export(
     checkpoint: Annotated[
         str, Option(metavar="best|latest|STEP", help="Policy of the run.")
     ] = "best",
+    trust: common.Trust = False,
 ) -> None:
     """Export the policy or the learned reward of a run to ONNX."""
+    from guerdon.config.trust import code_of
     from guerdon.lab.export import export
 
-    described = export(run, onnx, part=part, checkpoint=common.checkpoint_of(checkpoint))
+    with code_of(run, trust=trust):
+        described = export(run, onnx, part=part, checkpoint=common.checkpoint_of(checkpoint))
     *inputs, output = [f"{name} {shape}" for name, shape in described.items()]
     typer.echo(f"wrote {onnx}: {', '.join(inputs)} -> {output}")

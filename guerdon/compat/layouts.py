@@ -24,7 +24,7 @@ def translated(source: Source | None, overrides: Iterable[str] = ()) -> tuple[An
         source: A preset, the path of a file or of a run, sections, a config, or None.
         overrides: ``key=value``.
     """
-    named = source is None or is_preset(source)
+    named = source is None or sources.is_preset(source)
     values = {} if named else sections(source)  # type: ignore[arg-type]
     dropped: list[str] = []
     foreign = nervex.translate(values, dropped)
@@ -47,7 +47,7 @@ def translated_fit(
         source: A preset, the path of a file, sections, or None.
         overrides: ``key=value``.
     """
-    if source is not None and not is_preset(source):
+    if source is not None and not sources.is_preset(source):
         source = sources.sections(source)
     dropped: list[str] = []
     changes = rlinf.translate_fit(source, overrides, dropped)
@@ -59,11 +59,6 @@ def _warn(dropped: list[str]) -> None:
     if dropped:
         names = ", ".join(dict.fromkeys(dropped))
         warnings.warn(f"keys without a meaning in guerdon are ignored: {names}", stacklevel=3)
-
-
-def is_preset(source: Any) -> bool:
-    """Return whether a source is the name of a preset."""
-    return isinstance(source, str) and not sources.is_file(source)
 
 
 def sections(source: Source) -> dict[str, Any]:

@@ -72,6 +72,11 @@ def compose(
     return checked.model_copy(update={"imports": named})
 
 
+def override_values(overrides: Iterable[str]) -> Values:
+    """Return the values of overrides by their dotted keys."""
+    return {each.key_or_group: each.value() for each in map(parse, overrides)}
+
+
 def as_overrides(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     """Yield overrides for nested values, such as ``{"policy": {"gamma": 0.9}, "env": "pendulum"}``.
 
@@ -122,7 +127,7 @@ def _quoted(text: str) -> str:
 
 def _read(source: str | Path | Mapping[str, Any] | None) -> tuple[Values, Choices]:
     """Return the sections of a source, and the group options that it chooses."""
-    if isinstance(source, str) and not sources.is_file(source):
+    if sources.is_preset(source):
         presets = sources.options("preset")
         if source not in presets:
             hint = suggestion(source, presets)

@@ -8,8 +8,9 @@ import hashlib
 import importlib
 import re
 import sys
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from operator import attrgetter
@@ -26,6 +27,23 @@ _IN_MODULE = re.compile(r"([A-Za-z_][\w.]*):[\w.-]+")
 _registering: set[Path] = set()  # files that registered something
 _searched: set[Path] = set()  # folders added to the search path
 _running: list[str] = []  # modules and files that are being imported
+_watchers: ContextVar[tuple[Callable[[str], None], ...]] = ContextVar("watchers", default=())
+
+
+@contextmanager
+def watched(watcher: Callable[[str], None]) -> Iterator[None]:
+    """Call a function with each name of code before it is run; an error that it raises stops it."""
+    token = _watchers.set((*_watchers.get(), watcher))
+    try:
+        yield
+    finally:
+        _watchers.reset(token)
+
+
+def announce(name: str) -> None:
+    """Call the functions of `watched`."""
+    for watcher in _watchers.get():
+        watcher(name)
 
 
 def import_all(names: Iterable[str], key: str = "imports") -> None:
@@ -34,6 +52,7 @@ def import_all(names: Iterable[str], key: str = "imports") -> None:
     A file that is already loaded, under any name, is not run again.
     """
     for name in names:
+        announce(name)
         if Path(name).is_dir() and is_path(name):
             _search(Path(name))
         else:
@@ -57,6 +76,7 @@ def find_object(name: str, key: str, ids: Container[str] = ()) -> Any:
         raise ConfigError(
             f"{key!r} has {name!r}: write 'package.module:Name' or 'path/to/file.py:Name'"
         )
+    announce(name)
     found = _load(module, key)
     target = _find(found, attribute)
     if target is not None or attribute in ids:
@@ -112,7 +132,8 @@ def needed(values: Any, classes: Iterable[Any] = ()) -> list[str]:
         values: The configuration.
         classes: Registered classes that it uses.
     """
-    modules = [match[1] for text in _texts(values) if (match := _IN_MODULE.fullmatch(text))]
+    texts = [text for _, text in leaves(values) if isinstance(text, str)]
+    modules = [match[1] for text in texts if (match := _IN_MODULE.fullmatch(text))]
     registered_in = [place for each in classes if (place := _place(each.__module__)) is not None]
     registered_in += _registering_env(values["env"]["id"])
     names = [name for name in (*modules, *registered_in) if not is_path(name)]
@@ -129,12 +150,16 @@ def _registering_env(env_id: str) -> list[str]:
     return [place] if own and (place := _place(module)) is not None else []
 
 
-def _texts(values: Any) -> Iterator[str]:
-    if isinstance(values, str):
-        yield values
-    elif isinstance(values, dict | list):
-        for value in values.values() if isinstance(values, dict) else values:
-            yield from _texts(value)
+def leaves(values: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield all values in dictionaries and lists, each with its key."""
+    if isinstance(values, dict):
+        for inner, value in values.items():
+            yield from leaves(value, str(inner))
+    elif isinstance(values, list | tuple):
+        for value in values:
+            yield from leaves(value, key)
+    else:
+        yield key, values
 
 
 def _own_folder(module: str) -> Path | None:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, field_validator, model_validator
 
 from guerdon.config.errors import ConfigError, suggestion
-from guerdon.config.imports import find_object
+from guerdon.config.imports import find_object, import_all
 from guerdon.config.registry import registry_of
 from guerdon.config.validation import ReadIf, completed, refuse, unknown_key, validated
 
@@ -67,6 +67,7 @@ class EnvConfig(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        import_all(self.imports, "env.imports")
         if ":" in self.id:  # a class, or a module that registers an id
             find_object(self.id, "env.id", importlib.import_module("gymnasium").registry)
         for wrapper in self.wrappers:

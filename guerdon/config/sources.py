@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from omegaconf import OmegaConf
 
@@ -34,8 +34,21 @@ def is_file(source: str | Path) -> bool:
     """Return whether a source is a file or folder rather than a preset."""
     if isinstance(source, Path):
         return True
-    looks = "/" in source or "\\" in source or source.endswith((".yaml", ".yml", ".py"))
-    return looks or Path(source).is_dir()
+    if "/" in source or "\\" in source or source.endswith((".yaml", ".yml", ".py")):
+        return True
+    presets = [*options("preset"), *options("fit")]  # which folders of the same name do not hide
+    return source not in presets and Path(source).is_dir()
+
+
+def is_preset(source: Any) -> TypeGuard[str]:
+    """Return whether a source is the name of a preset."""
+    return isinstance(source, str) and not is_file(source)
+
+
+def run_dir_of(source: Any) -> Path | None:
+    """Return the run directory that a source names; None for presets, files and mappings."""
+    is_path = isinstance(source, str | Path) and not is_preset(source)
+    return Path(source) if is_path and Path(source).is_dir() else None
 
 
 def sections(source: str | Path | Mapping[str, Any] | None) -> dict[str, Any]:
@@ -83,6 +96,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 
 def _read_python(path: Path) -> dict[str, Any]:
+    imports.announce(str(path))
     try:
         module = imports.run_file(path)
     except Exception as error:

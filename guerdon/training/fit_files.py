@@ -141,7 +141,7 @@ def compose_fit(
         source: A preset (``"reach_classifier"``), the path of a YAML file, a mapping, or None.
         overrides: Dotted keys with values: ``"reward.optim.lr=3e-4"``.
     """
-    if isinstance(source, str) and not sources.is_file(source):
+    if sources.is_preset(source):
         known = sources.options("fit")
         if source not in known:
             hint = suggestion(source, known)

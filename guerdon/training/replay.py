@@ -15,6 +15,7 @@ from guerdon.collect.reward_data import RewardDataCollector, check_cameras
 from guerdon.config import GuerdonConfig
 from guerdon.config.errors import line
 from guerdon.config.schema import DataCollectionConfig, RewardConfig
+from guerdon.config.trust import code_of
 from guerdon.config.validation import validated
 from guerdon.data import Batch, Rollout
 from guerdon.data.demonstrations import KEYS, Demonstrations
@@ -58,6 +59,7 @@ def load_policy(
     env_setting: EnvSetting | None = None,
     model: Any = None,
     policy_fn: Callable[..., Policy] | None = None,
+    trust: bool = False,
 ) -> Policy:
     """Load the policy of a run, to act without exploration.
 
@@ -68,8 +70,10 @@ def load_policy(
         env_setting: As given to `train`, if it was.
         model: As given to `train`, if it was; an instance gets the run's weights.
         policy_fn: As given to `train`, if it was.
+        trust: Whether to run the code that another user's run names.
     """
-    return _load(run_dir, checkpoint, _setting(env, env_setting), model, policy_fn)[0]
+    with code_of(run_dir, trust=trust):
+        return _load(run_dir, checkpoint, _setting(env, env_setting), model, policy_fn)[0]
 
 
 def load_reward(
@@ -77,6 +81,7 @@ def load_reward(
     *,
     env: Callable[..., Any] | None = None,
     env_setting: EnvSetting | None = None,
+    trust: bool = False,
 ) -> Reward:
     """Load the reward of a run, as it was last saved, or a fitted classifier.
 
@@ -84,6 +89,7 @@ def load_reward(
         path: The run directory, or the ``reward.save_dir`` of a fit.
         env: See `load_policy`.
         env_setting: As given to `train`, if it was.
+        trust: Whether to run the code that another user's run names.
     """
     env_setting = _setting(env, env_setting)
     if is_fit(path):
@@ -91,9 +97,10 @@ def load_reward(
         reward = make_reward({"type": "classifier"}, Setting(checkpoint_path=str(path)))
         restore_reward(reward, section)
         return reward
-    policy, config, _ = _load(path, "latest", env_setting, None, None)
-    with make_env(config.env.for_evaluation(1), *(env_setting or ())[:1]) as made:
-        found = _saved_reward(path, config, policy, made)
+    with code_of(path, trust=trust):
+        policy, config, _ = _load(path, "latest", env_setting, None, None)
+        with make_env(config.env.for_evaluation(1), *(env_setting or ())[:1]) as made:
+            found = _saved_reward(path, config, policy, made)
     if found is None:
         raise ValueError(f"the reward of {path} is the environment's: there is none to load")
     return found
@@ -159,12 +166,13 @@ def _players(
     several = [checkpoint] if isinstance(checkpoint, str | int) else checkpoint
     if not several:
         raise ValueError("give one checkpoint or more")
-    loaded = [_load(run_dir, each, None, None, None) for each in several]
-    players = [(policy, level) for policy, *_ in loaded for level in noise or (None,)]
-    config = loaded[0][1]
-    n_envs = min(config.eval.n_envs, n_episodes or config.eval.n_envs)
-    with make_env(config.env.for_evaluation(n_envs)) as env, threads(config.run.threads):
-        yield players, env, config
+    with code_of(run_dir):
+        loaded = [_load(run_dir, each, None, None, None) for each in several]
+        players = [(policy, level) for policy, *_ in loaded for level in noise or (None,)]
+        config = loaded[0][1]
+        n_envs = min(config.eval.n_envs, n_episodes or config.eval.n_envs)
+        with make_env(config.env.for_evaluation(n_envs)) as env, threads(config.run.threads):
+            yield players, env, config
 
 
 @contextmanager
@@ -219,18 +227,21 @@ def evaluate_run(
     """
     if video and env_setting is not None:
         raise ValueError("environments of 'env_setting' cannot be filmed: leave out 'video'")
-    policy, config, step = _load(run_dir, checkpoint, env_setting, model, policy_fn)
     n_films = min(_FILMS, episodes) if video else 0
-    section = config.env.for_evaluation(min(max(config.eval.n_envs, n_films), episodes))
     folder, films = RunFolder(run_dir).videos, list[Film]()
-    if video:
-        env, films = make_filmed_env(section, folder, n_films)
-    elif env_setting is not None:
-        make, _, given = env_setting
-        env = make_env(section, make, given and given[:episodes])
-    else:
-        env = make_env(section)
-    with env, threads(config.run.threads):
+    with ExitStack() as stack:
+        stack.enter_context(code_of(run_dir))
+        policy, config, step = _load(run_dir, checkpoint, env_setting, model, policy_fn)
+        section = config.env.for_evaluation(min(max(config.eval.n_envs, n_films), episodes))
+        if video:
+            env, films = make_filmed_env(section, folder, n_films)
+        elif env_setting is not None:
+            make, _, given = env_setting
+            env = make_env(section, make, given and given[:episodes])
+        else:
+            env = make_env(section)
+        stack.enter_context(env)
+        stack.enter_context(threads(config.run.threads))
         reward = _saved_reward(run_dir, config, policy, env)
         played = evaluate(
             policy, env, episodes, seed=seed, deterministic=config.eval.deterministic, reward=reward

@@ -81,22 +81,33 @@ def _load_run(reward: Reward, config: RewardConfig, path: str) -> None:
         ) from error
 
 
+def sections_of(source: str | Path | Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the sections of a source, also of a preset."""
+    if sources.is_preset(source):
+        return compose(source).model_dump()
+    return sources.sections(source)
+
+
 def with_reward_of(
-    source: str | Path | Mapping[str, Any] | None, overrides: Iterable[str], path: str | Path
+    values: dict[str, Any], preset: str | None, overrides: Iterable[str], path: str | Path
 ) -> dict[str, Any]:
-    """Return the sections of a config with the reward of a run, frozen; see `guerdon.train`."""
+    """Return the sections of a config with the reward of a run, frozen; see `guerdon.train`.
+
+    Args:
+        values: The sections.
+        preset: Name of the preset that they come from, if any.
+        overrides: ``key=value``.
+        path: The run.
+    """
     for override in overrides:
         key = override.lstrip("+~").partition("=")[0]
         if key in ("reward", "reward.type"):
             raise ValueError(f"the reward is that of {path}: leave {override!r} out")
     options = _read(path, ("options",))["options"]
-    if isinstance(source, str) and not sources.is_file(source):
-        values = compose(source).model_dump()
-        parts = sources.split_preset(source, registry_of("policy").names())
+    if preset is not None:
+        parts = sources.split_preset(preset, registry_of("policy").names())
         terms = "+".join(options["reward"]["terms"])
         values["run"]["name"] = f"{parts['env']}_{parts['policy']}_{terms}"
-    else:
-        values = sources.sections(source)
     own = values.get("imports") or []
     imports = [*own, *options.get("imports", [])] if isinstance(own, list) else own
     frozen = {"checkpoint_path": str(Path(path).resolve()), "cotrain": False, "pretrain": False}

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from guerdon.config import GuerdonConfig, compose, to_yaml
+from guerdon.config import GuerdonConfig, compose, override_values, sources, to_yaml
 from guerdon.config.imports import find_object, refuse_while_importing
+from guerdon.config.trust import code_of, remember
 from guerdon.data.serializer import DamagedError
 from guerdon.envs.ids import registered_limit
 from guerdon.extras import require
@@ -38,7 +39,13 @@ from guerdon.training.parts import (
     make_parts,
 )
 from guerdon.training.process import interrupts, threads
-from guerdon.training.reward_files import check_path, restore_reward, save_reward, with_reward_of
+from guerdon.training.reward_files import (
+    check_path,
+    restore_reward,
+    save_reward,
+    sections_of,
+    with_reward_of,
+)
 from guerdon.training.run_folder import Recorder, RunFolder, default_path
 from guerdon.training.trainers import run_trainer
 
@@ -99,6 +106,7 @@ def train(
     resume: str | Path | None = None,
     exact: bool = False,
     from_reward: str | Path | None = None,
+    trust: bool = False,
     display: Mode = "auto",
     env_setting: EnvSetting | None = None,
     model: Any = None,
@@ -116,6 +124,8 @@ def train(
             the rest is then the same, bit for bit, as without the interrupt.
         from_reward: Directory of a run whose final reward the policy learns from, frozen, instead
             of the reward of the source.
+        trust: Whether to run the code that another user's run names (of `resume`, `from_reward`, or
+            a run directory as `source`).
         display: What to show: ``auto``, ``live``, ``lines`` or ``none``.
         env_setting: A function that makes an environment, and its arguments for the environments
             that collect and for those that evaluate, instead of the config's ``env.id``.
@@ -126,15 +136,26 @@ def train(
     """
     refuse_while_importing("train")
     changes = [*overrides, *([] if seed is None else [f"seed={seed}"])]
-    if resume is None:
-        config = _new_config(source, changes, exact, from_reward)
-    elif source is not None:
+    if resume is not None and source is not None:
         raise ValueError("a run is resumed with its own config: leave the preset or file out")
-    elif from_reward is not None:
+    if resume is not None and from_reward is not None:
         raise ValueError("a run is resumed with its own reward: leave 'from_reward' out")
-    else:
-        config = _resumed_config(resume, changes, policy_fn)
+    if resume is None and exact:
+        raise ValueError("'exact' says how a run is resumed: give 'resume', too")
     with ExitStack() as stack:
+        values, read_from = override_values(changes), resume or sources.run_dir_of(source)
+        used = stack.enter_context(code_of(read_from, trust=trust, own=values))
+        if isinstance(source, GuerdonConfig):
+            source = source.model_dump()
+        if from_reward is not None:
+            named = source if sources.is_preset(source) else None
+            source = sections_of(source)
+            stack.enter_context(code_of(from_reward, trust=trust, own=[source, values]))
+            source = with_reward_of(source, named, changes, from_reward)
+        if resume is None:
+            config = compose(source, changes)
+        else:
+            config = _resumed_config(resume, changes, policy_fn)
         stack.enter_context(threads(config.run.threads))
         state, step = (None, None) if resume is None else _saved_state(RunFolder(resume), exact)
         _check_config(config, state)
@@ -159,6 +180,7 @@ def train(
                 drop_later(folder.reward, -1)
             else:
                 save_reward(folder, step, parts.reward)
+        remember(folder.path, used, config.model_dump())
         if config.reward.collect_data:
             parts.keep_images(config.reward.data_collection)
         recorder = stack.enter_context(_recorder(config, folder, display, step))
@@ -170,18 +192,6 @@ def train(
 
 
 # --- before the loop
-
-
-def _new_config(
-    source: Any, changes: Sequence[str], exact: bool, from_reward: str | Path | None
-) -> GuerdonConfig:
-    if exact:
-        raise ValueError("'exact' says how a run is resumed: give 'resume', too")
-    if isinstance(source, GuerdonConfig):
-        source = source.model_dump()
-    if from_reward is not None:
-        source = with_reward_of(source, changes, from_reward)
-    return compose(source, changes)
 
 
 def _resumed_config(

@@ -165,7 +165,10 @@ class Counting(Lamp):
         (lambda: ImageObservation(Lamp(render_mode=None)), "a NoneType, .*render_mode=rgb_array"),
         (lambda: ImageObservation(Counting()), r"a fixed size, but .* Sequence\("),
         (lambda: ImageObservation(Lamp(), obs="rgb"), "obs is 'rgb', .* one of state, image, both"),
-        (lambda: ImageObservation(Lamp(), camera_size=0), "camera_size is 0, but has to be 1 or more"),
+        (
+            lambda: ImageObservation(Lamp(), camera_size=0),
+            "camera_size is 0, but has to be 1 or more",
+        ),
     ],
 )
 def test_what_cannot_be_pictured_is_refused(make, sentence):

@@ -134,7 +134,9 @@ def half(data):
     return np.where(np.arange(len(data.rew)) % 2, 1.0, -1.0)
 
 
-@pytest.mark.parametrize(("rule", "conclusion"), [("mostly", "It rewards surv"), ("half", "Neither")])
+@pytest.mark.parametrize(
+    ("rule", "conclusion"), [("mostly", "It rewards surv"), ("half", "Neither")]
+)
 def test_a_few_steps_do_not_decide_but_many_do(rule, conclusion):
     reward = {"type": "function", "target": f"tests.lab.test_probe:{rule}"}
     found = probed(reward, env={"id": "CartPole-v1"})

@@ -17,7 +17,7 @@ from guerdon.reward import RewardModel, register_reward_model
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint
 from guerdon.training.parts import make_parts
 from guerdon.training.replay import collect_demonstrations
-from guerdon.training.reward_files import restore_reward, with_reward_of
+from guerdon.training.reward_files import restore_reward, sections_of, with_reward_of
 from guerdon.training.run import train
 from tests.training.running import (
     HALF,
@@ -209,7 +209,8 @@ def test_a_fresh_policy_learns_from_the_reward_of_a_run(learned, tmp_path):
 
 
 def test_a_preset_keeps_all_but_its_reward(learned):
-    config = compose(with_reward_of("cartpole_ppo", ["seed=3"], learned), ["seed=3"])
+    preset, changes = "cartpole_ppo", ["seed=3"]
+    config = compose(with_reward_of(sections_of(preset), preset, changes, learned), changes)
     assert config.reward.terms == compose(learned).reward.terms
     assert config.run.name == "cartpole_ppo_gail"
     assert config.policy == compose("cartpole_ppo").policy
@@ -219,13 +220,16 @@ def test_a_preset_keeps_all_but_its_reward(learned):
 def test_a_config_file_and_overrides_alone_will_do_too(learned, tmp_path):
     file = tmp_path / "config.yaml"
     file.write_text(yaml.safe_dump(config_of("ppo", "unused") | {"imports": ["math"]}))
-    values = with_reward_of(file, [], learned)
+    values = with_reward_of(sections_of(file), None, [], learned)
     assert values["imports"] == ["math"]
     assert compose(values).reward.checkpoint_path == str(learned)
     overrides = ["env=cartpole", "policy=dqn"]
-    config = compose(with_reward_of(None, overrides, learned), overrides)
+    config = compose(with_reward_of({}, None, overrides, learned), overrides)
     assert (config.policy["type"], list(config.reward.terms)) == ("dqn", ["gail"])
-    assert compose(with_reward_of(compose(file), [], learned)).policy["type"] == "ppo"
+    assert (
+        compose(with_reward_of(compose(file).model_dump(), None, [], learned)).policy["type"]
+        == "ppo"
+    )
 
 
 @pytest.mark.parametrize(

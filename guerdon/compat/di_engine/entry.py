@@ -4,7 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 from guerdon import config as configuration
-from guerdon.compat.layouts import Source, is_preset, sections, translated
+from guerdon.compat.layouts import Source, sections, translated
+from guerdon.config import sources
+from guerdon.config.trust import code_of
 from guerdon.policy import POLICIES, Policy, register_policy
 from guerdon.training import run
 from guerdon.training.parts import EnvSetting
@@ -112,29 +114,30 @@ def _pipeline(
     limits = {"run.max_steps": max_env_step, "run.max_updates": max_train_iter}
     overrides = [f"{key}={int(value)}" for key, value in limits.items() if value is not None]
     overrides += ["reward.pretrain=true"] * pretrain + ["reward.cotrain=false"] * (not cotrain)
-    if is_preset(source):
-        if isinstance(policy_fn, type):
-            overrides.append(f"policy={_registered_name(policy_fn)}")
-    else:
-        source = sections(source)
-        env, policy = source.get("env", {}), source.get("policy", {})
-        if env_setting is not None and not (isinstance(env, str) or env.keys() & _IDS):
-            source["env"] = {**env, "id": getattr(env_setting[0], "__name__", "env")}
-        if isinstance(policy_fn, type):
-            own = {} if isinstance(policy, str) else policy
-            source["policy"] = {**own, "type": _registered_name(policy_fn)}
-    source, overrides = translated(source, overrides)
-    if on_policy is not None:
-        name = configuration.compose(source, overrides).policy["type"]
-        ours, other = ("on", "off") if on_policy else ("off", "on")
-        if POLICIES.get(name).on_policy != on_policy:
-            raise ValueError(
-                f"serial_pipeline_reward_model_{ours}policy is for {ours}-policy policies, but "
-                f"{name} is not one: use serial_pipeline_reward_model_{other}policy"
-            )
-    return run.train(
-        source, *overrides, seed=seed, env_setting=env_setting, model=model, policy_fn=policy_fn
-    ).summary
+    with code_of(sources.run_dir_of(source)):
+        if sources.is_preset(source):
+            if isinstance(policy_fn, type):
+                overrides.append(f"policy={_registered_name(policy_fn)}")
+        else:
+            source = sections(source)
+            env, policy = source.get("env", {}), source.get("policy", {})
+            if env_setting is not None and not (isinstance(env, str) or env.keys() & _IDS):
+                source["env"] = {**env, "id": getattr(env_setting[0], "__name__", "env")}
+            if isinstance(policy_fn, type):
+                own = {} if isinstance(policy, str) else policy
+                source["policy"] = {**own, "type": _registered_name(policy_fn)}
+        source, overrides = translated(source, overrides)
+        if on_policy is not None:
+            name = configuration.compose(source, overrides).policy["type"]
+            ours, other = ("on", "off") if on_policy else ("off", "on")
+            if POLICIES.get(name).on_policy != on_policy:
+                raise ValueError(
+                    f"serial_pipeline_reward_model_{ours}policy is for {ours}-policy policies, but "
+                    f"{name} is not one: use serial_pipeline_reward_model_{other}policy"
+                )
+        return run.train(
+            source, *overrides, seed=seed, env_setting=env_setting, model=model, policy_fn=policy_fn
+        ).summary
 
 
 def _registered_name(policy: type[Policy]) -> str:

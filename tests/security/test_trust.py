@@ -1,0 +1,272 @@
+"""Code that a run directory names is run only for the user who made the run, or with --trust."""
+
+import json
+import shutil
+
+import pytest
+import yaml
+
+import guerdon
+from guerdon.config.trust import UntrustedCodeError, _record
+from guerdon.entry import compose, serial_pipeline
+from tests.cli.tiny import BUDGET, train
+from tests.cli.tiny import guerdon as command
+
+CODE = """
+from pathlib import Path
+
+import gymnasium
+
+Path(__file__).with_name("ran").touch()
+
+
+def env(**kwargs):
+    return gymnasium.make("CartPole-v1")
+
+
+def wrapper(env):
+    return env
+
+
+def score(batch):
+    return batch.rew
+
+
+def callback(step, metrics, policy):
+    return True
+"""
+VERBS = (
+    ("eval", "RUN"),
+    ("explain", "RUN"),
+    ("explain", "policy.gamma", "RUN"),
+    ("collect", "RUN", "--out", "OUT", "--episodes", "1"),
+    ("reward", "collect", "RUN", "--out", "OUT", "--episodes", "1"),
+    ("reward", "probe", "RUN", "--episodes", "1", "--steps", "0"),
+    ("train", "--resume", "RUN", "run.max_steps=384"),
+    ("train", "RUN", "run.dir=OUT"),
+    ("train", "cartpole_ppo", "--from-reward", "RUN", *BUDGET, "run.dir=OUT"),
+    ("-m", "eval", "-c", "RUN"),
+    ("-m", "serial", "-c", "RUN"),
+    ("export", "RUN", "--onnx", "OUT.onnx"),
+)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trust") / "run"
+    train(folder, "reward.clip=[-1,1]", source="cartpole_ppo_gail")
+    return folder
+
+
+@pytest.fixture
+def stranger(made, tmp_path, monkeypatch):
+    """A copy of a run, to be changed, and a file of code inside it."""
+    folder = tmp_path / "downloaded" / "run"
+    shutil.copytree(made, folder)
+    (folder / "evil.py").write_text(CODE)
+    info = folder / "run.json"
+    info.write_text(info.read_text().replace('"host": "', '"host": "other-'))
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+def change(folder, **sections):
+    """Writes to a run's config; a dictionary is merged into its section."""
+    file = folder / "config.yaml"
+    values = yaml.safe_load(file.read_text())
+    for name, value in sections.items():
+        values[name] = {**values[name], **value} if isinstance(value, dict) else value
+    file.write_text(yaml.safe_dump(values))
+
+
+def call(verb, folder):
+    words = (word.replace("RUN", str(folder)).replace("OUT", str(folder) + "_out") for word in verb)
+    return command(*words)
+
+
+def ran(folder):
+    return (folder / "ran").exists()
+
+
+def named_in_reward(folder):
+    """Also names the code in the options beside the saved reward, with their checksum."""
+    from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint, save_checkpoint
+
+    state, step = load_checkpoint(folder / "reward")
+    assert checkpoint_steps(folder / "reward") == [step]
+    state["options"]["imports"] = [str(folder / "evil.py")]
+    shutil.rmtree(folder / "reward")
+    (folder / "reward").mkdir()
+    save_checkpoint(folder / "reward", step, state, keep=1)
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
+def test_no_command_imports_the_code_of_a_stranger(stranger, verb):
+    change(stranger, imports=["./evil.py"])
+    named_in_reward(stranger)
+    result = call(verb, stranger)
+    assert result.exit_code == 2, result.output
+    assert not ran(stranger)
+    assert str(stranger / "evil.py") in result.output
+    assert "--trust" in result.output
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("verb", [VERBS[0], VERBS[1], VERBS[6], VERBS[8]], ids=" ".join)
+def test_trust_runs_it(stranger, verb):
+    change(stranger, imports=["./evil.py"])
+    named_in_reward(stranger)
+    result = call((*verb, "--trust"), stranger)
+    assert result.exit_code == 0, result.output
+    assert ran(stranger)
+
+
+KEYS = {
+    "env.id": {"env": {"id": "FILE:env"}},
+    "process": {"env": {"id": "subprocess:Popen", "kwargs": {"args": ["touch", "ran"]}}},
+    "loader": {
+        "env": {"id": "guerdon.config.imports:run_file", "kwargs": {"path": "FILE"}},
+    },
+    "file without an ending": {"env": {"id": "DIR/evil:env"}},
+    "env.imports": {"env": {"imports": ["FILE"]}},
+    "env.wrappers": {"env": {"wrappers": ["FILE:wrapper"]}},
+    "env.eval.id": {"env": {"eval": {"id": "FILE:env"}}},
+    "env.eval.imports": {"env": {"eval": {"imports": ["FILE"]}}},
+    "policy.type": {"policy": {"type": "FILE:env"}},
+    "policy.model": {"policy": {"model": {"type": "FILE:env"}}},
+    "reward": {"reward": {"terms": {"function": {"target": "FILE:score"}}}},
+    "reward.type": {"reward": {"terms": {"mine": {"type": "FILE:score"}}}},
+    "callback": {"run": {"callback": "FILE:callback"}},
+    "expert": {"reward": {"terms": {"gail": {"expert_data_path": "expert:FILE"}}}},
+    "interpolation": {"env": {"id": "${run.name}:env"}, "run": {"name": "FILE"}},
+    "registered id": {"env": {"id": "evil:CartPole-v1"}, "imports": ["DIR"]},
+}
+
+
+# An evaluation reads no demonstrations.
+@pytest.mark.parametrize(
+    ("verb", "key"),
+    [
+        (verb, key)
+        for verb in (VERBS[0], VERBS[6])
+        for key in KEYS
+        if (verb[0], key) != ("eval", "expert")
+    ],
+)
+def test_no_key_runs_the_code_of_a_stranger(stranger, verb, key):
+    shutil.copy(stranger / "evil.py", stranger / "evil")
+    text = json.dumps(KEYS[key]).replace("FILE", str(stranger / "evil.py"))
+    change(stranger, **json.loads(text.replace("DIR", str(stranger))))
+    result = call(verb, stranger)
+    assert result.exit_code == 2, result.output
+    assert not ran(stranger)
+    assert not (stranger.parents[1] / "ran").exists()
+    assert "add --trust" in result.output
+
+
+def test_all_code_is_listed(stranger):
+    change(stranger, imports=["./evil.py"], env={"wrappers": ["json:loads"]})
+    result = call(VERBS[0], stranger)
+    assert f"would run this code: {stranger / 'evil.py'}, json:loads. Look" in result.output
+
+
+def test_names_that_are_not_code_need_no_trust(stranger):
+    change(stranger, run={"name": "12:30"}, env={"kwargs": {"render_mode": None}})
+    assert call(VERBS[0], stranger).exit_code == 0
+
+
+def test_python_refuses_it_too(stranger):
+    change(stranger, imports=["./evil.py"])
+    for load in (guerdon.load_policy, guerdon.load_reward, compose, serial_pipeline, guerdon.train):
+        with pytest.raises(UntrustedCodeError, match=r"trust=True"):
+            load(stranger)
+    with pytest.raises(UntrustedCodeError):
+        guerdon.train(resume=stranger)
+    assert not ran(stranger)
+    assert guerdon.load_policy(stranger, trust=True).predict([0.0, 0.0, 0.0, 0.0]) in (0, 1)
+    assert ran(stranger)
+
+
+# --- runs of one's own
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """A run of this user with code of their own."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(CODE)
+    train(tmp_path / "run", "env.id=mine.py:env")
+    return tmp_path / "run"
+
+
+def test_code_of_ones_own_runs_without_trust(own, tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert command("eval", own).exit_code == 0
+    moved = own.rename(tmp_path / "moved")
+    assert command("eval", moved).exit_code == 0
+    assert command("train", "--resume", moved, "run.max_steps=384").exit_code == 0
+
+
+@pytest.mark.filterwarnings("always")
+def test_a_changed_file_runs_with_a_notice(own, tmp_path):
+    (tmp_path / "mine.py").write_text(CODE + "\n# changed\n")
+    result = command("eval", own)
+    assert result.exit_code == 0, result.output
+    assert f"Warning: {tmp_path / 'mine.py'} has changed since {own} was made" in result.output
+
+
+def test_a_changed_file_inside_a_run_needs_trust(own, tmp_path):
+    inside = own / "mine.py"
+    shutil.copy(tmp_path / "mine.py", inside)
+    change(own, env={"id": f"{inside}:env"})
+    assert command("train", "--resume", own, "run.max_steps=384", "--trust").exit_code == 0
+    assert command("eval", own).exit_code == 0
+    inside.write_text(CODE + "\n# changed\n")
+    result = command("eval", own)
+    assert result.exit_code == 2
+    assert f"{inside}, inside of a run, has changed" in result.output
+
+
+def test_other_code_in_a_run_of_ones_own_needs_trust(own):
+    change(own, env={"wrappers": ["json:loads"]})
+    result = command("eval", own)
+    assert result.exit_code == 2
+    assert "would run this code: json:loads." in result.output
+
+
+def test_a_module_of_another_file_needs_trust(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own_module_a.py").write_text(CODE)
+    train(tmp_path / "run", "env.id=own_module_a:env")
+    record = _record(tmp_path / "run")
+    values = json.loads(record.read_text())
+    values["code"]["own_module_a:env"]["file"] = "/another/own_module_a.py"
+    record.write_text(json.dumps(values))
+    assert command("eval", tmp_path / "run").exit_code == 2
+
+
+def test_what_the_user_names_on_resume_is_theirs(made, tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    shutil.copytree(made, folder)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(CODE)
+    changes = ("run.max_steps=384", "imports=mine.py", "run.callback=mine.py:callback")
+    result = command("train", "--resume", folder, *changes)
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "ran").exists()
+
+
+def test_a_config_file_that_the_user_names_is_theirs(stranger):
+    change(stranger, imports=["./evil.py"])
+    assert command("explain", stranger / "config.yaml").exit_code == 0
+    assert ran(stranger)
+
+
+def test_a_folder_does_not_hide_a_preset(stranger, tmp_path):
+    change(stranger, imports=["./evil.py"], policy={"gamma": 0.5})
+    shutil.copytree(stranger, tmp_path / "cartpole_ppo")
+    result = command("explain", "cartpole_ppo", "--full")
+    assert result.exit_code == 0, result.output
+    assert "gamma: 0.5" not in result.output
+    assert command("explain", "./cartpole_ppo").exit_code == 2
