@@ -51,7 +51,7 @@ class ImageObservation(gymnasium.Wrapper[Any, Any, Any, Any]):
     ) -> None:
         super().__init__(env)
         self._obs, self._size = obs, camera_size
-        self._image: Callable[[], Any] = image or env.render
+        self._render_image: Callable[[], Any] = image or env.render
         self._succeeded = succeeded or _info_success
         self._once = False
         self._read = _read_space(env.observation_space)
@@ -89,14 +89,14 @@ class ImageObservation(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def _image(self) -> np.ndarray:
         """Return a resized copy of the image."""
-        channels_first = np.moveaxis(self._image(), 2, 0)
+        channels_first = np.moveaxis(self._render_image(), 2, 0)
         return np.moveaxis(resized(channels_first, (self._size, self._size)), 0, 2).copy()
 
     def _check_image(self) -> None:
         """Render once, to report missing requirements early."""
         try:
             self.env.reset()
-            image = self._image()
+            image = self._render_image()
         except gymnasium.error.Error:
             raise
         except Exception as error:  # many types are possible
