@@ -225,12 +225,14 @@ def export(
         Literal["policy", "reward"], Option(help="The policy, or the learned reward.")
     ] = "policy",
     checkpoint: Annotated[
-        str, Option(metavar="best|latest|STEP", help="Policy of the run.")
-    ] = "best",
+        str | None,
+        Option(metavar="best|latest|STEP", help="Policy of the run.", show_default="best"),
+    ] = None,
 ) -> None:
     """Export the policy or the learned reward of a run to ONNX."""
     from guerdon.lab.export import export
 
-    described = export(run, onnx, part=part, checkpoint=common.checkpoint_of(checkpoint))
+    which = None if checkpoint is None else common.checkpoint_of(checkpoint)
+    described = export(run, onnx, part=part, checkpoint=which)
     *inputs, output = [f"{name} {shape}" for name, shape in described.items()]
     typer.echo(f"wrote {onnx}: {', '.join(inputs)} -> {output}")
