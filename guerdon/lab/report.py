@@ -215,11 +215,13 @@ def _predicted(folder: Path) -> str:
             played = [read_trajectory(path) for path in sorted(Path(out).glob("*/*.npz"))]
     except Exception as error:  # of any environment
         return paragraph(f"The policy cannot be played here: {error}.")
-    hold, frames, captions, wrong = model.config.hold, [], [], []
+    frames, captions, wrong = [], [], []
     for each in played:
         scores = model.probability(each.images)
-        passes = np.convolve(scores >= model.threshold, np.ones(hold, int))[: len(scores)] == hold
-        for step in np.flatnonzero(passes)[:1]:
+        success = (scores >= model.threshold)[:, None]
+        rows, first = np.ones_like(success), np.arange(len(scores))[:, None] == 0
+        held, *_ = model.new_memory(1).follow(success, success, rows, first, model.config.hold)
+        for step in np.flatnonzero(held)[:1]:
             frames.append({key: part[step] for key, part in each.images.items()})
             captions.append(_caption(scores[step], each.labels[step]))
             wrong.append(each.labels[step] < 0.5)
