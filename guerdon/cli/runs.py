@@ -73,8 +73,8 @@ def train(
         raise typer.Exit(common.INTERRUPTED)
     typer.echo(
         f"return {summary['eval_return_mean']:.2f} ± {summary['eval_return_std']:.2f} after "
-        f"{steps} steps, in {folder}; next: guerdon eval {folder}, guerdon plot {folder}\n"
-        f"report: guerdon report {folder}"
+        f"{steps} steps, in {folder}\n"
+        f"next: guerdon eval {folder}, guerdon plot {folder}, guerdon report {folder}"
     )
     if "trajectories" in summary:
         config = sources.read(Path(summary["run_dir"]))
@@ -106,7 +106,7 @@ def evaluate(
     shares = {
         "success": result["success_rate"],
         "predicted success": audit.get("reward/success_rate"),
-        "true success": audit.get("eval/success_at_prediction"),
+        "true success at prediction": audit.get("eval/success_at_prediction"),
     }
     learned = result["learned_return_mean"]
     numbers = [
