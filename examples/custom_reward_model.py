@@ -2,8 +2,8 @@
 
     python examples/custom_reward_model.py --steps 20000 --seed 0
 
-The model learns from the agent's own data which transitions end an episode, and pays for those that
-do not. The environment's own reward is never used for learning, only to evaluate.
+The model learns which of the policy's transitions end an episode, and rewards the others. The
+environment's reward is used for evaluation only.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from guerdon.reward import register_reward_model
 
 
 class SafetyNetwork(nn.Module):
-    """How likely a state is one in which the episode is over."""
+    """Predicts the probability that an episode ends in a state."""
 
     def __init__(self, obs_size: int, hidden_size: int) -> None:
         super().__init__()
@@ -27,11 +27,11 @@ class SafetyNetwork(nn.Module):
         )
 
     def forward(self, data: torch.Tensor) -> torch.Tensor:
-        """Rewards [B] of next observations [B, obs_size]: the probability that all is well."""
+        """Return rewards [B] of next observations [B, obs_size]: the probability of no end."""
         return 1 - torch.sigmoid(self.feature(data)).squeeze(-1)
 
     def learn(self, data: torch.Tensor, over: torch.Tensor) -> torch.Tensor:
-        """Return the loss; rare ends weigh as much as all other rows together."""
+        """Return the loss, in which ends have the same total weight as all other rows."""
         weight = (len(over) - over.sum()) / over.sum().clamp(min=1)
         logit = self.feature(data).squeeze(-1)
         return nn.functional.binary_cross_entropy_with_logits(logit, over, pos_weight=weight)
@@ -39,7 +39,7 @@ class SafetyNetwork(nn.Module):
 
 @register_reward_model("safety")
 class SafetyRewardModel(BaseRewardModel):
-    """Pays for transitions that end no episode, as far as it can tell."""
+    """Reward: the predicted probability that a transition does not end the episode."""
 
     def __init__(self, config: Any, device: str, tb_logger: Any) -> None:
         super().__init__(config, device, tb_logger)
@@ -112,11 +112,11 @@ create_config = {"env": {"type": "cartpole"}, "policy": {"type": "dqn"}}
 
 
 def main(arguments: list[str] | None = None) -> dict[str, Any]:
-    """Trains both until the steps are used up."""
+    """Train both."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--dir", help="the run's folder")
+    parser.add_argument("--dir", help="run directory")
     options = parser.parse_args(arguments)
     config = {**main_config, "run": {"dir": options.dir}}
     return serial_pipeline_reward_model_offpolicy(

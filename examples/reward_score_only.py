@@ -2,7 +2,7 @@
 
     python examples/reward_score_only.py run.max_steps=50000 seed=0
 
-The decorator gives it a name, which works with every policy and on the command line, too:
+The decorator registers a name, for use with every policy and on the command line:
 
     guerdon train env=cartpole policy=dqn reward=upright imports=examples/reward_score_only.py
 """
@@ -18,7 +18,7 @@ from guerdon.reward import RewardConfig, RewardModel, register_reward_model
 
 
 class UprightConfig(RewardConfig):
-    """Options under ``reward:``."""
+    """Options of `upright`."""
 
     limit: float = Field(default=0.2, gt=0)
     """Angle of the pole with reward 0, in radians."""
@@ -37,5 +37,5 @@ class Upright(RewardModel):
 
 
 if __name__ == "__main__":
-    names = "env=cartpole", "policy=ppo", "reward=upright", f"imports={__file__}"
+    names = "env=cartpole", "policy=ppo", "reward=upright"
     guerdon.train(None, *names, *sys.argv[1:])

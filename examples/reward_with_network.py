@@ -72,5 +72,5 @@ class Survival(RewardModel):
 
 
 if __name__ == "__main__":
-    names = "env=cartpole", "policy=ppo", "reward=survival", f"imports={__file__}"
+    names = "env=cartpole", "policy=ppo", "reward=survival"
     guerdon.train(None, *names, *sys.argv[1:])

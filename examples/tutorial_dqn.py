@@ -2,9 +2,9 @@
 
     python examples/tutorial_dqn.py --steps 40000 --seed 0
 
-What differs from the tutorial is where things are imported from, and what happens in between: the
-buffer holds what the environment said, and `_process_transition` and `_get_train_sample` are called
-when it is read. So any reward model goes with this policy.
+Imports differ from the tutorial, and so does the time of `_process_transition` and
+`_get_train_sample`: the buffer stores the environment's reward, and both are called when it is
+read. So this policy works with any reward model.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from guerdon.policy import register_policy
 class DQNPolicy(CommonPolicy):
     """Double DQN with n-step returns."""
 
-    # --- learn: how the network is improved
+    # --- learn
 
     def _init_learn(self) -> None:
         self._optimizer = Adam(self._model.parameters(), lr=self._cfg.learn.learning_rate)
@@ -50,14 +50,14 @@ class DQNPolicy(CommonPolicy):
         self._learn_setting_set = {}
 
     def _forward_learn(self, data: dict[str, Any]) -> dict[str, Any]:
-        # The rewards of the n steps after each observation, time first.
+        # Rewards of the n steps after each observation, [n, B].
         reward = data["reward"]
         if len(reward.shape) == 1:
             reward = reward.unsqueeze(1)
         assert reward.shape == (self._cfg.learn.batch_size, self._nstep), reward.shape
         reward = reward.permute(1, 0).contiguous()
 
-        # The network that learns chooses the next action, and the target values it.
+        # The online network selects the next action, and the target network evaluates it.
         q_value = self._armor.forward(data["obs"])["logit"]
         target_q_value = self._armor.target_forward(data["next_obs"])["logit"]
         target_q_action = self._armor.forward(data["next_obs"])["action"]
@@ -78,10 +78,10 @@ class DQNPolicy(CommonPolicy):
         self._armor.target_update(self._armor.state_dict()["model"])
         return {"cur_lr": self._optimizer.defaults["lr"], "total_loss": loss.item()}
 
-    # --- collect: how it acts to gather data, and what becomes of them
+    # --- collect
 
     def _init_collect(self) -> None:
-        self._traj_len = float(self._cfg.collect.traj_len)  # "inf" is one, too
+        self._traj_len = float(self._cfg.collect.traj_len)  # may be "inf"
         self._unroll_len = self._cfg.collect.unroll_len
         self._adder = Adder(self._use_cuda, self._unroll_len)
         self._collect_nstep = self._cfg.collect.algo.nstep
@@ -112,7 +112,7 @@ class DQNPolicy(CommonPolicy):
         data = self._adder.get_nstep_return_data(data, self._collect_nstep, self._traj_len)
         return self._adder.get_train_sample(data)
 
-    # --- eval: how it acts to show what it can do
+    # --- eval
 
     def _init_eval(self) -> None:
         self._eval_armor = Armor(self._model)
@@ -125,7 +125,7 @@ class DQNPolicy(CommonPolicy):
     def _forward_eval(self, data_id: list[int], data: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
         return self._eval_armor.forward(data)
 
-    # --- command: what the parts are told as the run goes on
+    # --- command: schedules
 
     def _init_command(self) -> None:
         eps_cfg = self._cfg.command.eps
@@ -170,12 +170,12 @@ main_config = cartpole_dqn_default_config
 
 
 def main(arguments: list[str] | None = None) -> dict[str, Any]:
-    """Trains until the mean return of an evaluation is 195, or the steps are used up."""
+    """Train until an evaluation has a mean return of 195."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=40_000, help="at most")
+    parser.add_argument("--steps", type=int, default=40_000, help="maximum")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--nstep", type=int, default=1, help="rewards in a target")
-    parser.add_argument("--dir", help="the run's folder")
+    parser.add_argument("--dir", help="run directory")
     options = parser.parse_args(arguments)
     config = deepcopy(cartpole_dqn_default_config)
     for part in ("learn", "collect"):

@@ -26,7 +26,8 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def run(name, folder, *arguments):
-    where = f"run.dir={folder}" if name.startswith("reward_") else f"--dir={folder}"
+    options = "argparse" in (EXAMPLES / name).read_text()  # others take overrides
+    where = f"--dir={folder}" if options else f"run.dir={folder}"
     with Program("-c", SCRIPT, EXAMPLES / name, where, *arguments) as process:
         shown, errors = process.communicate()
     assert process.returncode == 0, errors
@@ -37,7 +38,7 @@ def run(name, folder, *arguments):
     ("name", "arguments", "better_than"),
     [
         ("tutorial_dqn.py", ("--steps", "400", "--nstep", "3"), 0),
-        ("custom_policy.py", ("--steps", "6000", "--seed", "0"), 60),
+        ("custom_policy.py", ("run.max_steps=6000", "seed=0"), 60),
         ("custom_reward_model.py", ("--steps", "3000", "--seed", "0"), 25),
         ("reward_score_only.py", ("run.max_steps=6000", "seed=0"), 100),
         ("reward_with_network.py", ("run.max_steps=6000", "seed=0"), 100),

@@ -75,8 +75,8 @@ def train(
         raise typer.Exit(common.INTERRUPTED)
     typer.echo(
         f"return {summary['eval_return_mean']:.2f} ± {summary['eval_return_std']:.2f} after "
-        f"{steps} steps, in {folder}; next: guerdon eval {folder}, guerdon plot {folder}\n"
-        f"report: guerdon report {folder}"
+        f"{steps} steps, in {folder}\n"
+        f"next: guerdon eval {folder}, guerdon plot {folder}, guerdon report {folder}"
     )
     if "trajectories" in summary:
         config = sources.read(Path(summary["run_dir"]))
@@ -111,7 +111,7 @@ def evaluate(
     shares = {
         "success": result["success_rate"],
         "predicted success": audit.get("reward/success_rate"),
-        "true success": audit.get("eval/success_at_prediction"),
+        "true success at prediction": audit.get("eval/success_at_prediction"),
     }
     learned = result["learned_return_mean"]
     numbers = [
@@ -232,15 +232,17 @@ def export(
         Literal["policy", "reward"], Option(help="The policy, or the learned reward.")
     ] = "policy",
     checkpoint: Annotated[
-        str, Option(metavar="best|latest|STEP", help="Policy of the run.")
-    ] = "best",
+        str | None,
+        Option(metavar="best|latest|STEP", help="Policy of the run.", show_default="best"),
+    ] = None,
     trust: common.Trust = False,
 ) -> None:
     """Export the policy or the learned reward of a run to ONNX."""
     from guerdon.config.trust import code_of
     from guerdon.lab.export import export
 
+    which = None if checkpoint is None else common.checkpoint_of(checkpoint)
     with code_of(run, trust=trust):
-        described = export(run, onnx, part=part, checkpoint=common.checkpoint_of(checkpoint))
+        described = export(run, onnx, part=part, checkpoint=which)
     *inputs, output = [f"{name} {shape}" for name, shape in described.items()]
     typer.echo(f"wrote {onnx}: {', '.join(inputs)} -> {output}")

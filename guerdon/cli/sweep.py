@@ -1,4 +1,4 @@
-"""Many runs: comma lists of ``guerdon train``, and ``guerdon sweep``."""
+"""Sweeps: lists of values in ``guerdon train``, and ``guerdon sweep``."""
 
 import hashlib
 import json
@@ -20,9 +20,9 @@ from typer import Option
 from guerdon.cli import common
 
 COMMAND = (sys.executable, "-P", "-m", "guerdon")  # without the current folder, as `guerdon`
-_PLOTTED = 10  # settings in the plot, as many as there are colours
+_PLOTTED = 10  # combinations in the plot, as many as there are colours
 _POLL_SECONDS = 0.1
-_NAME = 200  # characters of a folder's name; file systems allow 255
+_NAME_LENGTH = 200  # of a folder; file systems allow 255
 
 
 @dataclass(eq=False)
@@ -31,7 +31,6 @@ class Run:
 
     folder: Path
     changes: list[str]
-    ended: bool = False  # finished or failed
 
     def summary(self) -> dict[str, Any] | None:
         """Return ``summary.json`` of a finished run; None for others."""
@@ -40,17 +39,18 @@ class Run:
         return found if found.get("stop_reason", "interrupted") != "interrupted" else None
 
     def value(self, metric: str) -> float | None:
-        """Return a number of the summary; None if there is none."""
+        """Return a number of the summary; None if the run has not finished."""
         from guerdon.config.errors import ConfigError, suggestion
 
-        found = self.summary()
-        if found is not None and metric not in found:
-            raise ConfigError(
-                f"{self.folder}/summary.json: no {metric!r}; {suggestion(metric, found)}"
-            )
-        value = None if found is None else found[metric]
+        if (found := self.summary()) is None:
+            return None
+        value = found.get(metric, "")
         if not isinstance(value, int | float | None):
-            raise ConfigError(f"{metric!r} of {self.folder}/summary.json is {value!r}, no number")
+            numbers = [name for name in found if not isinstance(found[name], str)]
+            raise ConfigError(
+                f"{self.folder}/summary.json has no number {metric!r}: "
+                f"{suggestion(metric, numbers)}"
+            )
         return value
 
     def start(self, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
@@ -69,7 +69,7 @@ class Run:
 
 
 @dataclass(eq=False)
-class Setting:
+class Combination:
     """Values of the swept options other than the seed, and a run for each seed."""
 
     values: dict[str, str]
@@ -80,9 +80,17 @@ class Setting:
         """Return the metric of each finished run."""
         return [value for run in self.runs if (value := run.value(metric)) is not None]
 
+    def row(self, scores: Sequence[float]) -> list[str]:
+        """Return the cells of the table."""
+        trial, n = [] if self.trial is None else [str(self.trial)], len(self.runs)
+        runs = str(n) if len(scores) == n else f"{len(scores)} of {n}"
+        mean = f"{statistics.fmean(scores):.4g}" if scores else "-"
+        std = f"{statistics.stdev(scores):.4g}" if len(scores) > 1 else "-"
+        return [*trial, *self.values.values(), runs, mean, std]
+
 
 class Sweep:
-    """Runs settings in processes, and shows what came out.
+    """Trains combinations of values in processes, and shows their results.
 
     Args:
         verb: The command: ``train`` or ``sweep``.
@@ -114,18 +122,18 @@ class Sweep:
         seed = self.swept.pop("seed", None)
         self.seeds = [] if seed is None else values_of(seed)
         self.source, self.fixed = source, [text for text in overrides if text not in lists]
-        self.settings: list[Setting] = []
+        self.combinations: list[Combination] = []
         self.folder = folder or default_path(source or "sweep", "sweep")
         self.jobs, self.metric = jobs, metric
         given = [*arguments, *options, "--sweep-dir", str(self.folder), "--jobs", str(jobs)]
         self.command = shlex.join(["guerdon", verb, *given])
 
     def prepare(self, examples: Iterable[dict[str, str]], same: Any) -> None:
-        """Check values of settings, and the folder.
+        """Check values of combinations, and the folder.
 
         Args:
-            examples: Values of settings.
-            same: What cannot change when the sweep is continued.
+            examples: Values of combinations.
+            same: Arguments that cannot change when the sweep is continued.
         """
         from guerdon.entry import compose
         from guerdon.training.run_folder import write_json
@@ -143,28 +151,28 @@ class Sweep:
         self.folder.mkdir(parents=True, exist_ok=True)
         write_json(file, same)
 
-    def add(self, values: dict[str, str], trial: int | None = None) -> Setting:
-        """Add a setting, with runs in folders that are named after its values, or its trial."""
+    def add(self, values: dict[str, str], trial: int | None = None) -> Combination:
+        """Add a combination; the folders of its runs have its values or its trial as names."""
         named, runs = values if trial is None else {"trial": str(trial)}, []
         for seed in [{"seed": seed} for seed in self.seeds] or [{}]:
             name = quote(",".join(_overrides(named | seed)), safe="=,+-.[]{}: ")
-            if len(name) > _NAME:
-                name = f"{name[:_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+            if len(name) > _NAME_LENGTH:
+                name = f"{name[:_NAME_LENGTH]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
             runs.append(Run(self.folder / name, _overrides(values | seed)))
-        self.settings.append(Setting(values, runs, trial))
-        return self.settings[-1]
+        self.combinations.append(Combination(values, runs, trial))
+        return self.combinations[-1]
 
-    def run(self, settings: Iterator[Setting], options: Sequence[str] = ()) -> None:
-        """Run settings; on Ctrl-C, let the running ones save, and exit.
+    def run(self, combinations: Iterator[Combination], options: Sequence[str] = ()) -> None:
+        """Train combinations; on Ctrl-C, let the current runs save, and exit.
 
         Args:
-            settings: Taken as processes become free.
+            combinations: Taken as processes become free.
             options: Options of ``guerdon train``.
         """
         from guerdon.training.process import interrupts
 
         arguments = [*([self.source] if self.source else []), *self.fixed, *options]
-        runs = (run for setting in settings for run in setting.runs)
+        runs = (run for each in combinations for run in each.runs)
         running: dict[Run, subprocess.Popen[bytes]] = {}
         with interrupts() as interrupted:
             try:
@@ -193,60 +201,46 @@ class Sweep:
                 self._exit()
 
     def _mark(self, run: Run, state: str) -> None:
-        """Record and print the state of a run."""
+        """Print the state of a run."""
         found = run.value(self.metric)
         more = "" if found is None else f": {self.metric} {found:.4g}"
         if state == "failed":
             file = run.folder / "output.txt"
             lines = [line for line in file.read_text(errors="replace").splitlines() if line.strip()]
             more = f": {lines[-1] if lines else 'no output'} (see {file})"
-        run.ended = state in ("finished", "skipped", "failed")
         typer.echo(f"{state} {run.folder.name}{more}")
 
     def _exit(self) -> None:
         """Print what is saved and how to continue, and exit."""
-        runs = [run for setting in self.settings for run in setting.runs]
-        finished = {run for run in runs if run.summary() is not None}
-        saved = [run for run in runs if (run.folder / "checkpoints" / "latest").exists()]
+        runs = [run for each in self.combinations for run in each.runs]
+        others = [run for run in runs if run.summary() is None]
+        saved = sum((run.folder / "checkpoints" / "latest").exists() for run in others)
         typer.echo(
-            f"interrupted; {common.count(len(finished), 'run')} in {self.folder} finished, "
-            f"{len({*saved} - finished)} saved to be resumed; continue with: {self.command}"
+            f"interrupted; {common.count(len(runs) - len(others), 'run')} in {self.folder} "
+            f"finished, {saved} saved to be resumed; continue with: {self.command}"
         )
         raise typer.Exit(common.INTERRUPTED)
 
     def report(self) -> bool:
-        """Show a table and write a plot, the best settings first; return whether all finished."""
+        """Show a table, the best first, and write a plot; return whether all runs finished."""
         from guerdon.config.errors import ConfigError
         from guerdon.extras import MissingExtraError
         from guerdon.lab import curves
 
-        rows, failed = list[tuple[float, Setting, list[str]]](), 0
-        for setting in self.settings:
-            scores, n = setting.scores(self.metric), len(setting.runs)
-            failed += n - len(scores)
-            mean = statistics.fmean(scores) if scores else -float("inf")
-            texts = [f"{mean:.4g}" if scores else "-"]
-            texts += [f"{statistics.stdev(scores):.4g}" if len(scores) > 1 else "-"]
-            texts.insert(0, str(n) if len(scores) == n else f"{len(scores)} of {n}")
-            name = [] if setting.trial is None else [str(setting.trial)]
-            rows.append((mean, setting, [*name, *setting.values.values(), *texts]))
-        rows.sort(key=lambda row: -row[0])
-        first = ["trial"] if self.settings and self.settings[0].trial is not None else []
-        columns = [*first, *self.swept, "runs", self.metric, "std over seeds"]
-        common.show_table([texts for *_, texts in rows], columns)
-        best = [setting for _, setting, _ in rows][:_PLOTTED]
-        runs = [run.folder for setting in best for run in setting.runs if run.summary()]
+        found = [(each, each.scores(self.metric)) for each in self.combinations]
+        found.sort(key=lambda pair: -statistics.fmean(pair[1] or [-float("inf")]))
+        trial = ["trial"] if any(each.trial is not None for each, _ in found) else []
+        columns = [*trial, *self.swept, "runs", self.metric, "std over seeds"]
+        common.show_table([each.row(scores) for each, scores in found], columns)
+        best = [run for each, _ in found[:_PLOTTED] for run in each.runs]
         try:
-            if not runs:
-                raise ConfigError("no run finished")
             file = self.folder / "curves.png"
-            curves.plot(runs, out=file)
-            typer.echo(f"wrote {file}" + " of the best settings" * (len(rows) > _PLOTTED))
+            curves.plot([run.folder for run in best if run.summary()], out=file)
+            typer.echo(f"wrote {file}" + " of the best combinations" * (len(found) > _PLOTTED))
         except (MissingExtraError, ConfigError) as error:
             typer.echo(f"no plot: {error}")
-        if failed:
-            again = "" if first else f"; try again with: {self.command}"
-            typer.echo(f"{common.count(failed, 'run')} failed{again}")
+        if failed := sum(len(each.runs) - len(scores) for each, scores in found):
+            typer.echo(f"{common.count(failed, 'run')} failed; try again with: {self.command}")
         return not failed
 
 
@@ -271,9 +265,9 @@ def run_grid(
     """Train every combination of comma lists, and show a table."""
     sweep = Sweep("train", arguments, options, folder, jobs, "eval_return_mean")
     lists = {key: values_of(each) for key, each in sweep.swept.items()}
-    settings = [dict(zip(lists, values, strict=True)) for values in product(*lists.values())]
-    sweep.prepare(settings, [*options, *lists])
-    sweep.run(iter([sweep.add(values) for values in settings]), options)
+    grid = [dict(zip(lists, values, strict=True)) for values in product(*lists.values())]
+    sweep.prepare(grid, [*options, *lists])
+    sweep.run(iter([sweep.add(values) for values in grid]), options)
     if not sweep.report():
         raise typer.Exit(1)
 
@@ -302,11 +296,11 @@ def search(
         raise ValueError("nothing to search: give several values, as in policy.gamma=0.9,0.99")
     kinds = optuna.distributions
     space = {key: _distribution(kinds, each) for key, each in sweep.swept.items()}
-    first = {
+    example = {
         key: str(each.low if hasattr(each, "low") else each.choices[0])
         for key, each in space.items()
     }
-    sweep.prepare([first], [optimize, *(each.input_line for each in sweep.swept.values())])
+    sweep.prepare([example], [optimize, *(each.input_line for each in sweep.swept.values())])
     file = optuna.storages.journal.JournalFileBackend(str(sweep.folder / "optuna.log"))
     study = optuna.create_study(
         storage=optuna.storages.JournalStorage(file), study_name="sweep", load_if_exists=True,
@@ -318,8 +312,8 @@ def search(
     sweep.report()
     try:
         best = study.best_trial
-    except ValueError:
-        raise typer.Exit(1) from None  # all failed
+    except ValueError:  # all failed
+        raise typer.Exit(1) from None
     values = _overrides(_values(best))
     seeds = [f"seed={','.join(sweep.seeds)}"] if sweep.seeds else []
     again = [*([sweep.source] if sweep.source else []), *sweep.fixed, *values, *seeds]
@@ -342,13 +336,13 @@ def _distribution(kinds: Any, override: Any) -> Any:
     return kind(values[0], values[-1], step=abs(sweep.step))
 
 
-def _trials(sweep: Sweep, study: Any, space: dict[str, Any], number: int) -> Iterator[Setting]:
-    """Yield the settings of trials: those that were interrupted, then new ones."""
+def _trials(sweep: Sweep, study: Any, space: dict[str, Any], number: int) -> Iterator[Combination]:
+    """Yield trials: those that were interrupted or failed, then new ones."""
     for trial in study.get_trials():
-        setting = sweep.add(_values(trial), trial.number)
+        combination = sweep.add(_values(trial), trial.number)
         if not trial.state.is_finished():
-            yield setting
-    while len(sweep.settings) < number:
+            yield combination
+    while len(sweep.combinations) < number:
         _tell(sweep, study)
         trial = study.ask(space)
         yield sweep.add(_values(trial), trial.number)
@@ -363,13 +357,9 @@ def _values(trial: Any) -> dict[str, str]:
 
 
 def _tell(sweep: Sweep, study: Any) -> None:
-    """Tell the study the results of trials whose runs have all ended."""
+    """Tell the study the results of finished trials; others are repeated in the next sweep."""
     states = {trial.number: trial.state for trial in study.get_trials(deepcopy=False)}
-    for setting in sweep.settings:
-        state = states[setting.trial]
-        if not state.is_finished() and all(run.ended for run in setting.runs):
-            scores = setting.scores(sweep.metric)
-            if len(scores) == len(setting.runs):
-                study.tell(setting.trial, statistics.fmean(scores))
-            else:
-                study.tell(setting.trial, state=type(state).FAIL)
+    for each in sweep.combinations:
+        scores = [] if states[each.trial].is_finished() else each.scores(sweep.metric)
+        if len(scores) == len(each.runs):
+            study.tell(each.trial, statistics.fmean(scores))

@@ -55,8 +55,10 @@ def plot(
     kinds = sorted(figure.canvas.get_supported_filetypes())
     if out is not None and Path(out).suffix.lower().removeprefix(".") not in kinds:
         raise ValueError(f"an image ends in .{', .'.join(kinds)}, which {str(out)!r} does not")
-    folders = [runs] if isinstance(runs, str | Path) else runs
-    groups = group_runs([Path(run) for run in folders])
+    folders = [Path(run) for run in ([runs] if isinstance(runs, str | Path) else runs)]
+    if not folders:
+        raise ConfigError("there is no run to plot")
+    groups = group_runs(folders)
     axes = figure.add_subplot(title=title or "", xlabel="environment steps", ylabel=metric)
     if center == "iqm" and any(len(members) >= 4 for _, members in groups):
         axes.set_ylabel(f"{metric} (interquartile mean)")
@@ -203,13 +205,20 @@ def _flat(values: dict[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
 def on_grid(curves: Sequence[Curve], points: int = 200) -> tuple[np.ndarray, np.ndarray]:
     """Interpolate curves linearly at the same steps, over the range that all of them cover.
 
+    Curves of a single point, which may be at different steps, become a point at the mean step.
+
     Returns:
         The steps [points], and the values [curves, points].
     """
+    if all(len(curve.steps) == 1 for curve in curves):
+        return np.mean([curve.steps for curve in curves], 0), np.stack([c.values for c in curves])
     first = max(curve.steps[0] for curve in curves)
     last = min(curve.steps[-1] for curve in curves)
     if first > last:
-        raise ConfigError("the runs have no steps in common: plot them one by one")
+        raise ConfigError(
+            f"a run has the metric until step {last:,.0f} and another from step {first:,.0f} on, "
+            "so that they have no mean: plot them one by one"
+        )
     grid = np.linspace(first, last, points if last > first else 1)
     return grid, np.stack([np.interp(grid, curve.steps, curve.values) for curve in curves])
 

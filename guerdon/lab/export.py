@@ -56,7 +56,7 @@ def export(
     path: str | Path,
     *,
     part: Part = "policy",
-    checkpoint: Checkpoint = "best",
+    checkpoint: Checkpoint | None = None,
 ) -> dict[str, str]:
     """Write a policy or a learned reward as an ONNX file, for batches of any size.
 
@@ -67,15 +67,22 @@ def export(
         source: A run directory, the ``reward.save_dir`` of a fit, a policy, or a reward.
         path: The file to write.
         part: Part of the run to export: ``policy`` or ``reward``.
-        checkpoint: Policy of the run: ``best``, ``latest`` or a step.
+        checkpoint: Policy of the run: ``best`` (by default), ``latest`` or a step.
 
     Returns:
         Type and shape of the inputs and of the output, by name.
     """
     require("onnxscript", "export")
     if isinstance(source, str | Path):
-        is_reward = part == "reward" or is_fit(source)
-        source = load_reward(source) if is_reward else load_policy(source, checkpoint)
+        if part == "policy" and not is_fit(source):
+            source = load_policy(source, checkpoint or "best")
+        elif checkpoint is None:
+            source = load_reward(source)
+        else:
+            raise ValueError(
+                f"{source} has one reward, the newest, and not one for each checkpoint: leave out "
+                "'checkpoint'"
+            )
     try:
         if isinstance(source, Policy):
             with source.testing():

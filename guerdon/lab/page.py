@@ -16,7 +16,7 @@ Sections = list[tuple[str, str]]
 """Titles and HTML; a section without HTML is left out."""
 EMBEDDED = 20_000_000  # bytes of a video that becomes part of the page; larger ones are linked
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 480, 260, 52, 458, 10, 216  # of a chart
-_POINTS = 600  # of a line: more cannot be seen
+_POINTS = 600  # of a line; more would not be visible
 
 
 class Svg(str):
@@ -25,7 +25,7 @@ class Svg(str):
     __slots__ = ()
 
 
-def page(title: str, body: str) -> str:
+def document(title: str, body: str) -> str:
     """Return a whole page."""
     template = Template(Path(__file__).with_suffix(".html").read_text(encoding="utf-8"))
     return template.substitute(title=html.escape(title), body=body)
@@ -61,17 +61,15 @@ def warning_list(warnings: Sequence[str]) -> str:
 
 def table(rows: Iterable[Sequence[str]], head: Sequence[str] = ()) -> str:
     """Return a table; cells are text, or `Svg`."""
-    lines = (
-        [f"<tr>{''.join(f'<th>{html.escape(cell)}</th>' for cell in head)}</tr>"] if head else []
-    )
-    for row in rows:
+    lines = []
+    for kind, row in [("th", head)] * bool(head) + [("td", row) for row in rows]:
         cells = (cell if isinstance(cell, Svg) else html.escape(cell) for cell in row)
-        lines.append(f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
+        lines.append(f"<tr>{''.join(f'<{kind}>{cell}</{kind}>' for cell in cells)}</tr>")
     return f'<div class="scroll"><table>{"".join(lines)}</table></div>' if lines else ""
 
 
 def metrics_table(metrics: Mapping[str, Curve], prefix: str) -> str:
-    """Return first, last, lowest and highest values of metrics whose names begin alike."""
+    """Return the first, last, lowest and highest values of the metrics with a prefix."""
     rows = [
         (
             name.removeprefix(prefix),
@@ -85,7 +83,7 @@ def metrics_table(metrics: Mapping[str, Curve], prefix: str) -> str:
 
 
 def details(title: str, text: str) -> str:
-    """Return a long text that is folded."""
+    """Return a long text, collapsed."""
     text = html.escape(text)
     return f"<details><summary>{html.escape(title)}</summary><pre>{text}</pre></details>"
 
@@ -100,7 +98,7 @@ def images(
         title: Title of the row.
         frames: For each, uint8 [C, H, W] by camera.
         captions: A caption each.
-        wrong: Which have a red border.
+        wrong: Which of them get a red border.
     """
     each = []
     for place, frame in enumerate(frames):
@@ -184,7 +182,7 @@ def chart(
 
 
 def charts(found: Iterable[str]) -> str:
-    """Return charts side by side; nothing if there is none."""
+    """Return charts or videos side by side; nothing if there is none."""
     each = "".join(found)
     return f'<div class="charts">{each}</div>' if each else ""
 
@@ -211,7 +209,7 @@ def _axis(values: np.ndarray) -> tuple[float, float]:
 
 
 def _at(value: np.ndarray, axis: tuple[float, float], first: float, last: float) -> np.ndarray:
-    """Return places between two ends."""
+    """Map values of an axis to pixels."""
     low, high = axis
     place: np.ndarray = first + (value - low) / (high - low) * (last - first)
     return place
@@ -220,9 +218,7 @@ def _at(value: np.ndarray, axis: tuple[float, float], first: float, last: float)
 def _ticks(low: float, high: float) -> np.ndarray:
     """Return about five round numbers between two."""
     power = 10.0 ** np.floor(np.log10((high - low) / 5))
-    step = next(
-        step for step in (power, 2 * power, 5 * power, 10 * power) if (high - low) / step <= 5
-    )
+    step = next(power * factor for factor in (1, 2, 5, 10) if (high - low) / (power * factor) <= 5)
     ticks: np.ndarray = step * np.arange(int(np.ceil(low / step - 1e-9)), high / step + 1e-9)
     return ticks
 

@@ -14,23 +14,8 @@ from guerdon.config.schema import DataCollectionConfig
 from guerdon.config.validation import validated
 from guerdon.data.files import atomic_file
 from guerdon.data.frames import read_trajectory
+from guerdon.lab import page
 from guerdon.lab.curves import Curve, read_metrics
-from guerdon.lab.page import (
-    Sections,
-    cards,
-    chart,
-    charts,
-    details,
-    images,
-    metrics_table,
-    number,
-    page,
-    paragraph,
-    render,
-    table,
-    video,
-    warning_list,
-)
 from guerdon.ops.classification import calibration_curve, ensemble_probability, pr_curve
 from guerdon.training.fit import read_frames
 from guerdon.training.fit_files import CONFIG as FIT_CONFIG
@@ -40,12 +25,12 @@ from guerdon.training.run_folder import RunFolder
 from guerdon.training.workflow import RESULT, WorkflowResult
 
 HOW = (
-    "Success is measured with the deterministic policy: at the last step of an episode, and at the "
-    "first frame with predicted success, where the episode ends for the learner. The policy of the "
-    "third stage never sees the environment's reward or success."
+    "Success is measured without exploration: at the last step of an episode, and at the first "
+    "predicted success, where the episode ends for the learner. The environment's reward and "
+    "success are not used to train the second policy."
 )
-FALL = 0.25  # share of the true return's range from which a fall is worth a warning, and
-OF_HIGHEST = 0.1  # share of its highest value
+# A fall of the true return is a warning above this share of its range, and of its highest value.
+FALL, OF_HIGHEST = 0.25, 0.1
 FRAMES = 8  # images of each kind
 CURVES: dict[str, dict[str, str]] = {
     "True return": {"eval/mean_reward": "evaluation", "rollout/ep_rew_mean": "while training"},
@@ -53,7 +38,7 @@ CURVES: dict[str, dict[str, str]] = {
     "Success": {
         "eval/success_rate": "true, last step",
         "reward/success_rate": "predicted",
-        "eval/success_at_prediction": "true where predicted",
+        "eval/success_at_prediction": "true, first prediction",
     },
     "Rank correlation of learned and true return": {"reward/rank_correlation": "evaluation"},
     "Episode length": {"eval/mean_ep_length": "evaluation", "rollout/ep_len_mean": "training"},
@@ -70,7 +55,7 @@ STAGES = (
     ("collect", "eval/success_rate", "environment reward: true, last step"),
     ("learn", "eval/success_rate", "classifier reward: true, last step"),
     ("learn", "reward/success_rate", "classifier reward: predicted"),
-    ("learn", "eval/success_at_prediction", "classifier reward: true where predicted"),
+    ("learn", "eval/success_at_prediction", "classifier reward: true, first prediction"),
 )
 
 
@@ -85,21 +70,23 @@ def write_report(folder: str | Path, out: str | Path | None = None) -> Path:
     if (folder / RESULT).is_file():
         title, body = _workflow_page(folder)
     elif (folder / FIT_CONFIG).is_file():
-        title, body = f"Classifier {folder.name}", render(_fit_sections(folder))
+        title, body = f"Classifier {folder.name}", page.render(_fit_sections(folder))
     else:
         config = sources.read(RunFolder(folder).existing_config())
-        title, body = str(config["run"]["name"]), render(_run_sections(folder, config))
+        title, body = str(config["run"]["name"]), page.render(_run_sections(folder, config))
     out = folder / "report.html" if out is None else Path(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(out) as file:
-        file.write(page(title, body).encode())
+        file.write(page.document(title, body).encode())
     return out
 
 
 # --- a run
 
 
-def _run_sections(folder: Path, config: Mapping[str, Any], classifier: bool = True) -> Sections:
+def _run_sections(
+    folder: Path, config: Mapping[str, Any], classifier: bool = True
+) -> page.Sections:
     files, metrics = RunFolder(folder), read_metrics(folder)
     log = files.log.read_text(encoding="utf-8") if files.log.exists() else ""
     summary, reward = _json(files.summary), config["reward"]
@@ -111,20 +98,19 @@ def _run_sections(folder: Path, config: Mapping[str, Any], classifier: bool = Tr
         f"{config['env']['id']} · {config['policy']['type']} · reward: {' + '.join(terms)} · seed "
         f"{config['seed']} · {_end(summary)}"
     )
-    curves = (chart(title, _lines(metrics, names)) for title, names in CURVES.items())
-    videos = "".join(map(video, sorted(files.videos.glob("*.mp4"))))
+    curves = (page.chart(title, _lines(metrics, names)) for title, names in CURVES.items())
     path, types = reward["checkpoint_path"], [term["type"] for term in reward["terms"].values()]
     fit = _fit_sections(Path(path)) if classifier and path and is_fit(path) else []
     return [
-        ("", paragraph(about) + cards(_run_numbers(summary, metrics))),
-        ("Warnings", warning_list([*log_warnings(log), *return_warnings(metrics)])),
-        ("Curves", charts(curves)),
-        ("Videos", f'<div class="charts">{videos}</div>' if videos else ""),
-        ("Reward", metrics_table(metrics, "reward/")),
-        ("Training", metrics_table(metrics, "train/")),
+        ("", page.paragraph(about) + page.cards(_run_numbers(summary, metrics))),
+        ("Warnings", page.warning_list([*log_warnings(log), *return_warnings(metrics)])),
+        ("Curves", page.charts(curves)),
+        ("Videos", page.charts(map(page.video, sorted(files.videos.glob("*.mp4"))))),
+        ("Reward", page.metrics_table(metrics, "reward/")),
+        ("Training", page.metrics_table(metrics, "train/")),
         ("Collected frames", _collected(reward)),
         ("Predicted success of the policy", _predicted(folder) if "classifier" in types else ""),
-        ("Classifier", render(fit, 3)),
+        ("Classifier", page.render(fit, 3)),
         ("Configuration", _configuration(files.config, files.starts()[-1:])),
     ]
 
@@ -147,9 +133,9 @@ def _json(path: Path) -> dict[str, Any]:
 def _run_numbers(summary: Mapping[str, Any], metrics: Mapping[str, Curve]) -> list[tuple[str, str]]:
     last = {name: curve.values[-1] for name, curve in metrics.items() if len(curve.values)}
     found = [
-        ("True return", last.get("eval/mean_reward"), number),
-        ("Best policy, true return", last.get("eval/best_mean_reward"), number),
-        ("Learned return", last.get("reward/eval_return"), number),
+        ("True return", last.get("eval/mean_reward"), page.number),
+        ("Best policy, true return", last.get("eval/best_mean_reward"), page.number),
+        ("Learned return", last.get("reward/eval_return"), page.number),
         ("True success", last.get("eval/success_rate"), "{:.0%}".format),
         ("Predicted success", last.get("reward/success_rate"), "{:.0%}".format),
         ("Steps", summary.get("env_steps"), "{:,}".format),
@@ -182,12 +168,11 @@ def return_warnings(metrics: Mapping[str, Curve]) -> list[str]:
     fall, span = true[best] - true[last], true[best] - min(true.values())
     if fall <= max(FALL * span, OF_HIGHEST * abs(true[best])) or learned[last] <= learned[best]:
         return []
-    text = (
-        f"from step {best:,.0f} to {last:,.0f} the learned return rises from "
-        f"{number(learned[best])} to {number(learned[last])}, but the true return falls from "
-        f"{number(true[best])} to {number(true[last])}: the policy may exploit the reward"
-    )
-    return [text]
+    returns = [page.number(each[step]) for each in (learned, true) for step in (best, last)]
+    return [
+        "from step {:,.0f} to {:,.0f} the learned return rises from {} to {}, but the true return "
+        "falls from {} to {}: the policy may exploit the reward".format(best, last, *returns)
+    ]
 
 
 def _collected(reward: Mapping[str, Any]) -> str:
@@ -198,9 +183,9 @@ def _collected(reward: Mapping[str, Any]) -> str:
         try:
             parts = [read_trajectory(path).images for path in files]
         except (OSError, ValueError) as error:
-            return paragraph(f"The frames cannot be shown: {error}.")
+            return page.paragraph(f"The frames cannot be shown: {error}.")
         frames = [{key: part[-1] for key, part in each.items()} for each in parts]
-        shown.append(images(f"Last frames of {kind} trajectories", frames))
+        shown.append(page.images(f"Last frames of {kind} trajectories", frames))
     return "".join(shown)
 
 
@@ -214,20 +199,22 @@ def _predicted(folder: Path) -> str:
             collect_frames(folder, validated(DataCollectionConfig, options), FRAMES)
             played = [read_trajectory(path) for path in sorted(Path(out).glob("*/*.npz"))]
     except Exception as error:  # of any environment
-        return paragraph(f"The policy cannot be played here: {error}.")
-    hold, frames, captions, wrong = model.config.hold, [], [], []
+        return page.paragraph(f"The policy cannot be played here: {error}.")
+    frames, captions, wrong = [], [], []
     for each in played:
         scores = model.probability(each.images)
-        passes = np.convolve(scores >= model.threshold, np.ones(hold, int))[: len(scores)] == hold
-        for step in np.flatnonzero(passes)[:1]:
+        success = (scores >= model.threshold)[:, None]
+        rows, first = np.ones_like(success), np.arange(len(scores))[:, None] == 0
+        held, *_ = model.new_memory(1).follow(success, success, rows, first, model.config.hold)
+        for step in np.flatnonzero(held)[:1]:
             frames.append({key: part[step] for key, part in each.images.items()})
             captions.append(_caption(scores[step], each.labels[step]))
             wrong.append(each.labels[step] < 0.5)
-    how = (
+    how = page.paragraph(
         f"The classifier predicts success in {len(frames)} of {len(played)} episodes of the best "
         f"policy (threshold {model.threshold:.3f})."
     )
-    return paragraph(how) + images("The first such frame of each", frames, captions, wrong)
+    return how + page.images("The first predicted success of each", frames, captions, wrong)
 
 
 def _caption(score: float, label: float) -> str:
@@ -236,14 +223,14 @@ def _caption(score: float, label: float) -> str:
 
 def _configuration(file: Path, starts: Sequence[Mapping[str, Any]] = ()) -> str:
     machine = "\n".join(f"{key}: {value}" for start in starts for key, value in start.items())
-    found = details(file.name, file.read_text(encoding="utf-8"))
-    return found + (details("Command, versions and machine", machine) if machine else "")
+    found = page.details(file.name, file.read_text(encoding="utf-8"))
+    return found + (page.details("Command, versions and machine", machine) if machine else "")
 
 
 # --- a fit
 
 
-def _fit_sections(folder: Path) -> Sections:
+def _fit_sections(folder: Path) -> page.Sections:
     meta, root = read_classifier(folder)["meta"], folder
     if not (root / FIT_CONFIG).is_file():
         root = folder.parent  # of one of its checkpoints
@@ -251,7 +238,7 @@ def _fit_sections(folder: Path) -> Sections:
     labels = np.asarray(meta["held_out"]["labels"], bool)
     scores = ensemble_probability(meta["held_out"]["logits"], meta["temperature"])
     curves = [
-        chart(title, _lines(metrics, names), "gradient steps")
+        page.chart(title, _lines(metrics, names), "gradient steps")
         for title, names in FIT_CURVES.items()
     ]
     precise = {"all thresholds": Curve(*pr_curve(scores, labels))}
@@ -262,33 +249,33 @@ def _fit_sections(folder: Path) -> Sections:
         "share of frames with success": Curve(*calibration_curve(scores, labels)),
         "perfect": Curve(np.arange(2.0), np.arange(2.0)),
     }
-    curves.append(chart("Precision over recall", precise, "recall", (0, 1)))
-    curves.append(chart("Calibration", calibrated, "predicted probability", (0, 1)))
+    curves.append(page.chart("Precision over recall", precise, "recall", (0, 1)))
+    curves.append(page.chart("Calibration", calibrated, "predicted probability", (0, 1)))
     about = (
         f"{found['frames']:,} frames of {found['episodes']:,} held-out episodes, "
         f"{found['base_rate']:.1%} with success · seed {meta['seed']}"
     )
     return [
-        ("", paragraph(about) + cards(_fit_numbers(meta))),
-        ("Warnings", warning_list(_json(RunFolder(root).summary).get("warnings", []))),
-        ("Curves", charts(curves)),
+        ("", page.paragraph(about) + page.cards(_fit_numbers(meta))),
+        ("Warnings", page.warning_list(_json(RunFolder(root).summary).get("warnings", []))),
+        ("Curves", page.charts(curves)),
         ("Frames", _held_out(meta, scores, labels)),
         ("Configuration", _configuration(root / FIT_CONFIG)),
     ]
 
 
 def _fit_numbers(meta: Mapping[str, Any]) -> list[tuple[str, str]]:
-    names = {
-        "precision": "Precision",
-        "recall": "Recall",
-        "false_positive_rate": "False positives, frames",
-        "episode_false_positive_rate": "False positives, episodes",
-        "calibration_error": "Calibration error",
-    }
-    found = meta["validation"]
-    shares = [
-        (name, "-" if found[key] is None else f"{found[key]:.1%}") for key, name in names.items()
-    ]
+    found, names = (
+        meta["validation"],
+        {
+            "precision": "Precision",
+            "recall": "Recall",
+            "false_positive_rate": "False positives, frames",
+            "episode_false_positive_rate": "False positives, episodes",
+            "calibration_error": "Calibration error",
+        },
+    )
+    shares = [(name, _percent(found, key, 1)) for key, name in names.items()]
     return [
         ("PR-AUC", _numbers(found, "pr_auc")),
         *shares,
@@ -303,9 +290,9 @@ def _held_out(meta: Mapping[str, Any], scores: np.ndarray, labels: np.ndarray) -
     try:
         frames = read_frames(compose_fit({"reward": {"data": data, "model": model}}))
     except (OSError, ValueError) as error:
-        return paragraph(f"The frames cannot be shown: {error}.")
+        return page.paragraph(f"The frames cannot be shown: {error}.")
     if frames.hash != meta["data"]["hash"]:
-        return paragraph("The frames cannot be shown: they have changed since the fit.")
+        return page.paragraph("The frames cannot be shown: they have changed since the fit.")
     _, rows = frames.split(meta["split"], np.random.default_rng(meta["seed"]))
     passes = scores.astype(np.float32) >= meta["threshold"]  # as networks score
     order = np.argsort(-scores, kind="stable")
@@ -321,10 +308,12 @@ def _held_out(meta: Mapping[str, Any], scores: np.ndarray, labels: np.ndarray) -
         chosen = found[:FRAMES]
         parts = [{key: part[rows[i]] for key, part in frames.images.items()} for i in chosen]
         captions = [_caption(scores[i], labels[i]) for i in chosen]
-        shown.append(images(title, parts, captions, (passes != labels)[chosen].tolist()))
-    how = "Below each frame: its predicted probability of success, and what it shows. A red border "
-    how += f"is a mistake at the threshold {meta['threshold']:.3f}."
-    return paragraph(how) + "".join(shown)
+        shown.append(page.images(title, parts, captions, (passes != labels)[chosen].tolist()))
+    how = page.paragraph(
+        "Below each frame: its predicted probability of success, and its label. A red border is a "
+        f"mistake at the threshold {meta['threshold']:.3f}."
+    )
+    return how + "".join(shown)
 
 
 # --- the three stages
@@ -346,10 +335,11 @@ def _workflow_page(folder: Path) -> tuple[str, str]:
     ):
         config = sources.read(RunFolder(folder / stage).existing_config())
         sections[title] = _run_sections(folder / stage, config, classifier=False)
-    shown = charts([table(workflow_table(result)), chart("Success", lines, limits=(0, 1))])
-    first = paragraph(about) + shown + paragraph(HOW)
-    stages = [(title, render(found, 3)) for title, found in sections.items()]
-    return "A reward learned from images", render([("", first), *stages])
+    numbers, chart = workflow_table(result), page.chart("Success", lines, limits=(0, 1))
+    shown = page.charts([page.table(numbers), chart])
+    first = page.paragraph(about) + shown + page.paragraph(HOW)
+    stages = [(title, page.render(found, 3)) for title, found in sections.items()]
+    return "A reward learned from images", page.render([("", first), *stages])
 
 
 def workflow_table(result: WorkflowResult) -> list[tuple[str, str]]:
@@ -364,8 +354,8 @@ def workflow_table(result: WorkflowResult) -> list[tuple[str, str]]:
         ("True success at the last step, no exploration:", ""),
         (f"  environment reward, {collect['env_steps']:,} steps", _percent(collect, success)),
         (f"  classifier alone, {learn['env_steps']:,} steps", _percent(learn, success)),
-        ("True success where predicted", _percent(learn, "eval_success_at_prediction")),
-        ("  predicted success", _percent(learn, "eval_model_success_rate")),
+        ("Predicted success, classifier alone", _percent(learn, "eval_model_success_rate")),
+        ("  true success at the first prediction", _percent(learn, "eval_success_at_prediction")),
         ("Seconds per stage", " + ".join(f"{each:.0f}" for each in result.seconds.values())),
     ]
 
@@ -374,5 +364,5 @@ def _numbers(fit: Mapping[str, Any], *keys: str) -> str:
     return ", ".join("-" if fit[key] is None else f"{fit[key]:.3f}" for key in keys)
 
 
-def _percent(summary: Mapping[str, Any], key: str) -> str:
-    return f"{summary[key]:.0%}" if key in summary else "-"
+def _percent(found: Mapping[str, Any], key: str, digits: int = 0) -> str:
+    return "-" if found.get(key) is None else f"{found[key]:.{digits}%}"

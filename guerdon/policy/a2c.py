@@ -4,7 +4,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import Field
-from torch import Tensor
 
 from guerdon import ops
 from guerdon.config.validation import ReadIf
@@ -12,8 +11,9 @@ from guerdon.data import Batch
 from guerdon.nn import ActorCritic
 from guerdon.nn.optimizer import Optimizer
 from guerdon.policy.actions import make_actions
-from guerdon.policy.advantages import branch, with_advantages
-from guerdon.policy.base import Metrics, Policy, PolicyConfig, register_policy
+from guerdon.policy.actor_critic import ActorCriticPolicy
+from guerdon.policy.advantages import with_advantages
+from guerdon.policy.base import Metrics, PolicyConfig, register_policy
 
 
 class A2CConfig(PolicyConfig):
@@ -35,18 +35,15 @@ class A2CConfig(PolicyConfig):
 
 
 @register_policy("a2c")
-class A2C(Policy):
+class A2C(ActorCriticPolicy):
     """Advantage actor-critic, for Discrete and Box actions: one optimizer step per rollout."""
 
     Config = A2CConfig
-    on_policy = True
     ignores = ("learn.batch_size", "learn.repeat")
-    has_density = True
     defaults: ClassVar[dict[str, dict[str, Any]]] = {
         "collect": {"n_step": 64},
         "learn": {"batch_size": 64},
     }
-    target_name = "GAE"
 
     def build(self) -> None:
         """Make the actor-critic and its optimizer."""
@@ -59,20 +56,6 @@ class A2C(Policy):
             max_grad_norm=self.config.max_grad_norm,
             eps=1e-5,
         )
-
-    def forward(self, batch: Batch, state: Any = None) -> Batch:  # noqa: ARG002 - not recurrent
-        """Sample actions while collecting; choose the most likely ones while testing."""
-        output = branch(self.model, "actor")(self.observation(batch.obs))
-        return self.actions.act(output, self.generator if self.explores else None)
-
-    def best_action(self, obs: Any) -> Tensor:
-        """See `Policy`."""
-        return self.actions.mode(branch(self.model, "actor")(self.observation(obs)))
-
-    def log_prob(self, obs: Any, act: Tensor) -> Tensor:
-        """See `Policy`."""
-        output = branch(self.model, "actor")(self.observation(obs))
-        return self.actions.log_prob(output, act)
 
     def process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> Batch:  # noqa: ARG002
         """Add advantages and returns."""

@@ -24,14 +24,9 @@ class CategoricalActions:
     def __init__(self, space: spaces.Discrete) -> None:
         self.start = int(space.start)
 
-    def act(self, output: Output, generator: torch.Generator | None) -> Batch:
-        """Sample actions; without a generator, choose the most likely ones."""
-        logit = output["logit"]
-        if generator is None:
-            act = ops.categorical_mode(logit)
-        else:
-            act = ops.categorical_sample(logit, generator)
-        numbers = act.numpy(force=True)
+    def sample(self, output: Output, generator: torch.Generator) -> Batch:
+        """Sample actions, as the output of a policy."""
+        numbers = ops.categorical_sample(output["logit"], generator).numpy(force=True)
         return from_leaves({"act": numbers + self.start if self.start else numbers})
 
     def mode(self, output: Output) -> Tensor:
@@ -68,12 +63,9 @@ class GaussianActions:
         self.low, self.high, self.dtype = space.low, space.high, space.dtype
         self.n_dims = len(space.shape)
 
-    def act(self, output: Output, generator: torch.Generator | None) -> Batch:
-        """Sample actions; without a generator, choose the most likely ones."""
-        if generator is None:
-            raw = output["mu"]
-        else:
-            raw = ops.gaussian_sample(output["mu"], output["log_std"], generator)
+    def sample(self, output: Output, generator: torch.Generator) -> Batch:
+        """Sample actions, as the output of a policy."""
+        raw = ops.gaussian_sample(output["mu"], output["log_std"], generator)
         numbers = raw.numpy(force=True)
         act = np.clip(numbers, self.low, self.high).astype(self.dtype, copy=False)
         return from_leaves({"act": act, "policy": from_leaves({"raw": numbers})})

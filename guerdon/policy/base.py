@@ -13,6 +13,7 @@ from guerdon.config.registry import Registry
 from guerdon.config.schema import Section
 from guerdon.config.validation import completed, validated
 from guerdon.data import Batch, ReplayBuffer, Rollout
+from guerdon.data.batch import from_leaves
 from guerdon.data.leaves import to_device
 from guerdon.nn import create_model, seeded
 from guerdon.nn.adapter import evaluating
@@ -173,12 +174,18 @@ class Policy(nn.Module):
         return act[0] if single else act
 
     def best_action(self, obs: Any) -> Tensor:
-        """Choose actions [B, ...] without exploration, in torch alone; for `guerdon.export`.
+        """Choose actions [B, ...] without exploration, in torch alone.
+
+        `forward` calls it while testing, and `guerdon.export` traces it.
 
         Args:
             obs: Observations [B, ...]: a tensor, or a dictionary of tensors.
         """
         raise NotImplementedError
+
+    def best_output(self, obs: Any) -> Batch:
+        """Return the output of `forward` with `best_action`."""
+        return from_leaves({"act": self.best_action(obs).numpy(force=True)})
 
     @contextmanager
     def testing(self, deterministic: bool = True) -> Iterator[None]:

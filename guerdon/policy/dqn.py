@@ -114,12 +114,10 @@ class DQN(Policy):
 
     def forward(self, batch: Batch, state: Any = None) -> Batch:  # noqa: ARG002 - not recurrent
         """Choose the best actions, epsilon-greedily while collecting."""
+        if not self.explores or self.epsilon == 0:
+            return self.best_output(batch.obs)
         q_value = self.model(self.observation(batch.obs))["logit"]
-        if self.explores and self.epsilon > 0:
-            act = ops.epsilon_greedy_sample(q_value, self.epsilon, self.generator)
-        else:
-            act = ops.categorical_mode(q_value)
-        numbers = act.numpy(force=True)
+        numbers = ops.epsilon_greedy_sample(q_value, self.epsilon, self.generator).numpy(force=True)
         return from_leaves({"act": numbers + self.start if self.start else numbers})
 
     def best_action(self, obs: Any) -> Tensor:

@@ -14,9 +14,10 @@ from guerdon.data.batch import Batch, from_leaves
 from guerdon.data.leaves import to_numpy
 from guerdon.nn import ActorCritic, ModelConfig
 from guerdon.nn.optimizer import Optimizer
-from guerdon.policy.actions import make_actions
+from guerdon.policy.actions import Output, make_actions
+from guerdon.policy.actor_critic import ActorCriticPolicy
 from guerdon.policy.advantages import branch, minibatches, with_advantages
-from guerdon.policy.base import Metrics, Policy, PolicyConfig, register_policy
+from guerdon.policy.base import Metrics, PolicyConfig, register_policy
 from guerdon.policy.intrinsic import IntrinsicConfig, IntrinsicCritic, with_intrinsic
 
 
@@ -49,17 +50,14 @@ class PPOConfig(PolicyConfig):
 
 
 @register_policy("ppo")
-class PPO(Policy):
+class PPO(ActorCriticPolicy):
     """Proximal policy optimisation, for Discrete and Box actions."""
 
     Config = PPOConfig
-    on_policy = True
-    has_density = True
     defaults: ClassVar[dict[str, dict[str, Any]]] = {
         "collect": {"n_step": 2048},
         "learn": {"batch_size": 64, "repeat": 10},
     }
-    target_name = "GAE"
     fields = ("obs", "act", "policy", "rew", "terminated", "obs_next")
 
     def build(self) -> None:
@@ -78,25 +76,13 @@ class PPO(Policy):
             eps=1e-5,
         )
 
-    def forward(self, batch: Batch, state: Any = None) -> Batch:  # noqa: ARG002 - not recurrent
-        """Sample actions while collecting; choose the most likely ones while testing."""
-        output = branch(self.model, "actor")(self.observation(batch.obs))
-        if not self.explores:
-            return self.actions.act(output, None)
-        acted = self.actions.act(output, self.generator)
+    def sample(self, output: Output) -> Batch:
+        """Sample actions; the outputs of the actor are stored with them."""
+        sampled = super().sample(output)
         stored = {name: to_numpy(output[name]) for name in self.actions.outputs}
-        if "policy" in acted:
-            stored |= acted.policy.to_dict()
-        return from_leaves({"act": acted.act, "policy": from_leaves(stored)})
-
-    def best_action(self, obs: Any) -> Tensor:
-        """See `Policy`."""
-        return self.actions.mode(branch(self.model, "actor")(self.observation(obs)))
-
-    def log_prob(self, obs: Any, act: Tensor) -> Tensor:
-        """See `Policy`."""
-        output = branch(self.model, "actor")(self.observation(obs))
-        return self.actions.log_prob(output, act)
+        if "policy" in sampled:
+            stored |= sampled.policy.to_dict()
+        return from_leaves({"act": sampled.act, "policy": from_leaves(stored)})
 
     @torch.no_grad()
     def process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> Batch:  # noqa: ARG002

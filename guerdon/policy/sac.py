@@ -105,17 +105,12 @@ class SAC(Policy):
 
     def forward(self, batch: Batch, state: Any = None) -> Batch:
         """Sample actions while collecting; choose the most likely ones while testing."""
+        if not self.explores:
+            return self.best_output(batch.obs)
         output = self.actor(self.observation(batch.obs))
         if self.bounds is None:
-            logit = output["logit"]
-            act = (
-                ops.categorical_sample(logit, self.generator)
-                if self.explores
-                else ops.categorical_mode(logit)
-            )
+            act = ops.categorical_sample(output["logit"], self.generator)
             return Batch(act=act.numpy(force=True) + self.action_space.start)
-        if not self.explores:
-            return Batch(act=self.bounds.to_env(torch.tanh(output["mu"])))
         act, _ = ops.squashed_gaussian_sample(output["mu"], output["log_std"], self.generator)
         act, state = add_noise(act, state, self.config, self.generator)
         output = Batch(act=self.bounds.to_env(act))

@@ -73,9 +73,9 @@ class TD3(Policy):
 
     def forward(self, batch: Batch, state: Any = None) -> Batch:
         """Choose the actor's actions, with noise while collecting."""
-        act = self.actor(self.observation(batch.obs))["action"]
         if not self.explores:
-            return Batch(act=self.bounds.to_env(act))
+            return self.best_output(batch.obs)
+        act = self.actor(self.observation(batch.obs))["action"]
         act, state = add_noise(act, state, self.config, self.generator)
         output = Batch(act=self.bounds.to_env(act))
         return output if state is None else output.replace(state=state)

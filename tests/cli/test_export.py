@@ -40,6 +40,14 @@ def test_the_reward_is_written(run, tmp_path):
     assert file.exists()
 
 
+def test_a_checkpoint_of_the_reward_is_refused(run, tmp_path):
+    options = ("--part", "reward", "--checkpoint", "best", "--onnx", tmp_path / "x.onnx")
+    result = guerdon("export", run, *options)
+    assert result.exit_code == 2
+    assert "has one reward, the newest, and not one for each checkpoint" in result.output
+    assert not (tmp_path / "x.onnx").exists()
+
+
 def test_a_reward_that_is_not_learned_is_refused(tmp_path):
     train(tmp_path / "run")
     result = guerdon("export", tmp_path / "run", "--part", "reward", "--onnx", tmp_path / "x.onnx")

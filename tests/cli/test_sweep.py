@@ -193,11 +193,27 @@ def test_optuna_searches_continues_and_names_the_best(tmp_path):
     )
 
 
+def test_a_failed_trial_is_repeated_when_the_search_continues(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    code, repaired = tmp_path / "calls.py", tmp_path / "repaired"
+    code.write_text(f"def check(*_):\n    open({str(repaired)!r})\n")
+    arguments = [*BUDGET, "policy.gamma=0.9,0.99", f"run.callback={code}:check"]
+    arguments += ["--trials", 1, "--sweep-dir", tmp_path / "sweep"]
+    result = guerdon("sweep", "cartpole_ppo", *arguments)
+    assert result.exit_code == 1
+    assert "1 run failed; try again with: guerdon sweep cartpole_ppo" in result.output
+    repaired.touch()
+    result = guerdon("sweep", "cartpole_ppo", *arguments)
+    assert result.exit_code == 0, result.output
+    assert "finished trial=0: eval_return_mean" in result.output
+    assert "best trial: 0, eval_return_mean" in result.output
+
+
 def test_a_metric_that_is_not_there_is_named(tmp_path):
     arguments = [*BUDGET, "policy.gamma=0.9,0.99", "--trials", 1, "--sweep-dir", tmp_path / "sweep"]
     result = guerdon("sweep", "cartpole_ppo", *arguments, "--optimize", "return_mean")
     assert result.exit_code == 2
-    assert "no 'return_mean'; did you mean 'best_eval_return_mean' or" in result.stderr
+    assert "has no number 'return_mean': did you mean 'best_eval_return_mean' or" in result.stderr
 
 
 def test_without_several_values_there_is_nothing_to_search(tmp_path):

@@ -138,9 +138,8 @@ def test_the_last_lines_say_how_it_went_where_it_is_and_what_is_next(tmp_path):
     found = summary(folder)
     mean, std = found["eval_return_mean"], found["eval_return_std"]
     assert last == (
-        f"return {mean:.2f} ± {std:.2f} after {found['env_steps']:,} steps, in '{folder}'; "
-        f"next: guerdon eval '{folder}', guerdon plot '{folder}'\n"
-        f"report: guerdon report '{folder}'"
+        f"return {mean:.2f} ± {std:.2f} after {found['env_steps']:,} steps, in '{folder}'\n"
+        f"next: guerdon eval '{folder}', guerdon plot '{folder}', guerdon report '{folder}'"
     )
 
 

@@ -132,12 +132,21 @@ def test_curves_are_interpolated_over_the_steps_they_share():
     assert values.tolist() == [[20, 40, 60, 80], [1, 3, 3, 3]]
 
 
-def test_one_point_is_a_curve_and_curves_apart_are_none():
-    point = Curve(np.array([5.0]), np.array([7.0]))
-    grid, values = curves.on_grid([point, point])
-    assert (grid.tolist(), values.tolist()) == ([5], [[7], [7]])
-    with pytest.raises(ConfigError, match="no steps in common"):
-        curves.on_grid([point, Curve(np.array([6.0]), np.array([7.0]))])
+def test_single_points_are_averaged_at_their_mean_step():
+    points = [Curve(np.array([step]), np.array([step + 2])) for step in (4.0, 6.0)]
+    grid, values = curves.on_grid(points)
+    assert (grid.tolist(), values.tolist()) == ([5], [[6], [8]])
+
+
+def test_curves_without_common_steps_are_refused():
+    early, late = (Curve(np.array([at, at + 1]), np.zeros(2)) for at in (0.0, 1000.0))
+    with pytest.raises(ConfigError, match="until step 1 and another from step 1,000 on"):
+        curves.on_grid([early, late])
+
+
+def test_a_plot_needs_a_run():
+    with pytest.raises(ConfigError, match="there is no run to plot"):
+        curves.plot([])
 
 
 def test_the_band_of_equal_runs_has_no_width():

@@ -36,17 +36,17 @@ def test_another_space_is_refused_with_the_policys_name(space):
 # --- categorical
 
 
-def test_without_a_generator_the_most_likely_action_is_taken():
+def test_the_mode_is_the_most_likely_action():
     actions = CategoricalActions(spaces.Discrete(3, start=4))
-    batch = actions.act({"logit": torch.tensor([[0.0, 2.0, 1.0], [3.0, 2.0, 1.0]])}, None)
-    assert batch.act.tolist() == [5, 4]
-    assert batch.act.dtype == np.int64
+    act = actions.mode({"logit": torch.tensor([[0.0, 2.0, 1.0], [3.0, 2.0, 1.0]])})
+    assert act.tolist() == [5, 4]
+    assert act.dtype == torch.int64
 
 
 def test_actions_are_drawn_by_their_chances():
     actions = CategoricalActions(spaces.Discrete(3, start=-1))
     logit = torch.tensor([0.2, 0.3, 0.5]).log().expand(20_000, 3)
-    drawn = actions.act({"logit": logit}, generator()).act
+    drawn = actions.sample({"logit": logit}, generator()).act
     shares = [(drawn == number).mean() for number in (-1, 0, 1)]
     assert shares == pytest.approx([0.2, 0.3, 0.5], abs=0.015)
 
@@ -72,18 +72,16 @@ def gaussian(space):
     return GaussianActions(space), space.shape
 
 
-def test_without_a_generator_the_mean_is_taken_and_clipped():
+def test_the_mode_is_the_clipped_mean():
     actions, _ = gaussian(spaces.Box(np.float32([-1.0, 0.0]), np.float32([1.0, 9.0])))
     output = {"mu": torch.tensor([[3.0, 4.0]]), "log_std": torch.zeros(1, 2)}
-    batch = actions.act(output, None)
-    assert batch.act.tolist() == [[1.0, 4.0]]
-    assert batch.policy.raw.tolist() == [[3.0, 4.0]]
+    assert actions.mode(output).tolist() == [[1.0, 4.0]]
 
 
 def test_what_was_drawn_is_kept_and_what_is_done_has_the_spaces_type():
     actions, _ = gaussian(spaces.Box(-0.5, 0.5, (2,), np.float64))
     output = {"mu": torch.zeros(500, 2), "log_std": torch.full((500, 2), math.log(2.0))}
-    batch = actions.act(output, generator())
+    batch = actions.sample(output, generator())
     assert batch.act.dtype == np.float64
     assert batch.policy.raw.std() == pytest.approx(2.0, rel=0.1)
     np.testing.assert_array_equal(batch.act, np.clip(batch.policy.raw, -0.5, 0.5))
@@ -117,7 +115,7 @@ def test_an_action_at_a_bound_is_as_likely_as_all_that_is_clipped_to_it():
 def test_a_space_without_bounds_clips_nothing():
     actions, _ = gaussian(spaces.Box(-np.inf, np.inf, (1,), np.float32))
     output = {"mu": torch.tensor([[1e6]]), "log_std": torch.zeros(1, 1)}
-    assert actions.act(output, None).act.tolist() == [[1e6]]
+    assert actions.mode(output).tolist() == [[1e6]]
 
 
 def test_they_name_what_has_to_be_read_for_them():
