@@ -20,6 +20,7 @@ from guerdon.config.errors import ConfigError, line, suggestion
 from guerdon.config.registry import registered, registry_of
 from guerdon.config.schema import SUPERSEDES, GuerdonConfig, RewardConfig, as_terms, unread
 from guerdon.config.validation import is_read, keys_of, unknown_key, validated
+from guerdon.config.yaml_limits import check_interpolations
 
 GROUPS = ("env", "policy", "reward")
 Values = dict[str, Any]
@@ -54,8 +55,9 @@ def compose(
     try:
         config = _merged([*_layers(choices), values])
         _override(config, changes, choices)
+        check_interpolations(config)
         composed: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
-    except OmegaConfBaseException as error:
+    except (OmegaConfBaseException, RecursionError) as error:
         raise ConfigError(f"the configuration cannot be composed: {line(error)}") from error
     composed = {**imports.with_whole_paths(composed), "imports": values["imports"]}
     env, run = composed.get("env", {}), composed.setdefault("run", {})

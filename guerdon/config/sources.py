@@ -5,10 +5,9 @@ from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from omegaconf import OmegaConf
-
 from guerdon.config import imports
 from guerdon.config.errors import ConfigError, line, suggestion
+from guerdon.config.yaml_limits import load_yaml
 
 ZOO = Path(__file__).parents[1] / "zoo"
 
@@ -85,7 +84,9 @@ def _beside(path: Path) -> str:
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
-        values = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+        values = load_yaml(path)
+    except OSError:
+        raise
     except Exception as error:  # from PyYAML, OmegaConf or the decoder
         raise ConfigError(
             f"the config file {str(path)!r} is not valid YAML: {line(error)}"

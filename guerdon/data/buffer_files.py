@@ -1,17 +1,39 @@
-"""Files of buffers: saved buffers, and buffers that live in a folder of memory-mapped arrays."""
+"""Files of buffers: saved buffers, and buffers that live in a folder of memory-mapped arrays.
+
+A saved buffer is a folder of `guerdon.data.serializer`, with a checksum of every file.
+
+A folder of memory-mapped arrays has ``meta.json``, with a checksum of itself. While a buffer uses
+the folder, ``meta.json`` has a session. When the buffer is deleted or Python exits, the arrays are
+flushed to the disk, and ``meta.json`` gets their checksums instead, which takes about a second per
+GiB then and when the folder is opened. So these are detected:
+
+- in a folder that was closed like this: any change of any file;
+- in a folder of a process that was killed: a change of ``meta.json``, a file of another size, and
+  bookkeeping that cannot be right; but not changed values in columns. The row that was being
+  written is dropped.
+
+In any case all indices are checked before they are used, since checksums can be forged.
+"""
 
 from __future__ import annotations
 
-import json
+import os
+import weakref
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from guerdon.data.files import atomic_file
 from guerdon.data.kernels import PENDING, VALID
-from guerdon.data.transition_schema import Layout, Leaf
+from guerdon.data.serializer import check_file, describe_file, manifest_text, parse_manifest
+from guerdon.data.transition_schema import REQUIRED, Layout, Leaf
+from guerdon.limits import DamagedError, open_regular, parse_json, read_bytes
 
 if TYPE_CHECKING:
+    import pathlib
+    from collections.abc import Iterator, Mapping
+
     import torch
 
     from guerdon.data.batch import Path
@@ -20,6 +42,8 @@ if TYPE_CHECKING:
 
 _META = "meta.json"
 BOOKKEEPING = ("final", "written", "flags")  # flags last: they make rows valid
+_MOST_WRITTEN = 2**60
+_ALL_FLAGS = 63
 
 
 def column_name(path: Path) -> str:
@@ -47,13 +71,13 @@ def load_training_state(buffer: ReplayBuffer, state: dict[str, Any]) -> None:
     """Fill a buffer of the same kind and options from a `training_state`."""
     meta, arrays = state["meta"], state["arrays"]
     _check_same(meta, _description(buffer), "the saved buffer")
+    capacity = _check_state(buffer, arrays)
     buffer._columns, buffer._finals = {}, {}
     if buffer._disk:  # files that are being rewritten must not look complete
         buffer.reset()
         describe(buffer, buffer._disk, {})
-    saved = len(arrays["book", "flags"]) // buffer.n_envs
-    if saved != buffer.capacity:  # buffers that grow
-        buffer._make_bookkeeping(saved)
+    if capacity != buffer.capacity:  # buffers that grow
+        buffer._make_bookkeeping(capacity)
     layout: Layout = {}
     for path, array in arrays.items():
         if path[0] == "book":
@@ -91,30 +115,124 @@ def restore(
     return buffer
 
 
+# --- checks
+
+
+@contextmanager
+def naming(what: str) -> Iterator[None]:
+    """Turn the errors of damaged content into one that names the buffer."""
+    errors = LookupError, TypeError, AttributeError, ValueError, ArithmeticError, MemoryError
+    try:
+        yield
+    except errors as error:
+        raise DamagedError(f"{what} is damaged: {error}") from error
+
+
+def _check_state(buffer: ReplayBuffer, arrays: dict[Any, Any]) -> int:
+    """Check the shapes and indices of a training state, and return its capacity."""
+    final, written, flags = (np.asarray(arrays["book", name]) for name in BOOKKEEPING)
+    capacity = flags.size // buffer.n_envs
+    if "size" in buffer.options() and capacity != buffer.capacity:
+        raise DamagedError(f"it has {flags.size} rows, but was made with {buffer.size}")
+    columns = {path[1:]: array for path, array in arrays.items() if path[0] == "columns"}
+    finals = {path[1:]: array for path, array in arrays.items() if path[0] == "finals"}
+    n_finals = min((len(table) for table in finals.values()), default=0)
+    _check_bookkeeping(buffer.n_envs, capacity, n_finals, final, written, flags)
+    lead = buffer.n_envs, int(min(written.max(), capacity))
+    if any(tuple(column.shape[:2]) != lead for column in columns.values()):
+        raise DamagedError("its columns do not have the rows that were written")
+    leaves = {path: Leaf(tuple(each.shape[2:]), each.dtype) for path, each in columns.items()}
+    _check_leaves(buffer, leaves | _leaves(finals))
+    return capacity
+
+
+def _check_leaves(buffer: ReplayBuffer, leaves: Layout) -> None:
+    """Check that there are the required columns, and next observations like the observations."""
+    obs, obs_next = (
+        {path[1:]: leaf for path, leaf in leaves.items() if path[0] == name}
+        for name in ("obs", "obs_next")
+    )
+    if leaves and not {path[0] for path in leaves}.issuperset(REQUIRED):
+        raise DamagedError(f"it does not have all of {', '.join(REQUIRED)}")
+    if obs_next != ({} if buffer.ignore_obs_next else obs):
+        raise DamagedError("its next observations are not like its observations")
+
+
+def _check_bookkeeping(
+    n_envs: int,
+    capacity: int,
+    n_finals: int,
+    final: np.ndarray,
+    written: np.ndarray,
+    flags: np.ndarray,
+) -> None:
+    """Raise an error for numbers with which compiled code would leave its arrays."""
+    wanted = {"final": np.int32, "written": np.int64, "flags": np.uint8}
+    found = dict(zip(wanted, (final, written, flags), strict=True))
+    if {name: array.dtype for name, array in found.items()} != wanted or not capacity:
+        raise DamagedError("its bookkeeping has other dtypes, or is empty")
+    if any(found[name].shape != (n_envs * capacity,) for name in ("final", "flags")) or (
+        written.shape != (n_envs,)
+    ):
+        raise DamagedError("its bookkeeping does not have the size of the buffer")
+    if written.min() < 0 or written.max() > _MOST_WRITTEN or flags.max() > _ALL_FLAGS:
+        raise DamagedError("its counters or flags are out of range")
+    for rows, count in zip(flags.reshape(n_envs, capacity), written.tolist(), strict=True):
+        if (rows[count:] & VALID).any():
+            raise DamagedError("it has transitions in rows that were never written")
+    owned = final[final > 2 * n_envs]
+    if final.min() < 0 or final.max() > n_finals or len(np.unique(owned)) < len(owned):
+        raise DamagedError("its next observations are not where it says")
+    if 0 < n_finals < 2 * n_envs:
+        raise DamagedError("it has too few next observations")
+
+
 # --- folders
 
 
-def check_folder(buffer: ReplayBuffer, storage: DiskStorage) -> None:
-    """Check that a folder is new, or has a buffer with the same options."""
-    if (storage.folder / _META).exists():
-        theirs = json.loads((storage.folder / _META).read_text())
-        _check_same(theirs, _description(buffer), f"the buffer in {storage.folder}")
-    elif any(not path.name.startswith(f".{_META}.") for path in storage.folder.iterdir()):
-        raise ValueError(f"{storage.folder} is not empty and has no buffer: choose a new folder")
-    else:
-        describe(buffer, storage, {})
+def check_folder(buffer: ReplayBuffer, storage: DiskStorage, capacity: int) -> Layout:
+    """Check that a folder is new or has a whole buffer with the same options, and take it over.
+
+    Returns:
+        The columns of the buffer; none if nothing was ever added.
+    """
+    folder, leaves = storage.folder, Layout()
+    if (folder / _META).exists():
+        meta = _read_meta(folder / _META)
+        with naming(str(folder / _META)):
+            for entry in meta["leaves"]:
+                leaf = Leaf(tuple(map(int, entry["shape"])), np.dtype(entry["dtype"]))
+                leaves[tuple(map(str, entry["path"]))] = leaf
+            theirs = {"kind": str(meta["kind"]), "options": dict(meta["options"])}
+            files = {str(name): dict(entry) for name, entry in meta.get("files", {}).items()}
+        _check_same(theirs, _description(buffer), f"the buffer in {folder}")
+        for name, entry in files.items():
+            check_file(folder, name, entry)
+        with naming(f"the buffer in {folder}"):
+            _check_leaves(buffer, leaves)
+            _check_sizes(storage, buffer.n_envs, capacity, leaves)
+    elif any(not path.name.startswith(f".{_META}.") for path in folder.iterdir()):
+        raise ValueError(f"{folder} is not empty and has no buffer: choose a new folder")
+    _describe(buffer, folder, leaves)
+    return leaves
 
 
-def reopen(buffer: ReplayBuffer, storage: DiskStorage) -> None:
+def _check_sizes(storage: DiskStorage, n_envs: int, capacity: int, leaves: Layout) -> None:
+    """Check that all files have the size of their arrays; some tables may have grown."""
+    rows, minimum = n_envs * capacity, 2 * n_envs
+    wanted = {"final": 4 * rows, "written": 8 * n_envs, "flags": rows} if leaves else {}
+    for path, leaf in leaves.items():
+        size = max(int(np.prod(leaf.shape)) * leaf.dtype.itemsize, 1)
+        wanted[column_name(path)] = size * (minimum if path[0] == "obs_next" else rows)
+    for name, size in wanted.items():
+        with open_regular(storage.path(name)) as file:
+            held = os.fstat(file.fileno()).st_size
+        if held < size or (held > size and not name.startswith("rows.obs_next")):
+            raise DamagedError(f"{name}.bin has {held} bytes instead of {size}")
+
+
+def reopen(buffer: ReplayBuffer, storage: DiskStorage, leaves: Layout) -> None:
     """Load the buffer of a folder, and cut the episodes that were running."""
-    meta = json.loads((storage.folder / _META).read_text())
-    leaves = {
-        tuple(entry["path"]): Leaf(tuple(entry["shape"]), np.dtype(entry["dtype"]))
-        for entry in meta["leaves"]
-    }
-    # No files: the first add failed.
-    if not leaves or not all(storage.path(column_name(path)).exists() for path in leaves):
-        return
     for path, leaf in leaves.items():
         final = path[0] == "obs_next"
         rows = 2 * buffer.n_envs if final else buffer.size
@@ -122,6 +240,8 @@ def reopen(buffer: ReplayBuffer, storage: DiskStorage) -> None:
         (buffer._finals if final else buffer._columns)[path] = column
     stored = {path: leaf for path, leaf in leaves.items() if path[0] != "annotations"}
     buffer.schema.layout = stored
+    for name in () if leaves else BOOKKEEPING:  # the first add failed, or never was
+        getattr(buffer, f"_{name}")[...] = 0
     # A process that was killed while writing left an invalid newest row.
     envs = buffer._envs[buffer._written > 0]
     heads = buffer._heads(envs)
@@ -129,19 +249,60 @@ def reopen(buffer: ReplayBuffer, storage: DiskStorage) -> None:
     if len(stored) < len(leaves):  # these rows can no longer be annotated
         buffer._flags[buffer._flags & PENDING != 0] &= np.uint8(0xFF ^ VALID)
     buffer._final[(buffer._flags & VALID == 0) & (buffer._final > 2 * buffer.n_envs)] = 0
+    with naming(f"the buffer in {storage.folder}"):
+        book = (getattr(buffer, f"_{name}") for name in BOOKKEEPING)
+        _check_bookkeeping(buffer.n_envs, buffer.capacity, buffer._n_finals, *book)
     buffer._refresh()
     buffer.cut()
+    weakref.finalize(buffer, _close, storage.folder, buffer._session, os.getpid())
 
 
-def describe(buffer: ReplayBuffer, storage: DiskStorage, arrays: dict[Path, Any]) -> None:
+def _close(folder: pathlib.Path, session: str, process: int) -> None:
+    """Write the checksums of all files, unless the folder is gone or was opened by another."""
+    if process != os.getpid():  # a fork
+        return
+    with suppress(OSError, ValueError):
+        meta = _read_meta(folder / _META)
+        if meta.get("session") != session:
+            return
+        files = {}
+        for path in sorted(folder.glob("*.bin")):
+            with open_regular(path) as file:
+                os.fsync(file.fileno())
+                files[path.name] = describe_file(file)
+        kept = {key: meta[key] for key in ("kind", "options", "leaves")}
+        _write_meta(folder / _META, {**kept, "files": files})
+
+
+def describe(buffer: ReplayBuffer, storage: DiskStorage, arrays: Mapping[Path, Any]) -> None:
     """Write the description that `reopen` reads, before rows of new columns are written."""
-    leaves = [
-        {"path": list(path), "dtype": array.dtype.str, "shape": list(array.shape[1:])}
-        for path, array in arrays.items()
+    _describe(buffer, storage.folder, _leaves(arrays))
+
+
+def _leaves(arrays: Mapping[Path, Any]) -> Layout:
+    return {path: Leaf(tuple(array.shape[1:]), array.dtype) for path, array in arrays.items()}
+
+
+def _describe(buffer: ReplayBuffer, folder: pathlib.Path, leaves: Layout) -> None:
+    described = [
+        {"path": list(path), "dtype": leaf.dtype.str, "shape": list(leaf.shape)}
+        for path, leaf in leaves.items()
     ]
-    meta = {**_description(buffer), "leaves": leaves}
-    with atomic_file(storage.folder / _META) as file:
-        file.write(json.dumps(meta, indent=1).encode())
+    content = {**_description(buffer), "leaves": described, "session": buffer._session}
+    _write_meta(folder / _META, content)
+
+
+def _write_meta(path: pathlib.Path, content: dict[str, Any]) -> None:
+    with atomic_file(path) as file:
+        file.write(manifest_text(content))
+
+
+def _read_meta(path: pathlib.Path) -> dict[str, Any]:
+    data = read_bytes(path)
+    meta = parse_json(data, path)
+    if isinstance(meta, dict) and meta.keys() == {"kind", "options", "leaves"}:
+        return meta  # of earlier versions, without checksums
+    return parse_manifest(data, path)
 
 
 def _description(buffer: ReplayBuffer) -> dict[str, Any]:

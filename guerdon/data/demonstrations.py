@@ -1,6 +1,5 @@
 """Demonstrations: episodes of an expert, and their files."""
 
-import json
 import os
 import pathlib
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from guerdon.data.batch import Batch, flatten
 from guerdon.data.leaves import Array, describe, to_numpy
 from guerdon.data.serializer import check_only, check_replaceable, read_tree, write_tree
 from guerdon.data.spaces import check_rows, space_from_json, space_to_json
+from guerdon.limits import read_json
 
 KEYS = ("obs", "act", "rew", "terminated", "truncated", "obs_next")
 
@@ -196,11 +196,20 @@ def _shards(episodes: list[Batch], shard_bytes: int) -> Iterator[tuple[str, list
 
 def load_folder(folder: pathlib.Path) -> Demonstrations:
     """Read a folder that `save_demonstrations` wrote."""
-    if _is_old(folder):
-        return _load_old(folder)
-    if folder.exists() and not (folder / "manifest.json").exists():
+    old = _is_old(folder)
+    if not old and folder.exists() and not (folder / "manifest.json").exists():
         raise FileNotFoundError(f"{folder} has no demonstrations: manifest.json is missing")
-    tree = read_tree(folder, _KIND)
+    tree = {} if old else read_tree(folder, _KIND)
+    try:
+        return _load_old(folder) if old else _from_tree(tree)
+    except FileNotFoundError as error:
+        name = pathlib.Path(error.filename).name
+        raise FileNotFoundError(f"{folder} is not complete: {name} is missing") from None
+    except (LookupError, TypeError, AttributeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"the demonstrations in {folder} are damaged: {error}") from error
+
+
+def _from_tree(tree: dict[str, Any]) -> Demonstrations:
     meta = tree.pop("meta")
     episodes = []
     for rows in chain(*tree.values()):
@@ -227,26 +236,20 @@ def _is_old(folder: pathlib.Path) -> bool:
 
 
 def _old_meta(folder: pathlib.Path) -> dict[str, Any]:
-    meta: dict[str, Any] = json.loads((folder / "meta.json").read_bytes())
-    if meta.get("format") != "guerdon demonstrations" or meta["version"] != 1:
+    meta: dict[str, Any] = read_json(folder / "meta.json")
+    if meta.get("format") != "guerdon demonstrations" or meta.get("version") != 1:
         raise ValueError("meta.json is not a file written by guerdon")
     return meta
 
 
 def _load_old(folder: pathlib.Path) -> Demonstrations:
-    try:
-        meta = _old_meta(folder)
-        described = iter(meta["episodes"])
-        episodes: list[Batch] = []
-        for shard in meta["shards"]:
-            rows = read_arrays(folder / shard["file"])
-            episodes += _cut_shard(rows, list(islice(described, shard["episodes"])), shard["file"])
-        return _with_meta(episodes, meta, [episode["seed"] for episode in meta["episodes"]])
-    except FileNotFoundError as error:
-        name = pathlib.Path(error.filename).name
-        raise FileNotFoundError(f"{folder} is not complete: {name} is missing") from None
-    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
-        raise ValueError(f"the demonstrations in {folder} are damaged: {error}") from error
+    meta = _old_meta(folder)
+    described = iter(meta["episodes"])
+    episodes: list[Batch] = []
+    for shard in meta["shards"]:
+        rows = read_arrays(folder / shard["file"])
+        episodes += _cut_shard(rows, list(islice(described, shard["episodes"])), shard["file"])
+    return _with_meta(episodes, meta, [episode["seed"] for episode in meta["episodes"]])
 
 
 def _cut_shard(rows: Batch, described: list[dict[str, Any]], name: str) -> Iterator[Batch]:

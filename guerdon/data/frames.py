@@ -9,7 +9,6 @@ atomically, and reading one runs no code.
 import errno
 import hashlib
 import io
-import math
 import os
 import pathlib
 import re
@@ -20,13 +19,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
+from guerdon.data.array_files import read_archive, read_header
 from guerdon.data.files import sync_folder
 from guerdon.data.leaves import describe
 from guerdon.data.unpickle import safe_unpickle
+from guerdon.limits import read_bytes
 
 Format = Literal["npz", "npy"]
 
@@ -38,7 +39,6 @@ _FORMAT = b"guerdon trajectory 1"  # comment of the archive
 _NO_LINKS = {  # errors of exFAT and some network file systems
     *(errno.EPERM, errno.EACCES, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 }
-_MOST_INFLATED = 1032  # highest ratio of deflate
 _DIGITS = 32  # length of a digest
 
 
@@ -248,8 +248,6 @@ def read_trajectory(path: str | os.PathLike[str]) -> Trajectory:
     try:
         if path.suffix not in readers:
             raise ValueError("it is neither .npz nor .npy")
-        if path.exists() and not path.is_file():
-            raise ValueError("it is not a file")
         return readers[path.suffix](path)
     except OSError:
         raise
@@ -259,50 +257,26 @@ def read_trajectory(path: str | os.PathLike[str]) -> Trajectory:
 
 
 def _read_npz(path: pathlib.Path) -> Trajectory:
-    content = path.read_bytes()  # errors below are due to the content
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        if archive.comment not in (b"", _FORMAT):
-            raise ValueError(f"its format is {archive.comment!r}, which a newer guerdon reads")
-        entries = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-        keys = [name for name in entries if name.startswith("images.")]
-        if entries.keys() - keys != {"labels", "success_once"} or not keys:
-            raise ValueError(
-                f"its arrays are {', '.join(sorted(entries)) or 'none'}, "
-                f"not images.<camera>, labels and success_once"
-            )
-        if sum(info.compress_size for info in entries.values()) > len(content):
-            raise ValueError("it declares a larger size than it has")
-        arrays = {name: _read_entry(archive, info) for name, info in entries.items()}
-    once = arrays.pop("success_once")
+    arrays, comment = read_archive(path)
+    if comment not in (b"", _FORMAT):
+        raise ValueError(f"its format is {comment!r}, which a newer guerdon reads")
+    images = {name: arrays.pop(name) for name in list(arrays) if name.startswith("images.")}
+    if arrays.keys() != {"labels", "success_once"} or not images:
+        raise ValueError(
+            f"its arrays are {', '.join(sorted([*arrays, *images])) or 'none'}, "
+            f"not images.<camera>, labels and success_once"
+        )
+    once = arrays["success_once"]
     if once.shape != () or once.dtype != bool:
         raise ValueError(f"success_once has to be one boolean: {describe(once)}")
-    labels = arrays.pop("labels")
-    images = {key.removeprefix("images."): array for key, array in arrays.items()}
-    return Trajectory(images, labels, bool(once))
-
-
-def _read_entry(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
-    """Read one array after checking its header against the size of the entry.
-
-    Only deflate is accepted: other compression methods can turn a few bytes into gigabytes.
-    """
-    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise ValueError("it is compressed in an unusual way")
-    if info.file_size > _MOST_INFLATED * info.compress_size:
-        raise ValueError("it declares a larger size than it has")
-    with archive.open(info) as file:
-        shape, fortran, dtype = _read_header(file)
-        size = info.file_size - file.tell()
-        if dtype.kind not in "biuf" or math.prod(shape) * dtype.itemsize != size:
-            raise ValueError(f"the header of {info.filename} does not fit what follows it")
-        content = bytearray(file.read(size))
-    return np.ndarray(shape, dtype, content, order="F" if fortran else "C")
+    named = {key.removeprefix("images."): array for key, array in images.items()}
+    return Trajectory(named, arrays["labels"], bool(once))
 
 
 def _read_npy(path: pathlib.Path) -> Trajectory:
-    content = path.read_bytes()
+    content = read_bytes(path)
     file = io.BytesIO(content)
-    shape, _, dtype = _read_header(file)
+    shape, _, dtype = read_header(file)
     if shape != () or dtype.kind != "O":
         raise ValueError("it holds an array, not a dictionary of 'images' and 'labels'")
     array = safe_unpickle(content[file.tell() :])
@@ -314,17 +288,12 @@ def _read_npy(path: pathlib.Path) -> Trajectory:
         raise ValueError("its images are not a dictionary by camera")
     for array in (labels, *images.values()):
         if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
-            raise ValueError(f"its images and labels have to be arrays of numbers: {array!r:.60}")
+            raise ValueError(
+                f"its images and labels have to be arrays of numbers: {describe(array)}"
+            )
     labels = labels.astype(np.float32)
     once = bool((labels >= 0.5).any())
     return Trajectory({key: to_uint8(array, key) for key, array in images.items()}, labels, once)
-
-
-def _read_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    version = np.lib.format.read_magic(file)
-    if version != (1, 0):  # NumPy writes others only for long field names
-        raise ValueError(f"its arrays have the unsupported version {version}")
-    return np.lib.format.read_array_header_1_0(file)
 
 
 # --- all frames

@@ -142,6 +142,8 @@ def walk(
     found = np.empty((steps + 1, rows.size), np.int64)
     for i in range(rows.size):
         row = rows[i]
+        if row < 0 or row >= flags.size:
+            raise IndexError("a row is not in the buffer")
         found[0, i] = row
         for step in range(1, steps + 1):
             row = neighbour(row, written, flags, forward)

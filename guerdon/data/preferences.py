@@ -19,6 +19,7 @@ from guerdon.data.array_files import read_arrays
 from guerdon.data.batch import Batch, flatten
 from guerdon.data.files import atomic_file
 from guerdon.data.serializer import read_tree, write_tree
+from guerdon.limits import parse_json, read_bytes
 
 SKIP: Literal["skip"] = "skip"
 Label = float | Literal["skip"] | None
@@ -124,12 +125,15 @@ def load_preferences(path: str | os.PathLike[str]) -> list[Preference]:
             raters[line["rater"]] = line
     found = []
     for pair, raters in by_pair.items():
-        first, second = _read_segments(path, segments[pair])
         lines: Sequence[dict[str, Any]] = list(raters.values()) or [_label_line(None, "", "")]
-        found += [
-            Preference(pair, first, second, line["label"], line["rater"], line["time"])
-            for line in lines
-        ]
+        try:
+            first, second = _read_segments(path, segments[pair])
+            found += [
+                Preference(pair, first, second, line["label"], line["rater"], line["time"])
+                for line in lines
+            ]
+        except (LookupError, TypeError, AttributeError, ValueError, RuntimeError) as error:
+            raise ValueError(f"the pair {pair!r} of {path} is damaged: {error}") from error
     return found
 
 
@@ -143,7 +147,7 @@ def _label_line(label: Label, rater: str, time: str) -> dict[str, Any]:
 
 def _append(path: pathlib.Path, lines: Iterable[dict[str, Any]]) -> None:
     """Append lines; the whole file is rewritten, so that it never ends in a partial line."""
-    before = path.read_bytes() if path.exists() else b""
+    before = read_bytes(path) if path.exists() else b""
     added = "".join(f"{json.dumps(line)}\n" for line in lines).encode()
     if added:
         with atomic_file(path) as file:
@@ -154,20 +158,21 @@ def _read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
     if not path.exists():
         raise FileNotFoundError(f"there are no preferences at {path}")
     lines = []
-    for number, text in enumerate(path.read_text("utf-8").splitlines(), 1):
+    for number, text in enumerate(read_bytes(path).splitlines(), 1):
         where = f"line {number} of {path}"
         if not text.strip():
             continue
-        try:
-            line = json.loads(text)
-        except ValueError as error:
-            raise ValueError(f"{where} is not valid JSON: {error}") from None
+        line = parse_json(text, where)
         if not isinstance(line, dict) or not isinstance(line.get("pair"), str):
             raise ValueError(f"{where} has no 'pair'")
         if "label" not in line:
             raise ValueError(f"{where} has no 'label'")
         check_label(line["label"], where)
-        lines.append({"rater": "", "time": "", **line})
+        line = {"rater": "", "time": "", **line}
+        for key in ("rater", "time", "segments"):
+            if not isinstance(line.get(key, ""), str):
+                raise ValueError(f"{key!r} in {where} is not text")
+        lines.append(line)
     return lines
 
 

@@ -10,6 +10,7 @@ from guerdon.data.batch import Batch
 from guerdon.data.kernels import VALID
 from guerdon.data.leaves import to_numpy
 from guerdon.data.replay_buffer import ReplayBuffer
+from guerdon.limits import DamagedError
 
 EPSILON = 1e-8  # keeps the probability of every row positive
 
@@ -35,8 +36,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         super().__init__(size, **options)
         leaves = 1 << (self.size - 1).bit_length()
         self._tree = self._storage.bookkeeping("tree", (2 * leaves,), np.float64)
-        self._largest = max(1.0, float(self._tree[leaves:].max()))
-        held = self.priorities  # of a buffer that was reopened
+        if len(self._tree) != 2 * leaves:
+            raise DamagedError(f"the file tree.bin of the buffer {options['storage']} is too large")
+        held = _checked(self.priorities)  # of a buffer that was reopened
+        self._largest = max(1.0, float(held.max()))
         self._set_priorities(np.where(held > 0, held, self._largest))
 
     def options(self) -> dict[str, Any]:
@@ -147,6 +150,18 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     def load_training_state(self, state: dict[str, Any]) -> None:
         """See `ReplayBuffer`."""
+        priorities = _checked(state["arrays"]["book", "priorities"])
+        if priorities.shape != (self.size,):
+            raise DamagedError("its priorities do not have the size of the buffer")
+        largest = float(_checked(np.float64(state["meta"]["largest"])))
         super().load_training_state(state)
-        self._set_priorities(state["arrays"]["book", "priorities"])
-        self.beta, self._largest = state["meta"]["beta"], state["meta"]["largest"]
+        self._set_priorities(priorities)
+        self.beta, self._largest = state["meta"]["beta"], largest
+
+
+def _checked(priorities: Any) -> np.ndarray:
+    """Return priorities; raise an error if one is not a finite number of 0 or more."""
+    found = np.asarray(priorities)
+    if found.dtype != np.float64 or not ((found >= 0) & np.isfinite(found)).all():
+        raise DamagedError("its priorities are not all numbers of 0 or more")
+    return found

@@ -1,6 +1,7 @@
 """`ReplayBuffer`: transitions of many environments in time order, for random sampling."""
 
 import pathlib
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Self
@@ -76,18 +77,19 @@ class ReplayBuffer:
         if not isinstance(self._generator.bit_generator, np.random.PCG64):
             raise TypeError("this generator cannot be saved with the buffer: use default_rng()")
         self._size = size
+        capacity = -(-size // n_envs)
         self._storage = make_storage(storage)
         self._disk = self._storage if isinstance(self._storage, DiskStorage) else None
-        if self._disk:
-            buffer_files.check_folder(self, self._disk)
+        self._session = secrets.token_hex(8)  # tells who uses a folder
+        leaves = buffer_files.check_folder(self, self._disk, capacity) if self._disk else {}
         self.schema = Schema(self._storage.convert, not ignore_obs_next, save_only_last_obs)
         self._envs = np.arange(n_envs)
         self._columns: dict[Path, Any] = {}
         self._finals: dict[Path, Any] = {}
         self._free = np.zeros(1, np.int64)
-        self._make_bookkeeping(-(-size // n_envs))
+        self._make_bookkeeping(capacity)
         if self._disk:
-            buffer_files.reopen(self, self._disk)
+            buffer_files.reopen(self, self._disk, leaves)
 
     def _make_bookkeeping(self, capacity: int) -> None:
         make = self._storage.bookkeeping
@@ -690,9 +692,12 @@ class ReplayBuffer:
         if pathlib.Path(path).is_file():
             raise ValueError(f"{path} is a file, but buffers are saved as folders: fill a new one")
         state = read_tree(path, _KIND)
-        if state["meta"]["kind"] != cls.__name__:
-            raise ValueError(f"{path} has a {state['meta']['kind']}, not a {cls.__name__}")
-        buffer: Self = buffer_files.restore(cls, state, storage)
+        with buffer_files.naming(str(path)):
+            kind = str(state["meta"]["kind"])
+        if kind != cls.__name__:
+            raise ValueError(f"{path} has a {kind}, not a {cls.__name__}")
+        with buffer_files.naming(str(path)):
+            buffer: Self = buffer_files.restore(cls, state, storage)
         return buffer
 
     def __reduce__(self) -> tuple[Any, ...]:

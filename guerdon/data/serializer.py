@@ -21,21 +21,23 @@ import torch
 import guerdon
 from guerdon.data.files import atomic_folder, set_aside
 from guerdon.data.leaves import describe
+from guerdon.limits import DamagedError as DamagedError
+from guerdon.limits import open_regular, parse_json, read_bytes, read_json
 
 VERSION = 1
 
 _MANIFEST, _STATE = "manifest.json", "state.json"
-_UNREADABLE = (KeyError, TypeError, AttributeError, RuntimeError, safetensors.SafetensorError)
+_PLAIN = "biufcmMSU"  # kinds of NumPy dtypes that are fully described by their bytes
+_UNREADABLE = (
+    *(LookupError, TypeError, AttributeError, RuntimeError, ValueError, OverflowError),
+    *(StopIteration, safetensors.SafetensorError),
+)
 # dtypes that NumPy, torch and safetensors share; leaves of other dtypes are stored as bytes.
 _CODES = {"bool": "BOOL", "bfloat16": "BF16"} | {
     f"{kind}{bits}": f"{kind[0].upper()}{bits}"
     for kind in ("uint", "int", "float")
     for bits in (8, 16, 32, 64)
 }
-
-
-class DamagedError(ValueError):
-    """Raised if files are missing or damaged."""
 
 
 def write_tree(
@@ -91,19 +93,27 @@ def read_tree(
         folder = set_aside(folder)
     try:
         files = _read_manifest(folder, kind)["files"]
-        _check_file(folder, _STATE, files[_STATE])
-        state = json.loads((folder / _STATE).read_bytes())["state"]
-        read = {}
+        check_file(folder, _STATE, files.get(_STATE, {}))
+        return _read_parts(folder, files, parts)
+    except OSError as error:
+        raise DamagedError(f"{error.filename or folder}: {error.strerror or error}") from error
+
+
+def _read_parts(
+    folder: Path, files: dict[str, Any], parts: Collection[str] | None
+) -> dict[str, Any]:
+    try:
+        state, read = read_json(folder / _STATE)["state"], {}
         for key in state if parts is None else [key for key in state if key in parts]:
             name = _part_file(key)
             if name in files:
-                _check_file(folder, name, files[name])
+                check_file(folder, name, files[name])
             read[key] = decode_part(state[key], folder / name if name in files else None)
         return read
-    except OSError as error:
-        raise DamagedError(f"{error.filename or folder}: {error.strerror or error}") from error
+    except (OSError, DamagedError):
+        raise
     except _UNREADABLE as error:
-        raise DamagedError(f"{folder} cannot be read: {error!r}") from error
+        raise DamagedError(f"{folder} is damaged: its files do not fit one another") from error
 
 
 def check_replaceable(folder: str | os.PathLike[str], kind: str) -> None:
@@ -129,25 +139,33 @@ def _read_manifest(folder: Path, kind: str) -> dict[str, Any]:
     path = folder / _MANIFEST
     if not path.exists():
         raise DamagedError(f"{path} is missing")
-    data = path.read_bytes()
-    try:
-        manifest: dict[str, Any] = json.loads(data)
-        whole = manifest_text({k: v for k, v in manifest.items() if k != "sha256"}) == data
-    except (ValueError, AttributeError):
-        whole = False
-    if not whole:
-        raise DamagedError(f"{path} is damaged")
-    if manifest["format"] != f"guerdon {kind}":
-        raise ValueError(f"{folder} is a {manifest['format']}, not a guerdon {kind}")
-    if manifest["version"] > VERSION:
+    manifest = parse_manifest(read_bytes(path), path)
+    format_, version, files = (manifest.get(key, 0) for key in ("format", "version", "files"))
+    known = isinstance(version, int) and isinstance(files, dict)
+    if not (known and all(isinstance(entry, dict) for entry in files.values())):
+        raise DamagedError(f"{path} is damaged: it does not describe files")
+    if format_ != f"guerdon {kind}":
+        raise ValueError(f"{folder} is a {format_}, not a guerdon {kind}")
+    if version > VERSION:
         raise ValueError(
-            f"{folder} has format {manifest['version']} and this guerdon reads up to {VERSION}: "
-            f"it was written by guerdon {manifest['guerdon']}, upgrade to that"
+            f"{folder} has format {version} and this guerdon reads up to {VERSION}: "
+            f"it was written by guerdon {manifest.get('guerdon')}, upgrade to that"
         )
-    for name in manifest["files"]:
+    for name in files:
         if name in ("", ".", "..") or any(mark in name for mark in "/\\:\0"):
             raise ValueError(f"{path} names a file outside of its folder: {name!r}; do not use it")
     return manifest
+
+
+def parse_manifest(data: bytes, path: Path) -> dict[str, Any]:
+    """Return the content of a text that `manifest_text` made, whose checksum has to be right."""
+    manifest = parse_json(data, path)
+    whole = isinstance(manifest, dict) and manifest_text(
+        {key: value for key, value in manifest.items() if key != "sha256"}
+    )
+    if whole != data:
+        raise DamagedError(f"{path} is damaged: its checksum is wrong")
+    return dict(manifest)
 
 
 def manifest_text(manifest: dict[str, Any]) -> bytes:
@@ -156,27 +174,33 @@ def manifest_text(manifest: dict[str, Any]) -> bytes:
     return json.dumps({**manifest, "sha256": digest}, indent=1).encode()
 
 
-def _check_file(folder: Path, name: str, entry: dict[str, Any]) -> None:
+def check_file(folder: Path, name: str, entry: dict[str, Any]) -> None:
+    """Raise an error if a file does not have the size and checksum of its manifest entry."""
     path = folder / name
-    if not path.is_file():
+    if not path.exists():
         raise DamagedError(f"{path} is missing")
-    size = path.stat().st_size
-    if size != entry["size"]:
-        raise DamagedError(f"{path} is damaged: it has {size} bytes instead of {entry['size']}")
-    with path.open("rb") as file:
-        if hashlib.file_digest(file, "sha256").hexdigest() != entry["sha256"]:
+    with open_regular(path) as file:
+        size, wanted = os.fstat(file.fileno()).st_size, entry.get("size")
+        if size != wanted:
+            raise DamagedError(f"{path} is damaged: it has {size} bytes instead of {wanted}")
+        if describe_file(file) != entry:
             raise DamagedError(f"{path} is damaged: its checksum is wrong")
+
+
+def describe_file(file: Any) -> dict[str, Any]:
+    """Return the manifest entry of a file: its checksum and size."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    return {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "size": size}
 
 
 def _write_file(path: Path, pieces: Iterable[bytes | memoryview]) -> dict[str, Any]:
     """Write a file to the disk, and return its manifest entry."""
     with path.open("x+b") as file:
         file.writelines(pieces)
-        size = file.tell()
-        file.seek(0)
-        digest = hashlib.file_digest(file, "sha256")
+        entry = describe_file(file)
         os.fsync(file.fileno())
-    return {"sha256": digest.hexdigest(), "size": size}
+    return entry
 
 
 def _part_file(key: str) -> str:
@@ -196,9 +220,9 @@ def encode_part(key: str, value: Any) -> tuple[Any, Iterator[bytes | memoryview]
 def decode_part(part: Any, path: Path | None) -> Any:
     """Return the value that `encode_part` encoded, with its safetensors file if it has one."""
     if path is None:
-        return _decode(part, None)
+        return _decode(part, {})
     with safetensors.safe_open(path, framework="pt") as file:
-        return _decode(part, file)
+        return _decode(part, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
 
 
 def _encode(value: Any, path: tuple[Any, ...], stored: dict[str, tuple[Any, str | None]]) -> Any:
@@ -247,7 +271,7 @@ def _dotted(path: tuple[Any, ...]) -> str:
 def _is_plain(leaf: Any) -> bool:
     """Return whether a NumPy leaf is fully described by its bytes and a simple dtype."""
     exact = isinstance(leaf, np.generic) or type(leaf) in (np.ndarray, np.memmap)
-    return exact and leaf.dtype.kind in "biufcmMSU"
+    return exact and leaf.dtype.kind in _PLAIN
 
 
 def _safetensors(stored: dict[str, tuple[Any, str | None]]) -> Iterator[bytes | memoryview]:
@@ -281,9 +305,9 @@ def _bytes(leaf: Any) -> memoryview:
     return np.asarray(leaf, order="C").reshape(-1).view(np.uint8).data
 
 
-def _decode(node: Any, file: Any) -> Any:
+def _decode(node: Any, tensors: dict[str, Any]) -> Any:
     if isinstance(node, list):
-        return [_decode(item, file) for item in node]
+        return [_decode(item, tensors) for item in node]
     if not isinstance(node, dict):
         return node
     kind, content = next(iter(node.items()))
@@ -293,21 +317,23 @@ def _decode(node: Any, file: Any) -> Any:
         case "float":
             return float(content)
         case "tuple":
-            return tuple(_decode(item, file) for item in content)
+            return tuple(_decode(item, tensors) for item in content)
         case "dict":
-            return {key: _decode(item, file) for key, item in content.items()}
+            return {key: _decode(item, tensors) for key, item in content.items()}
         case "items":
-            return {_decode(key, file): _decode(item, file) for key, item in content}
+            return {_decode(key, tensors): _decode(item, tensors) for key, item in content}
         case "objects":
             # np.array would split lists into elements.
-            items = (_decode(item, file) for item in content)
+            items = (_decode(item, tensors) for item in content)
             return np.fromiter(items, object).reshape(node["shape"])
-    tensor = file.get_tensor(content).clone()  # the original is in the mapped file
+    tensor = tensors.pop(content).clone()  # the original, used once, is in the mapped file
     if kind == "tensor":
         dtype = getattr(torch, node["dtype"])
         return tensor.view(dtype).reshape(node["shape"]) if "shape" in node else tensor
     array = tensor.numpy()
     if "shape" in node:
         dtype = np.dtype(node["dtype"])  # an empty string has itemsize 0
+        if dtype.kind not in _PLAIN:
+            raise ValueError("it has an array of an unknown dtype")
         array = (array.view(dtype) if dtype.itemsize else np.zeros(1, dtype)).reshape(node["shape"])
     return array[()] if kind == "scalar" else array

@@ -9,6 +9,7 @@ from gymnasium import Space, spaces
 
 from guerdon.data.batch import Batch
 from guerdon.data.leaves import describe, to_numpy
+from guerdon.limits import Budget
 
 _SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, Dict, Tuple and Text"
 _Numbers = spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
@@ -22,11 +23,13 @@ def space_to_json(space: Space[Any]) -> dict[str, Any]:
 
 
 def space_from_json(data: Any) -> Space[Any]:
-    """Return the space that `space_to_json` described."""
+    """Return the space that `space_to_json` described; one beyond the limits is an error."""
     try:
-        return _from_json(data)
-    except (KeyError, TypeError, ValueError, AttributeError, AssertionError) as error:
-        raise ValueError(f"this is not a space written by guerdon: {data!r} ({error})") from None
+        return _from_json(data, Budget())
+    except Exception as error:  # Gymnasium and NumPy raise many kinds
+        raise ValueError(
+            f"this is not a space written by guerdon: {data!r:.300} ({error})"
+        ) from None
 
 
 def _details(kind: Any, space: Any) -> dict[str, Any]:
@@ -54,10 +57,11 @@ def _details(kind: Any, space: Any) -> dict[str, Any]:
     raise ValueError(f"a space of type {kind.__name__} cannot be written as JSON: use {_SUPPORTED}")
 
 
-def _from_json(data: Any) -> Space[Any]:
+def _from_json(data: Any, budget: Budget) -> Space[Any]:
     kind = data["type"]
     if kind == "Box":
         shape, dtype = tuple(data["shape"]), np.dtype(data["dtype"])
+        budget.spend(memory=math.prod(shape) * (2 * dtype.itemsize + 2))  # Gymnasium fills them
         low, high = (_from_bounds(data[side], shape, dtype) for side in ("low", "high"))
         return spaces.Box(low, high, shape, dtype.type)
     if kind == "Discrete":
@@ -67,9 +71,9 @@ def _from_json(data: Any) -> Space[Any]:
     if kind == "MultiBinary":
         return spaces.MultiBinary(data["n"])
     if kind == "Dict":  # a list of pairs, since Gymnasium sorts dictionaries
-        return spaces.Dict([(key, _from_json(part)) for key, part in data["spaces"]])
+        return spaces.Dict([(key, _from_json(part, budget)) for key, part in data["spaces"]])
     if kind == "Tuple":
-        return spaces.Tuple([_from_json(part) for part in data["spaces"]])
+        return spaces.Tuple([_from_json(part, budget) for part in data["spaces"]])
     if kind == "Text":
         lengths = {"min_length": data["min_length"], "max_length": data["max_length"]}
         return spaces.Text(**lengths, charset=data["characters"])

@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote
 
 import numpy as np
@@ -10,6 +10,7 @@ import torch
 
 from guerdon.data import leaves
 from guerdon.data.leaves import Array
+from guerdon.limits import open_regular
 
 
 class MemoryStorage:
@@ -90,7 +91,8 @@ class DiskStorage(MemoryStorage):
         if held < wanted:
             _reserve(path, wanted)
         rows = max(shape[0], held // row_bytes)  # a table may have grown
-        return np.asarray(np.memmap(path, dtype, "r+", shape=(rows, *shape[1:])))
+        with open_regular(path, "r+b") as file:
+            return np.asarray(np.memmap(cast("Any", file), dtype, "r+", shape=(rows, *shape[1:])))
 
     def drop(self, name: str) -> None:
         """See `MemoryStorage`."""

@@ -11,12 +11,37 @@ from typing import Any, ClassVar, NoReturn
 import numpy as np
 import torch
 
+from guerdon.limits import Budget, read_bytes
+
 _REFUSED_OPCODES = (
     *("PERSID", "BINPERSID", "EXT1", "EXT2", "EXT4", "NEXT_BUFFER", "READONLY_BUFFER"),
     *("INST", "OBJ", "NEWOBJ", "NEWOBJ_EX"),
 )
-_LEAVES = (type(None), int, float, complex, str, bytes, bytearray, np.generic, torch.Tensor)
+_LEAVES = (type(None), int, float, complex, str, bytes, bytearray)
+_KEYS = (type(None), int, float, str, bytes, np.integer, np.floating, np.bool_)
+_TUPLE_KEY = 200, 32  # values that one is worth in the budget, and its maximum length
+_HASHING_OPCODES = {  # those that hash, with the type of their target and where the keys are
+    "SETITEM": (dict, slice(-2, -1)),
+    "SETITEMS": (dict, slice(None, None, 2)),
+    "DICT": (None, slice(None, None, 2)),
+    "ADDITEMS": (set, slice(None)),
+    "FROZENSET": (None, slice(None)),
+}
 _NDARRAY, _FACTORY = object(), object()  # placeholders of classes that are never called
+_STORAGES: dict[str, torch.dtype] = {
+    "FloatStorage": torch.float32,
+    "DoubleStorage": torch.float64,
+    "HalfStorage": torch.float16,
+    "BFloat16Storage": torch.bfloat16,
+    "LongStorage": torch.int64,
+    "IntStorage": torch.int32,
+    "ShortStorage": torch.int16,
+    "CharStorage": torch.int8,
+    "ByteStorage": torch.uint8,
+    "BoolStorage": torch.bool,
+    "ComplexFloatStorage": torch.complex64,
+    "ComplexDoubleStorage": torch.complex128,
+}
 
 
 class UnsafePickleError(ValueError):
@@ -28,21 +53,23 @@ def safe_unpickle(source: str | pathlib.Path | bytes) -> Any:
 
     Ordered and default dictionaries are returned as dictionaries, deques as lists, and tensors on
     the CPU without ``requires_grad``. ``source`` is the path of the file, or its content as bytes.
+    Keys of dictionaries and elements of sets are numbers, text, and short tuples of these.
 
     Raises:
         UnsafePickleError: If the pickle contains anything else, such as another class or function.
-        ValueError: If the pickle is damaged, or the file is not a pickle.
+        ValueError: If the pickle is damaged, contains itself or more than its size allows (see
+            `guerdon.limits`), or if the file is not a pickle.
     """
-    data = source if isinstance(source, bytes) else pathlib.Path(source).read_bytes()
+    data = source if isinstance(source, bytes) else read_bytes(source)
     name = "the pickle" if isinstance(source, bytes) else str(source)
     file = io.BytesIO(data)
     try:
         if not data.endswith(pickle.STOP):
             raise ValueError("it does not end like a pickle")
-        value = _Unpickler(file, encoding="latin1").load()  # keeps the bytes that Python 2 wrote
+        value = _Unpickler(file, len(data)).load()
         if file.tell() != len(data):
             raise ValueError("it has several pickles; write all episodes as one list")
-        _check_plain(value, set())
+        Budget(len(data)).spend(*_weight(value, {})[:2])
     except UnsafePickleError as error:
         raise UnsafePickleError(f"{name} {error}") from None
     except Exception as error:  # a damaged pickle can raise any exception
@@ -56,34 +83,79 @@ def _refuse(what: str, *_: Any) -> NoReturn:
     raise UnsafePickleError(f"asks for {what}, which guerdon does not run: {known}")
 
 
-def _check_plain(value: Any, seen: set[int]) -> None:
-    """Raise an error if a value contains anything but plain data, such as an allowed function."""
-    if math.prod(n or 1 for n in getattr(value, "shape", ())) > 2**32:
-        raise ValueError("it has an array or tensor with an invalid shape")
-    if isinstance(value, _LEAVES) or id(value) in seen:
-        return
-    seen.add(id(value))
+def _weight(value: Any, known: dict[int, Any], depth: int = 0) -> tuple[int, int, int]:
+    """Return the values, bytes and depth of plain data, in which every use of a value counts.
+
+    Raise an error for anything else, such as an allowed function. ``known`` has the results by id.
+    """
+    if isinstance(value, np.ndarray | np.generic | torch.Tensor) and value.dtype != object:
+        return 1, math.prod(n or 1 for n in value.shape) * int(value.itemsize), 0
+    if isinstance(value, _LEAVES):
+        return 1, len(value) if isinstance(value, str | bytes | bytearray) else 8, 0
+    weight: tuple[int, int, int] | None = known.get(id(value), (0, 0, 0))
+    if weight is None:
+        raise ValueError("it has a container that contains itself")
+    Budget().spend(depth=depth + weight[2])
+    if weight[0]:
+        return weight
+    known[id(value)] = None
+    items: Any = value
     if isinstance(value, np.ndarray):
-        value = value.ravel().tolist() if value.dtype.hasobject else ()
-    elif not isinstance(value, list | tuple | set | frozenset | dict):
+        items = value.ravel().tolist()
+    elif isinstance(value, dict):
+        items = (*value, *value.values())
+    elif not isinstance(value, list | tuple | set | frozenset):
         _refuse(f"a value of type {type(value).__name__}")
-    for item in (*value, *value.values()) if isinstance(value, dict) else value:
-        _check_plain(item, seen)
+    nodes, memory, height = 1, 8 * len(items), 0
+    for item in items:
+        more = _weight(item, known, depth + 1)
+        nodes, memory, height = nodes + more[0], memory + more[1], max(height, more[2] + 1)
+    known[id(value)] = nodes, memory, height
+    return nodes, memory, height
+
+
+def _hashing(op: str, target: type | None, where: slice) -> Any:
+    """Return an opcode that checks keys before it hashes them."""
+    load = pickle._Unpickler.dispatch[getattr(pickle, op)[0]]
+
+    def checked(self: Any) -> None:
+        holder = self.stack[-3] if op == "SETITEM" else self.metastack[-1][-1] if target else None
+        if target and type(holder) is not target:
+            raise ValueError(f"it has entries for something else than a {target.__name__}")
+        self._check_keys(self.stack[where])
+        load(self)
+
+    return checked
 
 
 class _Unpickler(pickle._Unpickler):
-    """Python's pure-Python unpickler, whose BUILD opcode can be replaced."""
+    """Python's pure-Python unpickler, whose opcodes can be replaced."""
+
+    def __init__(self, file: io.BytesIO, size: int) -> None:
+        super().__init__(file, encoding="latin1")  # keeps the bytes that Python 2 wrote
+        self._budget = Budget(size)
+        self._arrays: dict[int, tuple[Any, int]] = {}  # of objects, with their depth
 
     def find_class(self, module: str, name: str) -> Any:
         known = module.replace("__builtin__", "builtins").replace("numpy.core.", "numpy._core.")
         return _ALLOWED.get((known, name)) or _refuse(f"{module}.{name}")
+
+    def _reduce(self: Any) -> None:
+        """Call an allowed function."""
+        arguments, function = self.stack.pop(), self.stack[-1]
+        if function in (dict, set, frozenset) and arguments:
+            if type(arguments[0]) is not list:
+                raise ValueError("it has a container that is not made of a list")
+            pairs = function is dict
+            self._check_keys([item[0] for item in arguments[0]] if pairs else arguments[0])
+        self.stack[-1] = self._paid(function(*arguments))
 
     def _build(self: Any) -> None:
         """Replace an array or dtype by a new one; no state is set on any object."""
         state, old = self.stack.pop(), self.stack[-1]
         if isinstance(old, np.ndarray):
             shape, dtype, fortran, raw = state[-4:]
-            new: Any = _array(raw, dtype, shape, "F" if fortran else "C")
+            new: Any = self._paid(_array(raw, dtype, shape, "F" if fortran else "C"))
         elif isinstance(old, np.dtype) and len(state) <= 8 and state[2:5] == (None, None, None):
             new = old.newbyteorder(state[1])  # a dtype without subarray, names and fields
         else:
@@ -94,14 +166,62 @@ class _Unpickler(pickle._Unpickler):
                 self.memo[key] = new
                 break
 
+    def _paid(self, value: Any) -> Any:
+        """Return a new value after paying for its bytes."""
+        depth = 0
+        if isinstance(value, np.ndarray) and value.dtype.hasobject:
+            # Freeing arrays in arrays is recursive in C.
+            depth = 1 + max(
+                (self._arrays.get(id(item), (None, 0))[1] for item in value.flat), default=0
+            )
+            self._arrays[id(value)] = value, depth
+        size = getattr(value, "nbytes", None)
+        self._budget.spend(
+            memory=len(value) if size is None and hasattr(value, "__len__") else size or 0,
+            depth=depth,
+        )
+        return value
+
     def _bytearray8(self: Any) -> None:  # Python allocates the size before reading
         self.append(bytearray(self.read(int.from_bytes(self.read(8), "little"))))
+
+    def _check_keys(self, keys: list[Any]) -> None:
+        """Raise an error for keys whose hashes take long to compute or can be made to collide."""
+        for key in keys:
+            parts = key if type(key) is tuple else (key,)
+            if len(parts) > _TUPLE_KEY[1] or not all(isinstance(part, _KEYS) for part in parts):
+                raise ValueError("it has a key that is not a number, text or a short tuple of them")
+            if any(isinstance(part, int) and part.bit_length() > 60 for part in parts):
+                raise ValueError("it has a number of more than 60 bits as a key")
+            if parts is key:
+                self._budget.spend(nodes=_TUPLE_KEY[0])
 
     dispatch: ClassVar[dict[int, Any]] = {
         **pickle._Unpickler.dispatch,
         **{getattr(pickle, op)[0]: partial(_refuse, f"opcode {op}") for op in _REFUSED_OPCODES},
+        **{getattr(pickle, op)[0]: _hashing(op, *where) for op, where in _HASHING_OPCODES.items()},
+        pickle.REDUCE[0]: _reduce,
         pickle.BUILD[0]: _build,
         pickle.BYTEARRAY8[0]: _bytearray8,
+    }
+
+
+class _StorageUnpickler(_Unpickler):
+    """Reads the header of a storage of PyTorch."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        return (
+            _STORAGES[name]
+            if module == "torch" and name in _STORAGES
+            else super().find_class(module, name)
+        )
+
+    def persistent_load(self, pid: Any) -> Any:
+        return pid
+
+    dispatch: ClassVar[dict[int, Any]] = {
+        **_Unpickler.dispatch,
+        pickle.BINPERSID[0]: pickle._Unpickler.dispatch[pickle.BINPERSID[0]],
     }
 
 
@@ -131,14 +251,19 @@ def _array(raw: Any, dtype: Any, shape: Any, order: Any = "C", axes: Any = None)
 
 
 def _storage(raw: bytes) -> torch.Tensor:
-    """Load the storage of a tensor with the safe loader of PyTorch, as a flat tensor."""
+    """Return the storage of a tensor, as ``torch.save`` wrote it into pickles, as a flat tensor."""
+    file = io.BytesIO(_bytes(raw))
     try:
-        storage = torch.load(io.BytesIO(raw), map_location="cpu", weights_only=True)
-        return torch.empty(0, dtype=storage.dtype).set_(storage._untyped_storage)
+        parts = [_StorageUnpickler(file, len(raw)).load() for _ in range(5)]
+        dtype, number = parts[3][1], parts[3][4]
+        count, content = int.from_bytes(file.read(8), "little"), bytearray(file.read())
+        if count != number or len(content) != number * dtype.itemsize:
+            raise ValueError("the bytes of a tensor do not fill it")
+        return torch.frombuffer(content, dtype=dtype) if content else torch.empty(0, dtype=dtype)
+    except UnsafePickleError:
+        raise
     except Exception as error:
-        if found := re.search(r"GLOBAL (\S+)", str(error)):
-            _refuse(found[1])
-        raise ValueError("it has a tensor that PyTorch cannot read") from error
+        raise ValueError("it has a tensor that cannot be read") from error
 
 
 _ALLOWED: dict[tuple[str, str], Any] = {

@@ -106,6 +106,11 @@ class NGU(NoveltyReward, EpisodeRewardModel):
         after = self.network.inverse(read.obs_next).numpy(force=True)
         # Another memory layout would trigger a new compilation.
         mask, first = np.ascontiguousarray(batch.mask), np.ascontiguousarray(batch.first)
+        points, count = memory
+        if not (before.shape[:2] == mask.shape == first.shape) or not (
+            (*points.shape[::2], *count.shape) == (*before.shape[1:], before.shape[1])
+        ):  # a compiled loop relies on it
+            raise ValueError("the memory of ngu is of other environments or another embedding")
         distances = nearest(before, after, mask, first, *memory, self.config.neighbors)
         known = self.distances if self.distances.count else RunningMoments()
         if not known.count:

@@ -103,6 +103,10 @@ class PWIL(ExpertReward, EpisodeRewardModel):
             raise ValueError("pwil has no demonstrations yet: call load_expert_data() first")
         mask, first = np.asarray(batch.mask), np.asarray(batch.first)
         vectors, left = self._scaled(self._vectors(batch)), memory.copy()
+        if left.shape != (mask.shape[1], len(self.atoms)) or not (
+            first.shape == mask.shape == vectors.shape[:2]
+        ):  # a compiled loop relies on it
+            raise ValueError("the memory of pwil is of other environments or demonstrations")
         cost = np.full(mask.shape, math.inf)
         n_steps = max(1, CHUNK // max(1, left.size))
         for start in range(0, len(mask), n_steps):

@@ -18,6 +18,7 @@ from guerdon.config import sources
 from guerdon.config.errors import ConfigError, line, suggestion
 from guerdon.config.schema import Section
 from guerdon.config.validation import ReadIf, validated
+from guerdon.config.yaml_limits import check_interpolations
 from guerdon.data.files import atomic_file
 from guerdon.nn.classifier import BinaryRewardClassifier, ClassifierConfig, build_members
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint
@@ -150,8 +151,9 @@ def compose_fit(
     config: Any = OmegaConf.create(sources.sections(source))
     try:
         config = OmegaConf.merge(config, *map(_change, overrides))
+        check_interpolations(config)
         resolved = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
-    except OmegaConfBaseException as error:
+    except (OmegaConfBaseException, RecursionError) as error:
         raise ConfigError(f"the configuration cannot be composed: {line(error)}") from error
     return validated(FitConfig, resolved)
 
