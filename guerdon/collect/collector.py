@@ -12,6 +12,7 @@ from guerdon.data import ReplayBuffer
 from guerdon.data.batch import Batch, from_leaves
 from guerdon.data.rollout import Rollout
 from guerdon.envs import Step, VectorEnv
+from guerdon.envs.checks import InvalidStepError
 from guerdon.envs.rows import reported_success
 from guerdon.policy import Policy
 from guerdon.reward import Reward
@@ -142,6 +143,17 @@ class Collector:
         for name, amount in (("n_step", n_step), ("n_episode", n_episode)):
             if amount is not None and amount < 1:
                 raise ValueError(f"{name} is {amount}, but has to be 1 or more")
+        try:
+            collected = self._collect(n_step or 0, n_episode, random)
+        except InvalidStepError as error:
+            error.locate(self.env.spec_id, self._lengths)
+            raise
+        self._annotate()
+        if n_episode is not None:
+            self._obs = None
+        return collected
+
+    def _collect(self, n_step: int, n_episode: int | None, random: bool) -> Collected:
         if self._obs is None or n_episode is not None:
             self.reset()
         if self.buffer is not None:
@@ -149,11 +161,8 @@ class Collector:
         quota = self._shares(n_episode) if n_episode is not None else None
         collected = Collected()
         with torch.inference_mode():
-            while quota.any() if quota is not None else collected.n_step < n_step:  # type: ignore[operator]
+            while quota.any() if quota is not None else collected.n_step < n_step:
                 self._step(collected, quota, random)
-        self._annotate()
-        if n_episode is not None:
-            self._obs = None
         return collected
 
     def _annotate(self) -> None:

@@ -26,7 +26,8 @@ from guerdon.data.frames import (
 )
 from guerdon.data.leaves import to_numpy
 from guerdon.envs import Step
-from guerdon.envs.rows import SUCCESS, column, reported_success
+from guerdon.envs.checks import SUCCESS
+from guerdon.envs.rows import column, reported_success
 
 CHANNELS = (1, 3, 4)
 """Accepted numbers of channels, if none is given."""

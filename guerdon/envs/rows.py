@@ -7,9 +7,7 @@ import numpy as np
 from gymnasium import Space, spaces
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
-SUCCESS = ("success", "is_success")
-"""Names of success in infos; earlier names take precedence."""
-_ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+from guerdon.envs.checks import ARRAYS, NUMBERS, SUCCESS
 
 
 def stack(space: Space[Any], observations: Sequence[Any]) -> Any:
@@ -20,13 +18,23 @@ def stack(space: Space[Any], observations: Sequence[Any]) -> Any:
             key: stack(part, [observation[key] for observation in observations])
             for key, part in space.spaces.items()
         }
-    if not isinstance(space, _ARRAY_SPACES):
+    if not isinstance(space, ARRAYS):
         out: Any = create_empty_array(space, n)
         return concatenate(space, observations, out)
-    batch = np.empty((n, *(space.shape or ())), space.dtype)  # faster than `concatenate`
-    for i, observation in enumerate(observations):
-        batch[i] = observation
+    batch = np.array(observations)  # faster than `concatenate`; does not broadcast or cast
+    if batch.shape[1:] != space.shape or batch.dtype != space.dtype:
+        batch = _fitted(space, batch)
     return batch
+
+
+def _fitted(space: Space[Any], batch: np.ndarray) -> np.ndarray:
+    """Convert to the dtype of a space; raise an error if that changes more than the precision."""
+    if batch.shape[1:] != space.shape or batch.dtype.kind not in NUMBERS:
+        raise ValueError(f"observations are {batch.dtype} of shape {batch.shape}")
+    cast = batch.astype(space.dtype)
+    if not np.can_cast(batch.dtype, cast.dtype, "same_kind") and (cast != batch).any():
+        raise ValueError(f"observations are {batch.dtype}, not {cast.dtype}")
+    return cast
 
 
 def unstack(space: Space[Any], actions: Any, n: int) -> Sequence[Any]:

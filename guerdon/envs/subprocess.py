@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from guerdon.envs.factory import EnvFactory
-from guerdon.envs.rows import stack, unstack
+from guerdon.envs.rows import unstack
 from guerdon.envs.vector import Step, Transition, VectorEnv, batched, check_spaces, to_seed
 from guerdon.envs.worker import Worker, WorkerDiedError, close_workers, cloudpickled
 
@@ -161,7 +161,7 @@ class SubprocessVectorEnv(VectorEnv):
         rows = self._gather(self.n_envs)
         self._restarted.clear()
         self._ready = list(rows)
-        return stack(self.observation_space, [first for first, *_ in rows.values()])
+        return batched(self.observation_space, list(rows.values()), self._ready, "reset").obs
 
     def step(self, act: Any, env_ids: np.ndarray | None = None) -> Step:
         """Step some environments, and return those that are ready.
@@ -183,7 +183,7 @@ class SubprocessVectorEnv(VectorEnv):
         wanted = self.n_envs if self.synchronous else min(self._wait_num, len(self._pending))
         rows = self._gather(wanted)
         self._ready = list(rows)
-        step = batched(self.observation_space, rows.values(), len(rows))
+        step = batched(self.observation_space, list(rows.values()), self._ready)
         if not self.synchronous:
             step = step._replace(env_ids=np.array(self._ready, np.int64))
         broken = sorted(self._restarted.intersection(rows))

@@ -1,6 +1,7 @@
 """`VectorEnv`: many environments with one `step`, for all autoreset modes and backends."""
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Self, SupportsFloat
 
 import gymnasium
@@ -8,6 +9,18 @@ import gymnasium.vector
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
+from guerdon.envs.checks import (
+    LARGEST,
+    InvalidStepError,
+    check_flags,
+    check_observations,
+    check_transitions,
+    fits,
+    in_range,
+    infos_fit,
+    raise_interface,
+    to_columns,
+)
 from guerdon.envs.factory import AnyEnv, EnvFactory
 from guerdon.envs.rows import batch_info, copied, final_info, replaced, stack, unstack
 
@@ -86,7 +99,22 @@ class VectorEnv:
             seeds = seeds[0]  # one generator for all environments
         elif kind == "AtariVectorEnv":
             seeds = None if seed is None else np.array(seeds)
-        return copied(self.env.reset(seed=seeds)[0])
+        return self._first(seed=seeds)
+
+    def _first(self, **options: Any) -> Any:
+        """Reset with options of Gymnasium; return the observations of all environments."""
+        try:
+            first, _ = self.env.reset(**options)
+        except (TypeError, ValueError) as error:
+            raise_interface(error, None, "reset")
+            raise
+        self._check_obs(first, "reset")
+        return copied(first)
+
+    def _check_obs(self, obs: Any, method: str) -> None:
+        space, n = self.observation_space, self.n_envs
+        if not (fits(space, obs, n) and in_range(space, obs)):
+            check_observations(space, obs, n, method)
 
     def _seeds(self, seed: int | None) -> Sequence[int | None]:
         """Return a seed for each environment, and seed `action_space`."""
@@ -104,11 +132,15 @@ class VectorEnv:
             env_ids: Environments of `act`; None for those of the last `Step`.
         """
         self._check_ids(env_ids)
-        obs, rew, terminated, truncated, info = self.env.step(act)
+        try:
+            obs, rew, terminated, truncated, info = self.env.step(act)
+        except (TypeError, ValueError) as error:
+            raise_interface(error, None, "step")
+            raise
         if self._overwrites:
             obs, rew, terminated, truncated = copied((obs, rew, terminated, truncated))
-        if rew.dtype.kind != "f":
-            rew = rew.astype(np.float32)
+        self._check_obs(obs, "step")
+        rew, terminated, truncated = to_columns(self.n_envs, rew, terminated, truncated, info)
         done = terminated | truncated
         dummy, self._ended = self._ended, None
         obs_next = obs
@@ -116,10 +148,13 @@ class VectorEnv:
             if self._mode is AutoresetMode.NEXT_STEP:
                 self._ended = done
             elif self._mode is AutoresetMode.SAME_STEP:
+                if "final_obs" not in info:
+                    raise InvalidStepError("the info of ended episodes has no 'final_obs'", None)
                 obs_next = replaced(obs, np.flatnonzero(done), info["final_obs"])
+                self._check_obs(obs_next, "step")
                 info = final_info(info, done)
             else:
-                obs = copied(self.env.reset(options={"reset_mask": done})[0])
+                obs = self._first(options={"reset_mask": done})
         return Step(None, obs_next, rew, terminated, truncated, info, obs, dummy)
 
     def _check_ids(self, env_ids: np.ndarray | None) -> None:
@@ -141,8 +176,7 @@ class VectorEnv:
         """
         mask = np.zeros(self.n_envs, bool)
         mask[env_ids] = True
-        first, _ = self.env.reset(options={"reset_mask": mask})
-        return replaced(obs, env_ids, first)
+        return replaced(obs, env_ids, self._first(options={"reset_mask": mask}))
 
     def example(self) -> Any:
         """Return one of the environments (or the vector environment), for reading only.
@@ -190,38 +224,75 @@ Transition = tuple[Any, SupportsFloat, bool, bool, dict[str, Any], Any]
 first observation of the next episode if this one ended."""
 
 
-def transition(env: AnyEnv, action: Any) -> Transition:
-    """Step one environment, and reset it if its episode ended."""
-    obs_next, rew, terminated, truncated, info = env.step(action)
+def transition(env: AnyEnv, action: Any, index: int) -> Transition:
+    """Step one environment, and reset it if its episode ended; `index` is for errors."""
+    try:
+        obs_next, rew, terminated, truncated, info = env.step(action)
+    except (TypeError, ValueError) as error:
+        raise_interface(error, index, "step")
+        raise
     first: Any = None
-    if terminated or truncated:
-        obs_next = copied(obs_next)  # the environment may reset into the array it returned
-        first = env.reset()[0]
+    if terminated is not False or truncated is not False:
+        check_flags(index, terminated=terminated, truncated=truncated)
+        if terminated or truncated:
+            obs_next = copied(obs_next)  # the environment may reset into the array it returned
+            first = begin_episode(env, index)[0]
     return obs_next, rew, terminated, truncated, info, first
 
 
-def batched(space: gymnasium.Space[Any], rows: Iterable[Transition], n: int) -> Step:
+def begin_episode(env: AnyEnv, index: int, seed: int | None = None) -> Transition:
+    """Reset one environment; return its first observation as that of a transition."""
+    try:
+        first, _ = env.reset(seed=seed)
+    except (TypeError, ValueError) as error:
+        raise_interface(error, index, "reset")
+        raise
+    return first, 0.0, False, False, {}, None
+
+
+def batched(
+    space: gymnasium.Space[Any],
+    rows: Sequence[Transition],
+    envs: Sequence[int],
+    method: str = "step",
+) -> Step:
     """Make a `Step` of one transition per environment.
 
     Args:
         space: Observation space of one environment.
         rows: Transitions.
-        n: Number of transitions.
+        envs: Their environments, for errors.
+        method: Method of the environments that returned them, for errors.
     """
-    rew, terminated, truncated = np.empty(n), np.zeros(n, bool), np.zeros(n, bool)
+    n = len(rows)
     observations: list[Any] = []
+    rewards: list[Any] = []
+    terminated, truncated = np.zeros(n, bool), np.zeros(n, bool)
     infos: dict[int, dict[str, Any]] = {}
     firsts: dict[int, Any] = {}
-    for i, (obs_next, rew[i], end, cut, info, first) in enumerate(rows):
+    for i, (obs_next, reward, end, cut, info, first) in enumerate(rows):
         observations.append(obs_next)
-        if info:
+        rewards.append(reward)
+        if info or info.__class__ is not dict:
             infos[i] = info
         if end or cut:
             terminated[i], truncated[i], firsts[i] = end, cut, first
-    last = obs = stack(space, observations)
-    if firsts:
-        obs = stack(space, [firsts.get(i, obs_next) for i, obs_next in enumerate(observations)])
-    info = batch_info(infos, n) if infos else {}
+    try:
+        valid = math.hypot(*rewards) <= LARGEST  # false for NaN, an error for texts and None
+        rew = np.array(rewards, np.float64)
+        valid = valid and rew.ndim == 1
+        last = obs = stack(space, observations)
+        valid = valid and in_range(space, last)
+        if firsts:
+            obs = stack(space, [firsts.get(i, each) for i, each in enumerate(observations)])
+            valid = valid and in_range(space, obs)
+        info = batch_info(infos, n) if infos else {}
+        valid = valid and (not infos or infos_fit(infos.values(), info))
+    except Exception:  # values of wrong types and shapes raise many
+        check_transitions(space, rows, envs, method)
+        raise
+    if not valid:
+        check_transitions(space, rows, envs, method)
     return Step(None, last, rew, terminated, truncated, info, obs)
 
 
@@ -256,7 +327,7 @@ class LocalVectorEnv(VectorEnv):
         except BaseException:
             self.close()
             raise
-        self.n_envs = n_envs
+        self.n_envs, self._ids = n_envs, range(n_envs)
         self.observation_space = self.envs[0].observation_space
         self.action_space = self.envs[0].action_space
         self.spec_id = factory.name
@@ -264,19 +335,21 @@ class LocalVectorEnv(VectorEnv):
     def reset(self, seed: int | None = None) -> Any:
         """Start a new episode in every environment; see `VectorEnv.reset`."""
         seeds = self._seeds(seed)
-        firsts = [env.reset(seed=seeds[i])[0] for i, env in enumerate(self.envs)]
-        return stack(self.observation_space, firsts)
+        rows = list(map(begin_episode, self.envs, self._ids, seeds))
+        return batched(self.observation_space, rows, self._ids, "reset").obs
 
     def step(self, act: Any, env_ids: np.ndarray | None = None) -> Step:
         """Take one step in every environment, and reset those whose episode ended."""
         self._check_ids(env_ids)
         actions = unstack(self.action_space, act, self.n_envs)
-        rows = map(transition, self.envs, actions)
-        return batched(self.observation_space, rows, self.n_envs)
+        rows = list(map(transition, self.envs, actions, self._ids))
+        return batched(self.observation_space, rows, self._ids)
 
     def begin(self, env_ids: np.ndarray, obs: Any) -> Any:
         """Start new episodes in some environments; see `VectorEnv.begin`."""
-        return replaced(obs, env_ids, {i: self.envs[i].reset()[0] for i in env_ids})
+        rows = [begin_episode(self.envs[i], int(i)) for i in env_ids]
+        check_transitions(self.observation_space, rows, env_ids, "reset")
+        return replaced(obs, env_ids, {i: row[0] for i, row in zip(env_ids, rows, strict=True)})
 
     def example(self) -> Any:
         """Return the first environment."""

@@ -14,8 +14,9 @@ from typing import Any
 
 from gymnasium.vector.utils import CloudpickleWrapper
 
+from guerdon.envs.checks import InvalidStepError
 from guerdon.envs.ids import UnusableEnvironmentError
-from guerdon.envs.vector import transition
+from guerdon.envs.vector import begin_episode, transition
 from guerdon.extras import MissingExtraError
 
 _ONE_THREAD = dict.fromkeys(
@@ -44,6 +45,7 @@ class Worker:
     def __init__(self, factory: Any, index: int) -> None:
         if getattr(multiprocessing.current_process(), "_inheriting", False):
             os._exit(_UNGUARDED)  # an exception would be printed by every process
+        self._index = index
         context = _context()
         self.pipe: Connection
         self.pipe, theirs = context.Pipe()
@@ -69,6 +71,7 @@ class Worker:
         Raises:
             WorkerDiedError: The process ended or its environment failed.
             UnusableEnvironmentError: The environment cannot be made with these arguments.
+            InvalidStepError: The environment has not Gymnasium's interface.
         """
         try:
             kind, content = self.pipe.recv()
@@ -81,6 +84,8 @@ class Worker:
             raise WorkerDiedError(content.rstrip())
         if kind == "refused":
             raise UnusableEnvironmentError(content)
+        if kind == "invalid":
+            raise InvalidStepError(content[0], self._index, content[1])
         return content
 
     def kill(self) -> None:
@@ -137,8 +142,8 @@ def run(pipe: Connection) -> None:
 
     Receives (command, argument) and answers with (kind, content): ``build`` (factory, index) is
     answered with the spaces, ``reset`` (seed) and ``step`` (action) with a `Transition`. An
-    exception is answered with ``error``, or with ``refused`` if the environment cannot be made
-    with these arguments, and ends the process.
+    exception is answered with ``error``, with ``refused`` if the environment cannot be made with
+    these arguments, or with ``invalid`` for an `InvalidStepError`, and ends the process.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles Ctrl-C
     if hasattr(os, "setpgrp"):
@@ -151,6 +156,8 @@ def run(pipe: Connection) -> None:
         pass
     except (UnusableEnvironmentError, MissingExtraError) as error:
         pipe.send(("refused", str(error)))
+    except InvalidStepError as error:
+        pipe.send(("invalid", (error.reason, error.method)))
     except BaseException:  # also SystemExit: report every failure
         with contextlib.suppress(OSError):
             pipe.send(("error", traceback.format_exc()))
@@ -173,10 +180,9 @@ def _serve(pipe: Connection) -> None:
         while True:
             command, argument = pipe.recv()
             if command == "step":
-                pipe.send(("row", transition(env, argument)))
+                pipe.send(("row", transition(env, argument, index)))
             elif command == "reset":
-                first, _ = env.reset(seed=argument)
-                pipe.send(("row", (first, 0.0, False, False, {}, None)))
+                pipe.send(("row", begin_episode(env, index, argument)))
             else:
                 break
     finally:

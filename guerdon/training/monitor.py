@@ -22,6 +22,7 @@ _CAUSES = {
     r"reward/mean$": "the reward is not a finite number",
     r"train/.*loss": "a smaller 'policy.learning_rate' or 'policy.max_grad_norm' may help",
 }
+_LARGE = 1e9  # rewards or returns from which a loss may well overflow
 
 
 @dataclass
@@ -185,9 +186,22 @@ class Monitor:
             for pattern, cause in _CAUSES.items():
                 if re.match(pattern, name) and not np.isfinite(float(value)):
                     raise RuntimeError(
-                        f"{name} is not finite at step {self.progress.env_steps:,}: {cause}; what "
-                        "was saved before is untouched"
+                        f"{name} is not finite at step {self.progress.env_steps:,}: "
+                        f"{self._overflow() or cause}; what was saved before is untouched"
                     )
+
+    def _overflow(self) -> str | None:
+        """Return how large rewards are, if that is why a number is not finite."""
+        mean = self._newest.get("reward/mean")  # not of the environment's reward
+        sizes = self._recent["returns"] if mean is None else [float(mean)]
+        size = max(map(abs, sizes), default=0.0)
+        what = "returns of episodes" if mean is None else "rewards"
+        if not _LARGE < size < np.inf:
+            return None
+        return (
+            f"{what} of {size:.2g} overflow float32: make 'reward.scale' smaller, or set "
+            "reward.normalize=true"
+        )
 
     def _rollout_metrics(self) -> dict[str, Any]:
         progress = self.progress

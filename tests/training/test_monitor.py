@@ -1,6 +1,7 @@
 """What is due is done once and at its time, and a run stops when it has to."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -145,6 +146,21 @@ def test_a_policy_that_has_become_nonsense_is_not_saved(name, why):
     with pytest.raises(RuntimeError, match=rf"{name} is not finite at step 20: .*{why}"):
         diary.advance(10, metrics={name: float("nan")})
     assert diary.when("save") == [10]
+
+
+@pytest.mark.parametrize(
+    ("returns", "metrics", "why"),
+    [
+        ([3e19], {}, "returns of episodes of 3e+19 overflow float32: make 'reward.scale' smaller"),
+        ([3e19], {"reward/mean": 1.0}, "learning_rate"),  # the reward is not the environment's
+        ([1.0], {"reward/mean": -2e18}, "rewards of 2e+18 overflow float32"),
+    ],
+)
+def test_large_rewards_are_named_as_the_cause(returns, metrics, why):
+    diary = Diary(eval_every=10**9, log_every=10**9, save_every=10)
+    diary.advance(5, metrics=metrics, returns=returns)
+    with pytest.raises(RuntimeError, match=re.escape(why)):
+        diary.advance(5, metrics={"train/value_loss": float("inf")})
 
 
 def test_an_evaluation_that_an_interrupt_left_out_is_made_up_for():

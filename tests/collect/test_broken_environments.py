@@ -1,0 +1,124 @@
+"""Environments that return something wrong: the error names them, the step and what it is."""
+
+import numpy as np
+import pytest
+
+from guerdon.collect import Collector
+from guerdon.data.rollout import Rollout
+from guerdon.envs import VectorEnv, make_vec
+from guerdon.envs.checks import InvalidStepError
+from tests.collect.breaking import (
+    BAD,
+    RESETS,
+    STARTS,
+    STEPS,
+    VECTORS,
+    Breaking,
+    BreakingVector,
+    N,
+    OldReset,
+)
+
+BACKENDS = ["base", "subprocess"]
+
+
+def error_of(env, n_step=60):
+    """The error of collecting with random actions, of which nothing wrong was stored."""
+    rollout = Rollout(n_step, env.n_envs)
+    with env, pytest.raises(InvalidStepError) as caught:
+        Collector(None, env, rollout).collect(n_step=n_step, random=True)
+    if len(rollout):
+        rows, _ = rollout.rollout()
+        assert np.isfinite(rows.rew).all()
+    return str(caught.value)
+
+
+def made(backend, fault, method, space="box", **more):
+    """Three environments, of which the second is broken."""
+    settings = [{"space": space}, {"fault": fault, "method": method, "space": space, **more}]
+    settings.append(settings[0])
+    return make_vec(
+        "tests.collect.breaking:Breaking", N, backend=backend, settings=settings, max_restarts=0
+    )
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("fault", STEPS)
+def test_a_wrong_step_is_named(backend, fault):
+    space, _, reason = STEPS[fault]
+    error = error_of(made(backend, fault, "step", space))
+    name = f"environment 1 of 'tests.collect.breaking:Breaking', at step {BAD} of its episode: "
+    assert error.startswith(name)
+    assert reason in error
+
+
+@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize("fault", RESETS)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_wrong_reset_is_named(backend, fault, start):
+    error = error_of(made(backend, fault, "reset", resets=STARTS[start]))
+    name = "environment 1 of 'tests.collect.breaking:Breaking', at the start of an episode: "
+    assert error.startswith(name)
+    assert RESETS[fault][1] in error
+
+
+@pytest.mark.parametrize("fault", VECTORS)
+def test_a_wrong_step_of_a_vector_environment_is_named(fault):
+    _, env, reason = VECTORS[fault]
+    error = error_of(VectorEnv(BreakingVector(fault), "Breaking-v0"))
+    name = "the vector environment" if env is None else f"environment {env}"
+    assert error.startswith(f"{name} of 'Breaking-v0', at step {BAD} of its episode: ")
+    assert reason in error
+
+
+def test_a_reset_of_an_older_interface_is_named():
+    error = error_of(make_vec(OldReset, 2))
+    assert "environment 0 of 'OldReset', at the start of an episode: reset() does not take" in error
+
+
+def test_a_wrong_step_under_a_wrapper_is_named():
+    env = make_vec(lambda: Breaking("four values"), 1, max_episode_steps=100)  # TimeLimit unpacks
+    assert "at step 3 of its episode: step() does not return (observation, reward" in error_of(env)
+
+
+def test_only_an_asynchronous_environment_that_is_wrong_is_named():
+    env = made("async_subprocess", "nan in the observation", "step")
+    assert "environment 1 of" in error_of(env)
+
+
+@pytest.mark.parametrize("space", ["box", "double", "image", "discrete", "dict", "tuple"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_right_environments_are_not_refused(backend, space):
+    with made(backend, None, "step", space) as env:
+        assert Collector(None, env).collect(n_step=60, random=True).n_step == 60
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        {"rew": np.array(1.0)},
+        {"rew": np.float32(1)},
+        {"rew": True},
+        {"rew": 1e15},
+        {"terminated": np.bool_(False), "truncated": 0},
+        {"obs": [0, 0, 0, 0]},
+        {"obs": np.full(4, 1e18)},
+        {"info": {"success": None}},
+        {"info": {"success": np.float32(0)}},
+    ],
+)
+def test_what_can_be_learned_from_is_not_refused(step, monkeypatch):
+    monkeypatch.setitem(STEPS, "right", ("box", step, ""))
+    with make_vec(lambda: Breaking("right"), 1) as env:
+        assert Collector(None, env).collect(n_step=10, random=True).n_step == 10
+
+
+def test_an_error_of_the_environment_itself_is_not_explained():
+    class Unpacking(Breaking):
+        def step(self, action):  # noqa: ARG002
+            first, second = (1,)
+            return first, second
+
+    with make_vec(Unpacking, 1) as env, pytest.raises(ValueError, match="not enough") as caught:
+        Collector(None, env).collect(n_step=1, random=True)
+    assert not isinstance(caught.value, InvalidStepError)
