@@ -133,7 +133,7 @@ def test_what_is_shared_stays_shared(protocol):
     assert read[0].flags.writeable
     loop = [array]
     loop.append(loop)
-    with pytest.raises(ValueError, match="damaged .* a container that contains itself"):
+    with pytest.raises(ValueError, match=r"damaged .* a container that contains itself"):
         safe_unpickle(pickle.dumps(loop, protocol))
 
 
