@@ -1,10 +1,8 @@
-"""Does it learn? Trains presets with several seeds, and writes docs/results.md from what came out.
+"""Train presets with several seeds, and write docs/results.md from the results.
 
-Use it so:
-
-    python benchmarks/learning.py            # what is missing, then the page
-    python benchmarks/learning.py --jobs 8 --rows cartpole_ppo,pendulum_sac
-    python benchmarks/learning.py --report   # the page alone
+python benchmarks/learning.py            # what is missing, then the page
+python benchmarks/learning.py --jobs 8 --rows cartpole_ppo,pendulum_sac
+python benchmarks/learning.py --report   # the page alone
 """
 
 from __future__ import annotations
@@ -50,7 +48,7 @@ ABOVE_RANDOM = (
 
 
 def main() -> None:
-    """Runs what is missing, and writes the page."""
+    """Run what is missing, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", help="presets, with commas; all by default")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
@@ -67,15 +65,15 @@ def main() -> None:
 
 
 def play_missing(envs: set[str]) -> None:
-    """Plays at random in environments that have no such result yet."""
+    """Evaluate random actions in environments without such a result."""
     for env in sorted(envs):
         if not (RESULTS / f"{env}_random.json").exists():
             write(RESULTS / f"{env}_random.json", play_at_random(env))
-            print(f"{env}: random policy played")
+            print(f"{env}: random actions evaluated")
 
 
 def play_at_random(env: str, episodes: int = 100) -> dict[str, Any]:
-    """What actions at random bring in the environment of a preset."""
+    """Return the returns of random actions in the environment of a preset."""
     import numpy as np
 
     from guerdon.collect import Collector

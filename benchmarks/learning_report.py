@@ -19,18 +19,19 @@ if TYPE_CHECKING:
 
 HEAD = """# Results
 
-Made by `make results` (`benchmarks/learning.py`), which runs what is missing and writes this page
-from the files in [`benchmarks/results/learning`](../benchmarks/results/learning). Every seed that
-was run is here, failed ones too (one that ended with an error is in no mean). A return is the mean
-over 20 episodes of the *final* policy, played without exploration, in the environment's own reward.
-A dozen runs shared the machine, and some were stopped and resumed: speeds here are no benchmark.
+Written by `make results` (`benchmarks/learning.py`) from the files in
+[`benchmarks/results/learning`](../benchmarks/results/learning), after training the runs that are
+missing there. Every seed is included; a run that ended with an error counts as below the goal, but
+not in the means. Returns are the environment's, means over 20 episodes of the *final* policy
+without exploration. Several runs shared the machine and some were resumed, so that steps/s and time
+are rough.
 """
 
 
 def write_report(
     solved: Iterable[Row], above_random: Iterable[Row], results: Path, docs: Path
 ) -> None:
-    """Writes the page and its pictures."""
+    """Write the page and its plots."""
     (docs / "results").mkdir(exist_ok=True)
     for env, curves in _by_env((*solved, *above_random), results).items():
         names = {preset.partition("_")[2]: runs for preset, runs in curves.items()}
@@ -39,7 +40,7 @@ def write_report(
 
 
 def page(solved: Iterable[Row], above_random: Iterable[Row], results: Path) -> str:
-    """The page, which says nothing but what is in the files of results."""
+    """Return the page; its numbers are those of the result files."""
     text = [HEAD, "## Solved problems", _table(solved, results)]
     text += ["\n## Larger problems, a few minutes each", LARGER, _table(above_random, results)]
     text += ["", *_at_random(results)]
@@ -47,8 +48,8 @@ def page(solved: Iterable[Row], above_random: Iterable[Row], results: Path) -> s
 
 
 LARGER = """
-A start, not a finish: the goal is the 97.5 % quantile of what single episodes with random actions
-bring (100 of them), after the stated number of steps. The presets themselves run longer.
+These runs are shorter than the presets. The goal is to exceed random actions: it is the 97.5 %
+quantile of the returns of 100 episodes with random actions.
 """
 
 
@@ -58,15 +59,14 @@ def _at_random(results: Path) -> list[str]:
         returns = np.array(json.loads(path.read_text())["returns"])
         error = 1.96 * returns.std(ddof=1) / np.sqrt(len(returns))
         lines.append(
-            f"- Random actions, {path.stem.partition('_')[0]}: {returns.mean():.1f} on average "
-            f"(95 % interval of that mean {returns.mean() - error:.1f} to "
-            f"{returns.mean() + error:.1f})"
+            f"- Random actions, {path.stem.partition('_')[0]}: mean return {returns.mean():.1f} "
+            f"(95 % interval {returns.mean() - error:.1f} to {returns.mean() + error:.1f})"
         )
     return lines
 
 
 def _by_env(rows: Iterable[Row], results: Path) -> dict[str, dict[str, list[Any]]]:
-    """The curves of all runs, by environment and preset."""
+    """Return the curves of all runs, by environment and preset."""
     found: dict[str, dict[str, list[Any]]] = {}
     for row in rows:
         if runs := results_of(row, results):
@@ -98,17 +98,17 @@ def _table(rows: Iterable[Row], results: Path) -> str:
             f"| {final.max():.1f} | {np.median([s['fps'] for s in summaries]):,.0f} "
             f"| {np.median([s['wall_seconds'] for s in summaries]):.0f} s |"
         )
-    pictures = [f"![Learning curves of {env}](results/{env}.png)" for env in _by_env(rows, results)]
-    return "\n".join([*lines, "", *pictures])
+    plots = [f"![Learning curves of {env}](results/{env}.png)" for env in _by_env(rows, results)]
+    return "\n".join([*lines, "", *plots])
 
 
 def draw_curves(
     path: Path, title: str, curves: dict[str, list[Any]], label: str = "return (evaluation)"
 ) -> None:
-    """A picture of returns over steps, or of something else: a colour a name.
+    """Plot returns, or another metric, over steps, with a colour for each name.
 
-    Thin lines are runs, thick ones their interquartile means, for which a run that reached its
-    goal keeps its last value.
+    Thin lines are runs, thick lines their interquartile means; a run that stopped early keeps its
+    last value.
     """
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.add_subplot(title=title, xlabel="environment steps", ylabel=label)

@@ -34,14 +34,14 @@ class Result:
     """Why a system is not in this line."""
 
     def ratio(self, name: str) -> float | None:
-        """How many times as much as guerdon a system needs, if both are there."""
+        """Return how many times as much as guerdon a system needs, if both were measured."""
         if OWN not in self.measures or name not in self.measures:
             return None
         return self.measures[name].median / self.measures[OWN].median
 
     @property
     def first(self) -> str:
-        """The system that needs least."""
+        """The system that needs least time or memory."""
         return min(self.measures, key=lambda name: self.measures[name].median)
 
     def cell(self, name: str) -> str:
@@ -55,19 +55,19 @@ class Result:
 
 
 def load() -> float:
-    """How many processes want to run, for each core."""
+    """Return the load average per core."""
     return os.getloadavg()[0] / cores() if hasattr(os, "getloadavg") else 0.0
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def machine(systems: list[System], load_before: float) -> dict[str, Any]:
-    """Where and with what the figures were made."""
+    """Return the machine and the versions of packages."""
     names = ["numpy", "torch", "numba", "gymnasium"]
     names += [package for system in systems for package in system.packages]
     return {
@@ -146,10 +146,10 @@ _HEAD = """# Benchmarks
 make bench
 ```
 
-installs the peers into an environment of its own, checks that all systems do the same work (what
-they give back has to be what was added), measures them in turns in one run, and writes
-`benchmarks/results/buffers.json` and this page. Streams, sizes and batch sizes are in
-`benchmarks/`; the fastest of each row is bold.
+installs the other libraries into a virtual environment of their own, checks that all of them do the
+same work (they have to return the transitions that were added), measures them in alternation in one
+run, and writes `benchmarks/results/buffers.json` and this page. Data, sizes and batch sizes are in
+`benchmarks/`; the best of each row is bold.
 """
 
 
@@ -162,7 +162,7 @@ def to_markdown(results: list[Result], systems: list[System], facts: dict[str, A
         cells = [f"**{c}**" if n == result.first else c for n, c in zip(names, cells, strict=True)]
         unit = ", bytes a transition" if result.unit == MEMORY else ", µs"
         lines.append(f"| {result.title}{unit} | {' | '.join(cells)} |")
-    lines += ["", f"Medians, and in brackets how many times guerdon's. {_line(facts)}.", ""]
+    lines += ["", f"Medians; in brackets, the ratio to guerdon's. {_line(facts)}.", ""]
     for system in systems:
         lines += [f"- {system.name}, {key}: {text}." for key, text in system.usage.items()]
     return "\n".join(lines).rstrip() + "\n"

@@ -1,7 +1,7 @@
-"""Do reward models teach? Trains on learned rewards alone, and writes docs/reward_results.md.
+"""Train on learned rewards, and write docs/reward_results.md from the results.
 
-The returns are the environment's own, which no learner has seen. Every row of imitation stands
-beside the same with demonstrations of random actions, and beside a reward that is always one.
+Returns are the environment's. The controls of imitation are demonstrations of random actions, and a
+constant reward.
 
     python benchmarks/reward_learning.py            # what is missing, then the page
     python benchmarks/reward_learning.py --jobs 2 --rows cartpole_fixed_ppo_gail
@@ -23,17 +23,17 @@ NORMALIZED = ("policy.model.normalize_obs=true", "reward.normalize=true")
 
 @dataclass(frozen=True)
 class Section:
-    """Rows that are read beside each other."""
+    """Rows of one table."""
 
     title: str
     text: str
     rows: tuple[Row, ...]
     demonstrations: tuple[str, str] | None = None
-    """Where the expert's are, and where those of random actions: what returns are compared with."""
+    """Demonstrations of the expert and of random actions, which normalise returns."""
 
 
 def imitation(preset: str, goal: float | None, random: str, seeds: int = SEEDS) -> tuple[Row, Row]:
-    """A row, and its control: the same with demonstrations of random actions."""
+    """Return a row, and its control with demonstrations of random actions."""
     control = Row(preset, variant="random", overrides=(random,), seeds=seeds)
     return Row(preset, goal, seeds), control
 
@@ -41,9 +41,9 @@ def imitation(preset: str, goal: float | None, random: str, seeds: int = SEEDS) 
 SECTIONS = (
     Section(
         "Imitation on CartPole with a fixed horizon",
-        "500 steps, whatever happens; the true return counts those before the pole falls. Nothing "
-        "about the length of an episode tells how good it was. Ten demonstrated episodes (return "
-        "500), 100,000 steps (`fairl`: 300,000).",
+        "Every episode has 500 steps, and the true return counts those before the pole falls, so "
+        "that the length of an episode reveals nothing. Ten demonstrated episodes (return 500), "
+        "100,000 steps (`fairl`: 300,000).",
         (
             *(
                 row
@@ -61,11 +61,11 @@ SECTIONS = (
         ("zoo:cartpole_fixed", "zoo:cartpole_fixed_random"),
     ),
     Section(
-        "CartPole-v1, which proves nothing",
-        "Here an episode ends when the pole falls. A reward that is never negative then teaches to "
-        "balance whatever the demonstrations show, and one of either sign or never positive may "
-        "teach to end: see the rows with random demonstrations, with a constant, with `log_d` and "
-        "with `airl`.",
+        "CartPole-v1, where survival is rewarded",
+        "Here an episode ends when the pole falls. A reward that is never negative rewards "
+        "survival, so that the policy balances whatever the demonstrations show; one that can be "
+        "negative may reward termination. See the rows with random demonstrations, a constant, "
+        "`log_d` and `airl`.",
         (
             *imitation("cartpole_ppo_gail", 475.0, RANDOM_V1),
             Row("cartpole_ppo_gail", variant="log_d", overrides=("reward.form=log_d",)),
@@ -79,11 +79,13 @@ SECTIONS = (
         ),
     ),
     Section(
-        "Better than the demonstrations",
-        "Fixed-horizon CartPole again, but no demonstration has a return above 100: they are those "
-        "of an expert many of whose actions are random, and are short. `trex` is told their "
-        "ranking (and nothing of an episode whose return would have been above 100), `drex` how "
-        "much noise there was. The control has the ranking shuffled; 200,000 steps.",
+        "Ranked and noisy demonstrations",
+        "Fixed-horizon CartPole with demonstrations of an expert that takes random actions. `trex` "
+        "gets the ranking of episodes with returns up to 100, cut to 150 steps, with 40 to 100 % "
+        "random actions; its goal is to exceed them. `drex` gets the share of random actions, 20 "
+        "to 100 %, in episodes that are cut to 100 steps; a return above 100 is therefore not "
+        "evidence that the policy exceeds the demonstrator. The control has a shuffled ranking; "
+        "200,000 steps.",
         (
             Row("cartpole_fixed_ppo_trex", 100.0),
             Row("cartpole_fixed_ppo_drex", 100.0),
@@ -97,7 +99,7 @@ SECTIONS = (
     Section(
         "Pendulum-v1",
         "Continuous actions, 20,000 steps of sac, which reaches -144 with the true reward. "
-        "`preference` asks a synthetic teacher 200 times which of two segments is better.",
+        "`preference` queries a synthetic teacher for 200 pairs of segments.",
         (
             *imitation("pendulum_sac_gail", None, "reward.expert_data_path=zoo:pendulum_random"),
             Row("pendulum_sac", variant="constant", overrides=("reward=constant",)),
@@ -108,7 +110,7 @@ SECTIONS = (
     Section(
         "Hopper-v5",
         "MuJoCo, 100,000 steps of sac, three demonstrated episodes, 3 seeds. Episodes end when the "
-        "hopper falls, so what comes after an end is judged, too (`absorbing`).",
+        "hopper falls, so absorbing states are scored, too (`reward.absorbing=true`).",
         (
             *imitation("hopper_sac_gail", None, "reward.expert_data_path=zoo:hopper_random", 3),
             Row(
@@ -129,8 +131,9 @@ SECTIONS = (
     ),
     Section(
         "Curiosity",
-        "DeepSea with 20 by 20 cells: only one of a million action sequences finds the treasure, "
-        "and every step towards it costs. The same ppo with and without a bonus; 200,000 steps.",
+        "DeepSea with 20 by 20 cells: one of a million action sequences reaches the treasure, and "
+        "every step towards it has a small negative reward. `ppo` with and without a bonus; "
+        "200,000 steps.",
         (
             Row("deepsea_ppo", 0.5),
             Row("deepsea_ppo", 0.5, variant="normalized", overrides=NORMALIZED),
@@ -139,10 +142,9 @@ SECTIONS = (
     ),
     Section(
         "Curiosity in MiniGrid",
-        "A key has to be found and a door opened before there is any reward (DoorKey-8x8); and an "
-        "empty room, for comparison (Empty-8x8). The agent sees the seven by seven cells in front "
-        "of it. Plain ppo gets through the door on some seeds by itself: DeepSea, above, is the "
-        "task on which it does not.",
+        "DoorKey-8x8 has no reward until a key is found and a door opened; Empty-8x8 is an empty "
+        "room, for comparison. Observations are the 7 by 7 cells in front of the agent. `ppo` "
+        "without a bonus solves DoorKey on some seeds, but DeepSea (above) on none.",
         (
             Row("minigrid_empty_ppo", 0.8),
             *(Row(f"minigrid_empty_ppo_{model}", 0.8) for model in ("rnd", "icm", "ngu")),
@@ -152,16 +154,16 @@ SECTIONS = (
         ),
     ),
     Section(
-        "Goals in hindsight",
-        "BitFlip with 15 bits: -1 a step until all bits are as desired, 15 steps at most, about "
-        "-6.5 at best. The same dqn with and without other goals; 150,000 steps.",
+        "Hindsight experience replay",
+        "BitFlip with 15 bits: reward -1 per step until all bits equal the goal, 15 steps at most, "
+        "about -6.5 at best. `dqn` with and without relabelled goals; 150,000 steps.",
         (Row("bitflip_dqn", -8.0), Row("bitflip_dqn_her", -8.0)),
     ),
 )
 
 
 def main() -> None:
-    """Runs what is missing, and writes the page."""
+    """Run what is missing, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", help="presets or rows, with commas; all by default")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")

@@ -19,30 +19,31 @@ if TYPE_CHECKING:
     from reward_learning import Section
     from trials import Row
 
-HEAD = """# What reward models teach
+HEAD = """# Results of reward models
 
-Made by `make results` (`benchmarks/reward_learning.py`), which runs what is missing and
-writes this page from the files in
-[`benchmarks/results/rewards`](../benchmarks/results/rewards). Policies learn from the learned
-reward alone; returns are the environment's own, the mean over 20 episodes of the *final* policy.
-Every seed that was run is here, failed ones too. In brackets: the 95 % interval of the mean over
-seeds (bootstrap). *First there* is the number of steps at the first evaluation at the goal, the
-median over seeds. *Of the expert*: 0 is the return of random actions, 1 that of the demonstrations.
+Written by `make results` (`benchmarks/reward_learning.py`) from the files in
+[`benchmarks/results/rewards`](../benchmarks/results/rewards), after training the runs that are
+missing there. Policies are trained on the learned reward alone; only curiosity is a bonus on the
+environment's reward, and hindsight experience replay relabels it. Returns are the environment's,
+means over 20 episodes of the *final* policy. Every seed is included. In brackets: the 95 %
+bootstrap interval of the mean over seeds. *Steps to goal*: environment steps at the first
+evaluation that reaches the goal, the median over seeds. *Normalised return*: 0 is the return of
+random demonstrations, 1 that of the expert's.
 """
 
 
 def write_report(sections: Iterable[Section], results: Path, docs: Path) -> None:
-    """Writes the page and its pictures."""
-    pictures = docs / "reward_results"
-    pictures.mkdir(exist_ok=True)
+    """Write the page and its plots."""
+    plots = docs / "reward_results"
+    plots.mkdir(exist_ok=True)
     for number, section in enumerate(sections):
         if curves := _curves(section, results):
-            draw_curves(pictures / f"{number}.png", section.title, curves)
+            draw_curves(plots / f"{number}.png", section.title, curves)
     (docs / "reward_results.md").write_text(page(sections, results))
 
 
 def page(sections: Iterable[Section], results: Path) -> str:
-    """The page, which says nothing but what is in the files of results."""
+    """Return the page; its numbers are those of the result files."""
     text = [HEAD]
     for number, section in enumerate(sections):
         text += [f"## {section.title}", "", *_filled(section.text), *table(section, results), ""]
@@ -64,13 +65,13 @@ def _filled(text: str) -> list[str]:
 
 
 def table(section: Section, results: Path) -> list[str]:
-    """The rows of a section in Markdown, and what the demonstrations show."""
-    columns = ["row", "goal", "seeds at the goal", "mean return", "worst", "first there", "time"]
+    """Return the rows of a section in Markdown, and the returns of the demonstrations."""
+    columns = ["row", "goal", "seeds at the goal", "mean return", "worst", "steps to goal", "time"]
     shown, said = None, []
     if section.demonstrations:
         kinds = [load_demonstrations(name) for name in section.demonstrations]
         shown = tuple(float(kind.returns.mean()) for kind in kinds)
-        columns.insert(4, "of the expert")
+        columns.insert(4, "normalised return")
         said = [
             f"`{name}`: {len(kind)} episodes with a mean return of {_number(mean)}"
             for name, kind, mean in zip(section.demonstrations, kinds, shown, strict=True)
@@ -84,7 +85,7 @@ def table(section: Section, results: Path) -> list[str]:
 
 
 def _cells(row: Row, runs: list[Any], shown: tuple[float, ...] | None) -> defaultdict[str, str]:
-    """What a row says, by column; the others are empty.
+    """Return the cells of a row by column; others are empty.
 
     Args:
         row: The row.
@@ -105,10 +106,10 @@ def _cells(row: Row, runs: list[Any], shown: tuple[float, ...] | None) -> defaul
     cells["time"] = f"{seconds:.0f} s"
     if goal is not None:
         cells["seeds at the goal"] = f"{(final >= goal).sum()} of {len(runs)}"
-        cells["first there"] = _first(goal, ended)
+        cells["steps to goal"] = _first(goal, ended)
     if shown is not None:
         expert, random = shown
-        cells["of the expert"] = f"{(final.mean() - random) / (expert - random):.2f}"
+        cells["normalised return"] = f"{(final.mean() - random) / (expert - random):.2f}"
     return cells
 
 
@@ -117,14 +118,14 @@ def _number(value: float) -> str:
 
 
 def _first(goal: float, runs: list[Any]) -> str:
-    """Steps until an evaluation is at the goal, the median over runs; nothing if one never is."""
+    """Return the median steps to the first evaluation at the goal; empty if a run has none."""
     firsts = [next((step for step, mean in run["curve"] if mean >= goal), None) for run in runs]
     known = [first for first in firsts if first is not None]
     return f"{np.median(known):,.0f}" if len(known) == len(runs) else ""
 
 
 def interval(values: np.ndarray, draws: int = 10_000) -> tuple[float, float]:
-    """The 95 % interval of a mean, by drawing the values again and again."""
+    """Return the 95 % bootstrap interval of a mean."""
     drawn = np.random.default_rng(0).choice(values, (draws, len(values))).mean(1)
     low, high = np.quantile(drawn, [0.025, 0.975])
     return float(low), float(high)

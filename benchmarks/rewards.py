@@ -1,7 +1,6 @@
-"""What reward models cost: ppo on CartPole with each of them, beside ppo without any.
+"""Time of an iteration of ppo on CartPole with each reward model, relative to none.
 
-Rounds are interleaved: every model runs once in each, in rotating order, on one thread. The cost is
-the time an iteration takes, as a ratio to no model; medians over rounds.
+Rounds are interleaved: every model runs once in each, in rotating order, on one thread.
 
     python benchmarks/rewards.py             # all models, then the page
     python benchmarks/rewards.py --models gail,rnd --rounds 3
@@ -57,7 +56,7 @@ SETTING = [
 
 
 def main() -> None:
-    """Measures, writes the results and the page."""
+    """Measure, and write the results and the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", help="by commas; all by default")
     parser.add_argument("--rounds", type=int, default=7)
@@ -85,7 +84,7 @@ def main() -> None:
 
 
 def iteration_seconds(name: str, seed: int) -> float:
-    """The time of an iteration with a model, once it is warm."""
+    """Return the time of an iteration with a model, after warm-up."""
     config = compose(None, [*SETTING, f"reward={name}", *MODELS[name], f"seed={seed}"])
     parts = make_parts(config)
     times: list[float] = []
@@ -97,22 +96,22 @@ def iteration_seconds(name: str, seed: int) -> float:
     monitor = Monitor(Budget(), interrupted=interrupted)
     run_trainer(parts, config, monitor)
     parts.close()
-    # `interrupted` is asked twice an iteration: before it, and at its end.
+    # `interrupted` is called twice per iteration: before it, and at its end.
     ends = times[1::2]
     return median(end - start for start, end in itertools.pairwise(ends[1:]))
 
 
 def page(result: dict[str, Any]) -> str:
-    """The page, which says nothing but what is in the results."""
+    """Return the page; its numbers are those of the results."""
     lines = [
-        "# What reward models cost",
+        "# Cost of reward models",
         "",
-        "Made by `python benchmarks/rewards.py` from `benchmarks/results/rewards_cost.json`: ppo",
-        "on CartPole-v1 with 64 environments, 128 steps each, 4 passes of 4 minibatches, on one",
-        "thread. An iteration with the model takes so many times as long as one without; medians",
-        f"of {len(result['seconds']['env'])} interleaved rounds. {result['date']}.",
+        "Written by `python benchmarks/rewards.py` from `benchmarks/results/rewards_cost.json`.",
+        "Time of an iteration of `ppo` with a reward model, relative to one without: CartPole-v1",
+        "with 64 environments, 128 steps each, 4 epochs of 4 minibatches, on one thread; medians",
+        f"of {len(result['seconds']['env'])} interleaved rounds. {result['date'][:10]}.",
         "",
-        "| reward | times as long | goal |",
+        "| reward | relative time | goal |",
         "|---|---:|---:|",
     ]
     for name, ratio in result["ratio"].items():
@@ -120,8 +119,8 @@ def page(result: dict[str, Any]) -> str:
         lines.append(f"| `{name}` | {ratio:.2f} | {goal} |")
     lines += [
         "",
-        "`preference` asks its questions, and is fitted anew, in each of its first iterations, the",
-        "ones that are measured here. `ensemble` is three times `gail`.",
+        "`preference` queries its teacher and is refitted in each of its first iterations, which",
+        "are the measured ones. `ensemble` has three members of type `gail`.",
     ]
     return "\n".join(lines) + "\n"
 

@@ -1,9 +1,8 @@
-"""Start-up: seconds until the first environment step, beside importing the libraries alone.
+"""Start-up: seconds until the first environment step, compared with importing the libraries.
 
 `python benchmarks/startup.py` runs `guerdon train` until its first environment step and a process
-that only imports torch, gymnasium, hydra and pydantic, in turns, and writes
-`results/startup.json` and `docs/benchmarks_startup.md`. CPU seconds depend less on what else the
-machine does than seconds do.
+that only imports torch, gymnasium, hydra and pydantic, in alternation, and writes
+`results/startup.json` and `docs/benchmarks_startup.md`.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def measured(command: list[str], folder: str) -> tuple[float, float]:
 
 
 def measure(pairs: int) -> dict[str, Any]:
-    """Measure both in turns, after one of each that fills the disk's cache."""
+    """Measure both in alternation, after one of each that fills the disk's cache."""
     train = ["-m", "guerdon", "train", f"env.id={Path(__file__).resolve()}:Stop", "policy=ppo"]
     commands = {"imports": ["-c", IMPORTS], "first_step": [*train, "--display", "none"]}
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
@@ -67,16 +66,16 @@ def measure(pairs: int) -> dict[str, Any]:
 
 
 def page(found: dict[str, Any]) -> str:
-    """The page, as Markdown."""
+    """Return the page, as Markdown."""
     rows = [
         f"| {name} | {row['imports']:.2f} | {row['first_step']:.2f} | {row['ratio']:.2f} |"
         for name, row in (("seconds", found["seconds"]), ("CPU seconds", found["cpu_seconds"]))
     ]
     return f"""# Start-up
 
-Time from starting `guerdon train env.id=... policy=ppo` to the first environment step, beside a
-process that only imports torch, gymnasium, hydra and pydantic. The goal is a ratio of at most
-{GOAL}. CPU seconds depend less on what else the machine does.
+Time from the start of `guerdon train env.id=... policy=ppo` to the first environment step,
+compared with a process that only imports torch, gymnasium, hydra and pydantic. The goal is a ratio
+of at most {GOAL}. CPU seconds depend less on other processes.
 
 | | imports alone | first step | ratio |
 |---|---:|---:|---:|

@@ -42,7 +42,7 @@ def row_data(
 
 def _summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
     values = [math.inf if run["value"] is None else run["value"] for run in runs]
-    # A run that was given up took longer than all others, so the median is still right.
+    # A run that was stopped took longer than all others, so the median is still right.
     low, median, high = (
         float(np.quantile(values, at, method="nearest")) for at in (0.25, 0.5, 0.75)
     )
@@ -60,7 +60,7 @@ def _number(value: float) -> float | None:
 
 
 def _ratio(unit: str, measures: dict[str, Any], name: str) -> float | None:
-    """How many times as fast as the named one guerdon is, if that can be said."""
+    """Return guerdon's speed relative to a learner's, if both have a median."""
     own, other = (measures.get(key, {}).get("median") for key in (OWN, name))
     if own is None or other is None:
         return None
@@ -68,7 +68,7 @@ def _ratio(unit: str, measures: dict[str, Any], name: str) -> float | None:
 
 
 def _bound(row: dict[str, Any], name: str) -> float | None:
-    """What `_ratio` would be if those that were given up had solved it in that moment."""
+    """Return a lower bound of `_ratio`, as if runs that were stopped had solved it then."""
     own = row["measures"].get(OWN, {}).get("median")
     if row["unit"] == SPEED or own is None or name not in row["measures"]:
         return None
@@ -80,7 +80,7 @@ def _bound(row: dict[str, Any], name: str) -> float | None:
 
 
 def goals(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What guerdon had to reach, and what it did; for the rows that were measured."""
+    """Return goals and results of the rows that were measured."""
     by_key = {row["key"]: row for row in rows}
     result = []
     for key, beside, at_least in GOALS:
@@ -97,7 +97,7 @@ def goals(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def merged(path: Path, data: dict[str, Any]) -> dict[str, Any]:
-    """New rows, and those of an earlier run that were not measured again."""
+    """Merge new rows with those of an earlier run that were not measured again."""
     if not path.exists():
         return data
     before = json.loads(path.read_text(encoding="utf-8"))
@@ -113,7 +113,7 @@ def _names(data: dict[str, Any]) -> list[str]:
 
 
 def _first(row: dict[str, Any]) -> str:
-    """The fastest; the bare loop is a measure, not a library, and does not compete."""
+    """Return the fastest library; the bare loop is none."""
     sign = -1 if row["unit"] == SPEED else 1
     known = {
         name: sign * measure["median"]
@@ -153,7 +153,7 @@ def _goal_line(goal: dict[str, Any]) -> str:
 
 def to_terminal(data: dict[str, Any]) -> None:
     """Prints the table."""
-    title = "Environment steps a second, or seconds (and how many times as fast guerdon is)"
+    title = "Environment steps/s, or seconds (and guerdon's relative speed)"
     table = Table(title=title, title_justify="left")
     names = _names(data)
     for column in ("", *names):
@@ -167,7 +167,8 @@ def to_terminal(data: dict[str, Any]) -> None:
     console.print(table)
     for goal in data["goals"]:
         console.print(
-            f"{goal['row']}: {goal['at_least']} times {goal['beside']}: {_goal_line(goal)}"
+            f"{goal['row']}: {goal['at_least']} times as fast as {goal['beside']}: "
+            f"{_goal_line(goal)}"
         )
     console.print(_line(data["machine"]), soft_wrap=True, highlight=False)
 
@@ -178,17 +179,18 @@ _HEAD = """# Benchmarks of training
 make bench
 ```
 
-installs the peers into an environment of their own and measures all learners in one run. This page
-is written from `benchmarks/results/training.json`. Every measurement has a process of its own; in
-every round all learners of a row run, in rotating order, on one thread. Warm-up (compiling, filling
-the buffer) is not timed, and evaluations are not either. Higher is better for steps a second, lower
-for seconds; in brackets is how many times as fast as that learner guerdon is. The fastest library
-of each row is bold; the bare loop is no library but a measure of what PyTorch and Gymnasium cost.
+installs the other libraries into a virtual environment of their own and measures all learners in
+one run. This page is written from `benchmarks/results/training.json`. Every measurement has a
+process of its own; in every round all learners of a row run, in rotating order, on one thread.
+Neither warm-up (compiling, filling the buffer) nor evaluations are timed. Higher is better for
+steps/s, lower for seconds; in brackets is guerdon's speed relative to that learner. The fastest
+library of each row is bold; the bare loop is not a library, but shows the cost of PyTorch and
+Gymnasium alone.
 """
 
 
 def to_markdown(data: dict[str, Any]) -> str:
-    """The table, the goals, the spread, and how each learner was used."""
+    """Return the table, the goals, the quartiles, and how each learner was used."""
     names = _names(data)
     lines = [_HEAD, f"| | {' | '.join(names)} |", f"|---|{'---:|' * len(names)}"]
     for row in data["rows"]:
@@ -209,7 +211,7 @@ def to_markdown(data: dict[str, Any]) -> str:
         _settings(settings),
         "## Goals",
         "",
-        "| row | beside | at least | reached |",
+        "| row | compared with | at least | reached |",
         "|---|---|---:|---:|",
     ]
     for goal in data["goals"]:
@@ -223,7 +225,7 @@ def to_markdown(data: dict[str, Any]) -> str:
     for name in names:
         lines += [f"- {name}, {key}: {text}." for key, text in data["usage"][name].items()]
     missing = [
-        f"- Not there: {name}, {row['title']}: {why}."
+        f"- Not measured: {name}, {row['title']}: {why}."
         for row in data["rows"]
         for name, why in row["missing"].items()
     ]
@@ -232,18 +234,18 @@ def to_markdown(data: dict[str, Any]) -> str:
 
 _SETTINGS = """
 - PPO: {ppo[n_steps]} steps of each environment, {ppo[epochs]} epochs of {ppo[minibatches]}
-  minibatches; actor and critic are networks of their own with {ppo[hidden][0]} and
+  minibatches; actor and critic are separate networks with {ppo[hidden][0]} and
   {ppo[hidden][1]} tanh units; learning rate {ppo[learning_rate]}, clip range {ppo[clip]}, entropy
   weight {ppo[entropy_weight]}, advantages normalised, gradients clipped at {ppo[max_grad_norm]}.
 - DQN: an update of {dqn[batch_size]} whenever all {dqn[n_envs]} environments have stepped;
   {dqn[hidden][0]} and {dqn[hidden][1]} units; neither double nor dueling.
-- SAC: an update of {sac[batch_size]} a step; {sac[hidden][0]} and {sac[hidden][1]} units; two
+- SAC: an update of {sac[batch_size]} per step; {sac[hidden][0]} and {sac[hidden][1]} units; two
   critics, tuned temperature.
 - Solved: seconds of training to the first of two evaluations in a row with a mean return of 475 or
   more (20 greedy episodes, every 1,000 environment steps or at the end of the iteration). Every
   library has the settings it publishes for CartPole, 500,000 steps and 120 seconds.
-- Imitated: the same for the true return, which the learners never see.
-- Who was given up needed longer than that: *over* marks what guerdon is faster by at least.
+- Imitated: the same for the true return, which is not used for training.
+- A run that exceeds these limits is stopped; *over* then marks a lower bound of the ratio.
 - On 2026-11-15 the machine was not quite idle: small experiments ran beside the SAC row and the
   last seeds of the GAIL row, some tests beside the other rows of steps a second, and commands of a
   few seconds beside the two rows of CartPole solved.

@@ -1,7 +1,6 @@
-"""Training presets with several seeds: each leaves one file of results, and is not run again.
+"""Train presets with several seeds; each run writes one result file and is not repeated.
 
-A run that was killed goes on where it was. Failures count: a run that ended with an error leaves a
-file, too.
+A killed run is resumed. A run that ends with an error writes a result file, too.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-RUNS = ROOT / "runs" / "trials"  # those that are not finished
+RUNS = ROOT / "runs" / "trials"  # unfinished ones
 SEEDS = 5
 EPISODES = 20  # of the final evaluation
 GONE = ("train_every", "buffer_size", "clear_buffer_per_iters")
@@ -26,7 +25,7 @@ GONE = ("train_every", "buffer_size", "clear_buffer_per_iters")
 
 @dataclass(frozen=True)
 class Row:
-    """A preset, and what its final policy has to reach."""
+    """A preset, and the goal of its final policy."""
 
     preset: str
     goal: float | None = None
@@ -34,16 +33,16 @@ class Row:
     seeds: int = SEEDS
     overrides: tuple[str, ...] = ()
     variant: str = ""
-    """What it is called beside another row of the same preset."""
+    """Suffix of the name, for several rows of a preset."""
 
     @property
     def name(self) -> str:
-        """What its results are called."""
+        """Name of its results."""
         return f"{self.preset}_{self.variant}" if self.variant else self.preset
 
 
 def run_missing(rows: list[Row], results: Path, jobs: int) -> None:
-    """Trains every row and seed that has left no result yet, or one of another config."""
+    """Train every row and seed without a result, or with one of another config."""
     tasks = [(row, seed) for row in rows for seed in range(row.seeds)]
     missing = [(row, seed) for row, seed in tasks if not is_done(row, seed, results)]
     print(f"{len(tasks) - len(missing)} of {len(tasks)} runs are done, {len(missing)} to go")
@@ -55,7 +54,7 @@ def run_missing(rows: list[Row], results: Path, jobs: int) -> None:
 
 
 def outcome(result: dict[str, Any]) -> str:
-    """A result in words."""
+    """Return a result in words."""
     if "error" in result:
         return f"failed: {result['error']}"
     summary = result["summary"]
@@ -66,20 +65,20 @@ def outcome(result: dict[str, Any]) -> str:
 
 
 def result_file(row: Row, seed: int, results: Path) -> Path:
-    """Where the result of one run is kept."""
+    """Return the result file of a run."""
     return results / f"{row.name}_{seed}.json"
 
 
 def results_of(row: Row, results: Path) -> list[dict[str, Any]]:
-    """The results of all seeds of a row that were run."""
+    """Return the results of all seeds of a row that were run."""
     paths = (result_file(row, seed, results) for seed in range(row.seeds))
     return [json.loads(path.read_text()) for path in paths if path.exists()]
 
 
 def is_done(row: Row, seed: int, results: Path) -> bool:
-    """Whether this very run is among the results: none of the values it was run with has changed.
+    """Return whether there is a result with the same config.
 
-    Options that came later do not count: their defaults are what was done before.
+    Options that were added since are not compared: their defaults keep the behaviour.
     """
     path = result_file(row, seed, results)
     if not path.exists():
@@ -88,7 +87,7 @@ def is_done(row: Row, seed: int, results: Path) -> bool:
 
 
 def config_of(row: Row) -> dict[str, Any]:
-    """All that a row's preset and overrides come to, without what only names or shows the run."""
+    """Return the config of a row, without the options that only name or display the run."""
     from guerdon.config import compose
 
     config = compose(row.preset, list(row.overrides)).model_dump(mode="json")
@@ -99,7 +98,7 @@ def config_of(row: Row) -> dict[str, Any]:
 
 
 def changed(before: Any, now: Any) -> bool:
-    """Whether any value of a config is another one now."""
+    """Return whether any value of a config has changed."""
     if isinstance(before, dict) and isinstance(now, dict):
         return any(
             changed(value, now.get(key))
@@ -110,7 +109,7 @@ def changed(before: Any, now: Any) -> bool:
 
 
 def run(row: Row, seed: int, results: Path) -> dict[str, Any]:
-    """Trains once, by the command that a user would type; or goes on with a run that was killed."""
+    """Train once with the command line, or resume a killed run."""
     config = config_of(row)
     mark = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:8]
     folder = RUNS / f"{row.name}_{seed}_{mark}"
@@ -127,11 +126,11 @@ def run(row: Row, seed: int, results: Path) -> dict[str, Any]:
         stderr=subprocess.PIPE,
         text=True,
     )
-    found = what_came_out(folder) if not ended.returncode else {"error": ended.stderr[-500:]}
+    found = result_of(folder) if not ended.returncode else {"error": ended.stderr[-500:]}
     stopped = found.get("summary", {}).get("stop_reason") == "interrupted"
-    held = "is being written by" in found.get("error", "")  # one that was stopped takes a moment
+    held = "is being written by" in found.get("error", "")  # by a run that is just stopping
     if stopped or held or ended.returncode < 0:
-        raise SystemExit(f"{folder} was stopped; the same command goes on with it")
+        raise SystemExit(f"{folder} was stopped; the same command resumes it")
     result = {
         "row": asdict(row),
         "seed": seed,
@@ -139,13 +138,13 @@ def run(row: Row, seed: int, results: Path) -> dict[str, Any]:
         "config": config,
         **found,
     }
-    write(result_file(row, seed, results), result)  # at once: whatever becomes of the other runs
+    write(result_file(row, seed, results), result)
     shutil.rmtree(folder, ignore_errors=True)
     return result
 
 
-def what_came_out(folder: Path) -> dict[str, Any]:
-    """The end, the curve and the machine of a finished run."""
+def result_of(folder: Path) -> dict[str, Any]:
+    """Return the summary, the curve and the machine of a finished run."""
     lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
     start = json.loads((folder / "run.json").read_text())["starts"][0]
     machine = ("guerdon", "python", "torch", "numpy", "cpu", "cpu_count", "gpus")
@@ -159,7 +158,7 @@ def what_came_out(folder: Path) -> dict[str, Any]:
 
 
 def write(path: Path, content: dict[str, Any]) -> None:
-    """Writes a result, in one piece or not at all."""
+    """Write a result atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps(content, indent=1) + "\n")

@@ -1,7 +1,7 @@
-"""Does the three-stage workflow teach? Runs it with 3 seeds, and writes docs/workflow_results.md.
+"""Run the three-stage workflow with 3 seeds, and write docs/workflow_results.md from the results.
 
-Every stage is the command that a user would type; each leaves one file of results, and is not run
-again. Success is the environment's own word, which no learner has heard in the third stage.
+Every stage is a command of the command line; it writes one result file and is not repeated. True
+success is the environment's, which is not used for training in the third stage.
 
     python benchmarks/workflow_learning.py            # what is missing, then the page
     python benchmarks/workflow_learning.py --jobs 2 --chains reach
@@ -23,11 +23,11 @@ from typing import Any
 from trials import ROOT, changed, write
 
 RESULTS = ROOT / "benchmarks" / "results" / "workflow"
-WORK = ROOT / "runs" / "workflow"  # what later stages read: pictures, classifiers, policies
+WORK = ROOT / "runs" / "workflow"  # images, classifiers and policies for later stages
 SEEDS = 3
 CURVES = ("eval/success_rate", "eval/success_at_prediction", "reward/success_rate")
 EVALUATED = ("eval.episodes=100", "eval.n_envs=50")
-IMAGES = (  # a policy that sees pictures and nothing else
+IMAGES = (  # a policy that observes images alone
     "policy.model.keys=[base_camera]",
     "policy.model.share_encoder=true",
     "policy.learning_rate=1e-3",
@@ -35,7 +35,7 @@ IMAGES = (  # a policy that sees pictures and nothing else
     "run.max_steps=300_000",
     "eval.every=40_000",
 )
-PER_STEP = "reward.reward_mode=per_step"  # every frame pays, so that staying is learned, too
+PER_STEP = "reward.reward_mode=per_step"  # rewards every frame, so that the policy stays
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,12 @@ class Stage:
     name: str
     words: tuple[str, ...]
     out: str
-    """The word that says where it writes, before the folder."""
+    """Option for the output folder, which follows it."""
     needs: tuple[str, ...] = ()
     """Stages whose folders it reads."""
 
     def command(self, folder: Path, seed: int | str) -> list[str]:
-        """All words, with the folders of stages in a folder."""
+        """Return the whole command, with the folders of stages in a folder."""
         places = {name: str(folder / name) for name in (*self.needs, self.name)}
         words = list(self.words)
         for name, place in places.items():
@@ -62,32 +62,32 @@ class Stage:
 
 @dataclass(frozen=True)
 class Chain:
-    """Stages that are run one after the other, with one seed."""
+    """Stages that run in order, with one seed."""
 
     name: str
     stages: tuple[Stage, ...] = field(default=())
 
 
 def train(name: str, *words: str, needs: tuple[str, ...] = ()) -> Stage:
-    """A policy learns."""
+    """Train a policy."""
     return Stage(name, ("train", *words, *EVALUATED, "--display=none"), "run.dir=", needs)
 
 
 def collect(name: str, preset: str, *words: str) -> Stage:
-    """A policy learns from the environment, and what cameras see is kept."""
+    """Train a policy on the environment's reward, and save its camera images."""
     kinds = [f"reward.data_collection.{kind}_dir={{{name}}}_data/{kind}" for kind in _KINDS]
     return train(name, preset, "reward.collect_data=true", *kinds, *words)
 
 
 def fit(name: str, preset: str, data: str, *words: str) -> Stage:
-    """A classifier of what another stage has kept."""
+    """Fit a classifier to the images of another stage."""
     kinds = [f"reward.data.{kind}_dir={{{data}}}_data/{kind}" for kind in _KINDS]
     parts = ("reward", "fit", preset, *kinds, *words, "--display=none")
     return Stage(name, parts, "reward.save_dir=", (data,))
 
 
 def learn(name: str, preset: str, classifier: str, *words: str) -> Stage:
-    """A policy learns from a classifier."""
+    """Train a policy on a classifier."""
     path = f"reward.checkpoint_path={{{classifier}}}"
     return train(name, preset, "reward=classifier", path, *words, needs=(classifier,))
 
@@ -142,19 +142,19 @@ CHAINS = (REACH, PUSH)
 
 
 def result_file(chain: Chain, stage: Stage, seed: int) -> Path:
-    """Where the result of a stage is kept."""
+    """Return the result file of a stage."""
     return RESULTS / f"{chain.name}_{stage.name}_{seed}.json"
 
 
 def results_of(chain: Chain, name: str) -> list[dict[str, Any]]:
-    """The results of all seeds of a stage that were run."""
+    """Return the results of all seeds of a stage that were run."""
     stage = next(stage for stage in chain.stages if stage.name == name)
     paths = (result_file(chain, stage, seed) for seed in range(SEEDS))
     return [json.loads(path.read_text()) for path in paths if path.exists()]
 
 
 def said(chain: Chain, stage: Stage, seed: int) -> dict[str, Any]:
-    """What a stage is run with: its command, without anybody's folders, and all it comes to."""
+    """Return the command of a stage, with relative folders, and its whole config."""
     from guerdon.config import compose
     from guerdon.training.fit_files import compose_fit
 
@@ -166,13 +166,13 @@ def said(chain: Chain, stage: Stage, seed: int) -> dict[str, Any]:
     elif words[1] == "fit":
         config = compose_fit(values[2], values[3:])
     told = config and config.model_dump(mode="json")
-    if "run" in told:  # when a run is saved is no part of what it learns
+    if "run" in told:  # is resolved by the run
         del told["run"]["checkpoint_every"]
     return {"command": " ".join(["guerdon", *words]), "config": told}
 
 
 def is_done(chain: Chain, stage: Stage, seed: int) -> bool:
-    """Whether this very stage has left a result, and so have those it stands on."""
+    """Return whether a stage, and those that it needs, have results of the same config."""
     path = result_file(chain, stage, seed)
     if not path.exists():
         return False
@@ -184,7 +184,7 @@ def is_done(chain: Chain, stage: Stage, seed: int) -> bool:
 
 
 def run_chain(chain: Chain, seed: int) -> str:
-    """Runs the stages that have left no result, and those that they read from."""
+    """Run the stages without a result, and those that they need."""
     folder = WORK / f"{chain.name}_{seed}"
     missing = {stage.name for stage in chain.stages if not is_done(chain, stage, seed)}
     for stage in reversed(chain.stages):
@@ -198,7 +198,7 @@ def run_chain(chain: Chain, seed: int) -> str:
 
 def _run(chain: Chain, stage: Stage, seed: int, folder: Path) -> None:
     for path in (folder / stage.name, folder / f"{stage.name}_data"):
-        shutil.rmtree(path, ignore_errors=True)  # of a run that was killed
+        shutil.rmtree(path, ignore_errors=True)  # of a killed run
     folder.mkdir(parents=True, exist_ok=True)
     ended = subprocess.run(
         [sys.executable, "-m", "guerdon", *stage.command(folder, seed)],
@@ -217,7 +217,7 @@ def _run(chain: Chain, stage: Stage, seed: int, folder: Path) -> None:
 
 
 def _found(folder: Path) -> dict[str, Any]:
-    """The end and the curves of what a stage has written."""
+    """Return the summary and the curves of a stage."""
     if not (folder / "summary.json").exists():
         return {}
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
@@ -225,7 +225,7 @@ def _found(folder: Path) -> dict[str, Any]:
         name: [[line["step"], line[name]] for line in lines if name in line] for name in CURVES
     }
     summary = json.loads((folder / "summary.json").read_text())
-    for key in ("save_dir", "data"):  # folders, and what is in their hash
+    for key in ("save_dir", "data"):  # folders, and the hash of their data
         summary.pop(key, None)
     return {"summary": summary, "curves": {name: curve for name, curve in curves.items() if curve}}
 
@@ -241,7 +241,7 @@ def _in_words(found: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Runs what is missing, then writes the page."""
+    """Run what is missing, then write the page."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--jobs", type=int, default=1, help="chains side by side")
     parser.add_argument("--chains", default=",".join(chain.name for chain in CHAINS))

@@ -1,4 +1,4 @@
-"""The page of `workflow.py`, which says nothing but what is in the results."""
+"""The page of `workflow.py`; its numbers are those of the results."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from statistics import median
 from typing import Any
 
 BUSY = 0.5
-"""Processes a core that want to run before it begins, from which figures are rough."""
+"""Load average per core, before the start, above which figures are rough."""
 FRAMES_GOAL, LOADING_GOAL = 50_000, 20
 EPOCHS = (1, 6, 100)
-"""Of fits that loading is counted for: the least, the preset's, and the document's."""
+"""Epochs of fits with which loading is compared: one, the preset's, and RLinf's."""
 TITLES = {
     "plain": "plain loop, `.npy`",
     "npy": "guerdon, `.npy`",
@@ -19,15 +19,15 @@ TITLES = {
 
 _HEAD = """# Speed of the reward workflow
 
-Made by `python benchmarks/workflow.py` (`make bench`) from `benchmarks/results/workflow.json`, on
-one thread; medians of interleaved rounds. {machine}
+Written by `python benchmarks/workflow.py` (`make bench`) from `benchmarks/results/workflow.json`;
+one thread, medians of interleaved rounds. {machine}
 """
 _TABLES = """
 ## The tabletop
 
-{n_envs} environments with random actions; states, images of 64x64 pixels, and all resets.
+{n_envs} environments with random actions: states, images of 64x64 pixels, and resets.
 
-| | frames a second | best round | goal |
+| | frames/s | best round | goal |
 |---|---:|---:|---:|
 """
 _LOADING = """
@@ -35,49 +35,45 @@ _LOADING = """
 
 {frames:,} frames, {trajectories} trajectories of Reach, in batches of {batch_size}. The plain loop
 is a PyTorch `Dataset` over pickled dictionaries of float32, which reads a whole trajectory for each
-frame, and a `DataLoader` without workers. guerdon reads all files once, keeps bytes in memory, and
-takes balanced batches of them. Files are in the system's cache, which is the best case for the
-plain loop. In brackets: how many times as fast as the plain loop. The goal, {goal} times with the
+frame, and a `DataLoader` without workers. guerdon reads all files once, keeps uint8 images in
+memory, and samples balanced batches. Files are in the system's cache, which is the best case for
+the plain loop. In brackets: the speed relative to the plain loop. The goal, {goal} times including
 reading, is met {met}.
 
-| | reading, s | an epoch of batches, s | frames a second |{columns}
+| | reading, s | batches of an epoch, s | frames/s |{columns}
 |---|---:|---:|---:|{lines}
 """
 _FIT = """
 ## A whole fit
 
 {steps} steps of {batch_size} frames with the same classifier (ResNet-10 of width 16), AdamW and
-clipped gradients on both sides; only the last row augments. guerdon's seconds hold its validation
-and its checkpoint, which the plain loop has not. *Faster by* is beside the plain loop, with the
-validation and without; the goal, for the same work, is the time that loading takes less.
+clipped gradients in both; only the last row augments images. guerdon's seconds include validation
+and a checkpoint, which the plain loop does not have. *Faster by* is the difference from the plain
+loop, with and without validation; the goal is the difference in loading time.
 
-| | seconds | of which loading | of which validating | faster by, s | without validating | goal, s |
+| | seconds | of which loading | of which validation | faster by, s | without validation | goal, s |
 |---|---:|---:|---:|---:|---:|---:|
 """
 _RUNS = """
-## Learning
+## Training
 
-`reach_ppo` for {steps:,} steps, without evaluations. Collecting ends when all trajectories are on
-the disk; a trajectory of 50 images takes {npz:,.0f} bytes as `npz`, and {npy:,.0f} as `npy`.
-Scoring is by the classifier of the fit above.
+`reach_ppo` for {steps:,} steps, without evaluations. Collecting includes writing all trajectories
+to disk; a trajectory of 50 images takes {npz:,.0f} bytes as `npz`, and {npy:,.0f} as `npy`.
+`reward=classifier` uses the classifier of the fit above.
 
-| | steps a second | times as long as without |
+| | steps/s | relative time |
 |---|---:|---:|
 """
 _DOING = {
-    "env": "the environment's reward",
-    "npz": "the same, collecting `npz`",
-    "npy": "the same, collecting `npy`",
+    "env": "environment reward",
+    "npz": "environment reward, collecting `npz`",
+    "npy": "environment reward, collecting `npy`",
     "classifier": "`reward=classifier`",
 }
 
 
 def page(result: dict[str, Any]) -> str:
-    """The page.
-
-    Args:
-        result: As `workflow.py` keeps it.
-    """
+    """Return the page of the results of `workflow.py`."""
     parts = (_head, _tables, _loading, _fit, _runs)
     return "".join(part(result) for part in parts)
 
@@ -88,8 +84,8 @@ def _head(result: dict[str, Any]) -> str:
     machine = f"{facts['date'][:10]}; {facts['cpu']}, {facts['cores']} cores; {versions}."
     if facts["load_before"] > BUSY:
         machine += (
-            f"\n**The machine was busy when this began ({facts['load_before']:.1f} processes a "
-            "core): the figures are rough.**"
+            f"\n**The machine was busy at the start (load {facts['load_before']:.1f} per core): "
+            "the figures are rough.**"
         )
     return _HEAD.format(machine=machine)
 
@@ -105,7 +101,7 @@ def _tables(result: dict[str, Any]) -> str:
 
 def _loading(result: dict[str, Any]) -> str:
     settings, loading = result["settings"], result["loading"]
-    columns = "".join(f" {_epochs(number)} with reading |" for number in EPOCHS)
+    columns = "".join(f" {_epochs(number)} and reading |" for number in EPOCHS)
     own = [name for name in loading if name != "plain"]
     text = _LOADING.format(
         **settings,
@@ -128,17 +124,17 @@ def _loading(result: dict[str, Any]) -> str:
 
 
 def _times(loading: dict[str, Any], name: str, epochs: int | None) -> str:
-    """How many times as fast as the plain loop, in brackets; None is without reading."""
+    """Return the speed relative to the plain loop, in brackets; None for batches alone."""
     return "" if name == "plain" else f" ({speedup(loading, name, epochs):.1f}x)"
 
 
 def speedup(loading: dict[str, Any], name: str, epochs: int | None) -> float:
-    """How many times as fast as the plain loop a side loads, by the median of rounds.
+    """Return the speed of loading relative to the plain loop, the median of rounds.
 
     Args:
-        loading: Seconds of reading and of an epoch's batches, of each side in each round.
-        name: The side.
-        epochs: Of a fit, with its reading; None is batches alone.
+        loading: Seconds of reading and of the batches of an epoch, by name and round.
+        name: What to compare.
+        epochs: Epochs of a fit, including reading; None for batches alone.
     """
 
     def seconds(each: dict[str, float]) -> float:
@@ -149,7 +145,7 @@ def speedup(loading: dict[str, Any], name: str, epochs: int | None) -> float:
 
 
 def _met_from(loading: dict[str, Any], name: str) -> str:
-    """From how many epochs on the goal is met."""
+    """Return the number of epochs from which on the goal is met, in words."""
     for epochs in range(1, EPOCHS[-1] + 1):
         if speedup(loading, name, epochs) >= LOADING_GOAL:
             return f"from {epochs} epochs on" if epochs > 1 else "from the first epoch on"
@@ -186,7 +182,7 @@ def _runs(result: dict[str, Any]) -> str:
 
 
 def _epochs(number: int) -> str:
-    return "an epoch" if number == 1 else f"{number} epochs"
+    return "1 epoch" if number == 1 else f"{number} epochs"
 
 
 def _met(reached: bool) -> str:

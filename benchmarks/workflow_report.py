@@ -15,39 +15,40 @@ if TYPE_CHECKING:
 
     from workflow_learning import Chain
 
-HEAD = """# What a reward from images teaches
+HEAD = """# Results of rewards from images
 
-Made by `make results` (`benchmarks/workflow_learning.py`), which runs what is missing and writes
-this page from the files in [`benchmarks/results/workflow`](../benchmarks/results/workflow): 3
-seeds, each of which is shown. Every policy is the *final* one, played for 100 episodes without
-exploration. Success is the environment's own word, which no policy has heard that learns from a
-classifier: *at the last step* of an episode of 50, and *at the prediction*, the frame at which the
-classifier takes an episode for a success, and which is the last one for the learner. *The
-classifier says* is the share of episodes that it takes for a success. A mean, and every seed.
-A first round with these seeds had shown that refitting unlearned true successes, that one policy of
-three did not find the loophole, and that policies of images learned too slowly; what was changed
-for that was tried with seeds 10 to 13, but for what refitting remembers, which was chosen after
-seed 1 of these.
+Written by `make results` (`benchmarks/workflow_learning.py`) from the files in
+[`benchmarks/results/workflow`](../benchmarks/results/workflow), after running the stages that are
+missing there. Every cell has the mean over 3 seeds, and each seed. Policies are the *final* ones,
+evaluated without exploration over 100 episodes of 50 steps. True success is the environment's
+success, which is not used to train policies on a classifier. It is measured *at the last step*, and
+*at the prediction*: at the first frame with predicted success, where the episode ends for the
+learner. *Predicted* is the share of episodes with predicted success.
+
+An earlier version of these experiments, with the same seeds, showed that refitting unlearned true
+successes, that one policy of three did not find the loophole, and that policies with image
+observations learned too slowly. The changes for that were tested with seeds 10 to 13, except for
+the sample of frames that refitting keeps, which was chosen after seed 1.
 """
-CLASSIFIERS = """A classifier of single images (ResNet-10), fitted to what a policy saw while it
-learned from the environment's reward; measured on held-out episodes, at its threshold."""
-ON_REACH = """Reach, 64 environments. *environment*: the reward is the environment's success
-(60,000 steps). *learned*: it is the classifier of width 16, and nothing else (80,000 steps).
-*wide*: the same with the full width of 64. *images*: policies that see the image and nothing else
-(300,000 steps); the classifier then pays for every frame (`reward.reward_mode=per_step`), as the
-environment does, and nothing ends an episode."""
-ON_PUSH = """Push, 400,000 steps. *environment*: the environment's dense reward. *learned*: the
-classifier alone, from scratch, which pays once, at the prediction: what comes after is nothing to the
-policy, and the cube may be pushed on. *per_step*: the same, but paid for every frame, with which a
-policy learns to leave the cube where it is. *with_dense*: the classifier, once, and a tenth of the
-dense reward, which does know of success.
-*demonstrated*: the classifier alone, fitted to episodes of the trained policy with four shares of
-random actions, instead of what it saw while it learned."""
-ON_LOOPHOLE = """Reach with a planted flaw: in one corner, mostly nearer than the goal, the goal
-looks as if it were reached. The classifier has never seen that. *loophole*: it is used as it is,
-and the run says while it happens that the policy cheats. *refitted*: the same with
-`reward.cotrain=true`, and longer, since the policy has to find the goal anew: a second opinion,
-refitted every 2,000 steps, doubts successes that are like none that was collected."""
+CLASSIFIERS = """A classifier of single images (ResNet-10), fitted to the images of a policy during
+its training on the environment's reward; metrics on held-out episodes, at the threshold."""
+ON_REACH = """Reach, 64 environments. *environment*: trained on the environment's success (60,000
+steps). *learned*: trained on the classifier of width 16 alone (80,000 steps). *wide*: the same with
+width 64. *images*: policies that observe the image alone (300,000 steps); the classifier then
+rewards every frame (`reward.reward_mode=per_step`), as the environment does, and success ends no
+episode."""
+ON_PUSH = """Push, 400,000 steps. *environment*: trained on the environment's dense reward.
+*learned*: on the classifier alone, which pays once, at the first predicted success; the steps after
+it have no reward, so that the cube may be pushed away from the goal. *per_step*: the same, but
+every frame is rewarded, which teaches the policy to leave the cube at the goal. *with_dense*: the
+classifier, once, plus a tenth of the dense reward, which depends on true success. *demonstrated*:
+the classifier alone, fitted to episodes of the trained policy with four shares of random actions,
+instead of the images of its training."""
+ON_LOOPHOLE = """Reach with a loophole: in one corner, usually nearer than the goal, the image looks
+like a success. The classifier was fitted without such images. *loophole*: the classifier is fixed,
+and the run warns that the policy cheats its reward. *refitted*: `reward.cotrain=true`, and more
+steps, since the policy has to find the goal after it has exploited the loophole; every 2,000 steps
+a copy of the classifier is refitted, and rejects predicted successes unlike the collected ones."""
 
 Column = tuple[str, "Callable[[dict[str, Any]], Any]"]
 
@@ -71,29 +72,29 @@ FITTED: tuple[Column, ...] = (
 PLAYED: tuple[Column, ...] = (
     ("at the last step", _of("summary", "eval_success_rate")),
     ("at the prediction", _of("summary", "eval_success_at_prediction")),
-    ("the classifier says", _of("summary", "eval_model_success_rate")),
+    ("predicted", _of("summary", "eval_model_success_rate")),
 )
 LOOPHOLE = ("loophole", "refitted")
 
 
 def write_report(docs: Path) -> None:
-    """Writes the page and its images."""
-    pictures = docs / "workflow_results"
-    pictures.mkdir(exist_ok=True)
-    for name, title, curves in _pictures():
-        draw_curves(pictures / f"{name}.png", title, curves, label="share of episodes")
+    """Write the page and its plots."""
+    plots = docs / "workflow_results"
+    plots.mkdir(exist_ok=True)
+    for name, title, curves in _plots():
+        draw_curves(plots / f"{name}.png", title, curves, label="share of episodes")
     (docs / "workflow_results.md").write_text(page())
 
 
 def page() -> str:
-    """The page, which says nothing but what is in the files of results."""
+    """Return the page; its numbers are those of the result files."""
     reach = ("environment", "learned", "wide_learned", "images_environment", "images_learned")
     push = ("environment", "learned", "per_step", "with_dense", "demonstrated")
     fitted = (
         *((REACH, name) for name in ("classifier", "wide_classifier")),
         *((PUSH, name) for name in ("classifier", "demonstrated_classifier")),
     )
-    shown = {name: f"![{title}](workflow_results/{name}.png)" for name, title, _ in _pictures()}
+    shown = {name: f"![{title}](workflow_results/{name}.png)" for name, title, _ in _plots()}
     parts = [
         HEAD,
         "## Classifiers\n",
@@ -103,7 +104,7 @@ def page() -> str:
         _filled(ON_REACH),
         _table([(REACH, name) for name in reach], PLAYED),
         _below(shown, "reach"),
-        "## When the policy cheats\n",
+        "## When the policy exploits the classifier\n",
         _filled(ON_LOOPHOLE),
         _table([(REACH, name) for name in LOOPHOLE], PLAYED),
         *(_below(shown, name) for name in LOOPHOLE),
@@ -137,7 +138,7 @@ def _table(rows: Any, columns: tuple[Column, ...], digits: int = 2) -> str:
 def _cell(
     results: list[dict[str, Any]], find: Callable[[dict[str, Any]], Any], digits: int = 2
 ) -> str:
-    """The value of every seed, and their mean; one that failed says so."""
+    """Return the mean, and the value of every seed; ``failed`` for one that failed."""
     values = ["failed" if "error" in result else find(result) for result in results]
     numbers = [value for value in values if isinstance(value, int | float)]
     if not numbers:
@@ -146,9 +147,9 @@ def _cell(
     return f"{np.mean(numbers):.3f} ({each})"
 
 
-def _pictures() -> list[tuple[str, str, dict[str, list[Any]]]]:
-    """Name, title and curves of every image that there are results for."""
-    at_prediction, last, claimed = (
+def _plots() -> list[tuple[str, str, dict[str, list[Any]]]]:
+    """Return name, title and curves of every plot with results."""
+    at_prediction, last, predicted = (
         "eval/success_at_prediction",
         "eval/success_rate",
         "reward/success_rate",
@@ -158,9 +159,9 @@ def _pictures() -> list[tuple[str, str, dict[str, list[Any]]]]:
         "learned: true success at the prediction": _curves(REACH, "learned", at_prediction),
     }
     both = [
-        (name, f"{name}: what the classifier says, and what is true", {
-            "the classifier says": _curves(REACH, name, claimed),
-            "true": _curves(REACH, name, at_prediction),
+        (name, f"{name}: predicted and true success", {
+            "predicted": _curves(REACH, name, predicted),
+            "true, at the prediction": _curves(REACH, name, at_prediction),
         })
         for name in LOOPHOLE
     ]  # fmt: skip

@@ -147,12 +147,12 @@ def test_the_page_says_which_goals_are_met():
         "| plain loop, `.npy` | 9.00 | 4.00 | 0.00 |  |  |  |",
         "| guerdon, `.npz` | 5.00 | 1.00 | 0.50 | 4.00 | 4.50 | 3.00, met |",
         "| guerdon, `.npz`, augmented | 6.60 | 1.00 | 0.50 | 2.40 | 2.90 | 3.00, not met |",
-        "| the same, collecting `npy` | 70 | 2.75 |",
+        "| environment reward, collecting `npy` | 70 | 2.75 |",
         "| `reward=classifier` | 35 | 7.50 |",
     ):
         assert line in made
     assert 1 + 10.5 * 38 == 20 * (1 + 0.5 * 38)
-    assert "20 times with the\nreading, is met from 38 epochs on (`.npz`)." in made
+    assert "20 times including\nreading, is met from 38 epochs on (`.npz`)." in made
     assert "busy" not in made
 
 
@@ -161,7 +161,7 @@ def test_the_page_says_that_the_machine_was_busy():
 
     result = copy.deepcopy(RESULT)
     result["machine"]["load_before"] = 0.8
-    assert "**The machine was busy when this began (0.8 processes a core)" in page(result)
+    assert "**The machine was busy at the start (load 0.8 per core)" in page(result)
 
 
 @pytest.mark.slow
@@ -174,6 +174,6 @@ def test_a_quick_run_shows_all_parts_and_writes_nothing():
         [sys.executable, str(ROOT / "benchmarks" / "workflow.py"), "--quick"],
         check=True, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
-    for heading in ("The tabletop", "Loading frames", "A whole fit", "Learning"):
+    for heading in ("The tabletop", "Loading frames", "A whole fit", "Training"):
         assert f"\n## {heading}\n" in done.stdout
     assert [path.read_bytes() if path.exists() else None for path in files] == before
