@@ -1,15 +1,15 @@
 """`write_report`: one HTML page about a run, a fit, or the three stages of `guerdon demo`."""
 
-import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from guerdon.config import sources
+from guerdon.config.errors import ConfigError
 from guerdon.config.schema import DataCollectionConfig
 from guerdon.config.validation import validated
 from guerdon.data.files import atomic_file
@@ -36,7 +36,7 @@ from guerdon.training.fit import read_frames
 from guerdon.training.fit_files import CONFIG as FIT_CONFIG
 from guerdon.training.fit_files import compose_fit, is_fit, read_classifier
 from guerdon.training.replay import collect_frames, load_reward
-from guerdon.training.run_folder import RunFolder
+from guerdon.training.run_folder import RunFolder, read_json
 from guerdon.training.workflow import RESULT, WorkflowResult
 
 HOW = (
@@ -87,8 +87,8 @@ def write_report(folder: str | Path, out: str | Path | None = None) -> Path:
     elif (folder / FIT_CONFIG).is_file():
         title, body = f"Classifier {folder.name}", render(_fit_sections(folder))
     else:
-        config = sources.read(RunFolder(folder).existing_config())
-        title, body = str(config["run"]["name"]), render(_run_sections(folder, config))
+        run = _described(folder)
+        title, body = run.name, render(_run_sections(folder, run))
     out = folder / "report.html" if out is None else Path(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(out) as file:
@@ -99,22 +99,46 @@ def write_report(folder: str | Path, out: str | Path | None = None) -> Path:
 # --- a run
 
 
-def _run_sections(folder: Path, config: Mapping[str, Any], classifier: bool = True) -> Sections:
-    files, metrics = RunFolder(folder), read_metrics(folder)
-    log = files.log.read_text(encoding="utf-8") if files.log.exists() else ""
-    summary, reward = _json(files.summary), config["reward"]
-    terms = [
-        name if term["weight"] == 1 else f"{name} (weight {term['weight']:g})"
-        for name, term in reward["terms"].items()
-    ]
-    about = (
-        f"{config['env']['id']} · {config['policy']['type']} · reward: {' + '.join(terms)} · seed "
-        f"{config['seed']} · {_end(summary)}"
-    )
+class Described(NamedTuple):
+    """What a page says of the config of a run."""
+
+    name: str
+    about: str
+    reward_types: list[str]
+    checkpoint_path: str | None
+    collected: dict[str, str]  # folders of frames, by kind
+
+
+def _described(folder: Path) -> Described:
+    path = RunFolder(folder).existing_config()
+    config = sources.read(path)
+    try:
+        reward, data = config["reward"], config["reward"]["data_collection"]
+        terms, kinds = reward["terms"], ("positive", "negative") if reward["collect_data"] else ()
+        named = [
+            name if term["weight"] == 1 else f"{name} (weight {term['weight']:g})"
+            for name, term in terms.items()
+        ]
+        return Described(
+            name=str(config["run"]["name"]),
+            about=f"{config['env']['id']} · {config['policy']['type']} · reward: "
+            f"{' + '.join(named)} · seed {config['seed']}",
+            reward_types=[term["type"] for term in terms.values()],
+            checkpoint_path=reward["checkpoint_path"],
+            collected={kind: str(data[f"{kind}_dir"]) for kind in kinds},
+        )
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise ConfigError(f"{path} is not the config of a run: {error!r}") from error
+
+
+def _run_sections(folder: Path, run: Described, classifier: bool = True) -> Sections:
+    files, metrics, summary = RunFolder(folder), _metrics(folder), _summary(folder)
+    log = files.log.read_text(encoding="utf-8", errors="replace") if files.log.exists() else ""
     curves = (chart(title, _lines(metrics, names)) for title, names in CURVES.items())
     videos = "".join(map(video, sorted(files.videos.glob("*.mp4"))))
-    path, types = reward["checkpoint_path"], [term["type"] for term in reward["terms"].values()]
+    path, types = run.checkpoint_path, run.reward_types
     fit = _fit_sections(Path(path)) if classifier and path and is_fit(path) else []
+    about = f"{run.about} · {_end(summary)}"
     return [
         ("", paragraph(about) + cards(_run_numbers(summary, metrics))),
         ("Warnings", warning_list([*log_warnings(log), *return_warnings(metrics)])),
@@ -122,11 +146,19 @@ def _run_sections(folder: Path, config: Mapping[str, Any], classifier: bool = Tr
         ("Videos", f'<div class="charts">{videos}</div>' if videos else ""),
         ("Reward", metrics_table(metrics, "reward/")),
         ("Training", metrics_table(metrics, "train/")),
-        ("Collected frames", _collected(reward)),
+        ("Collected frames", _collected(run.collected)),
         ("Predicted success of the policy", _predicted(folder) if "classifier" in types else ""),
         ("Classifier", render(fit, 3)),
         ("Configuration", _configuration(files.config, files.starts()[-1:])),
     ]
+
+
+def _metrics(folder: Path) -> dict[str, Curve]:
+    return read_metrics(folder) if RunFolder(folder).metrics.is_file() else {}
+
+
+def _summary(folder: Path) -> dict[str, Any]:
+    return read_json(RunFolder(folder).summary) or {}
 
 
 def _lines(metrics: Mapping[str, Curve], names: Mapping[str, str]) -> dict[str, Curve]:
@@ -140,13 +172,9 @@ def _end(summary: Mapping[str, Any]) -> str:
     return f"stopped at {reason}" if reason else "has not ended"
 
 
-def _json(path: Path) -> dict[str, Any]:
-    return dict(json.loads(path.read_bytes())) if path.exists() else {}
-
-
 def _run_numbers(summary: Mapping[str, Any], metrics: Mapping[str, Curve]) -> list[tuple[str, str]]:
     last = {name: curve.values[-1] for name, curve in metrics.items() if len(curve.values)}
-    found = [
+    found: list[tuple[str, Any, Callable[[Any], str]]] = [
         ("True return", last.get("eval/mean_reward"), number),
         ("Best policy, true return", last.get("eval/best_mean_reward"), number),
         ("Learned return", last.get("reward/eval_return"), number),
@@ -156,7 +184,8 @@ def _run_numbers(summary: Mapping[str, Any], metrics: Mapping[str, Curve]) -> li
         ("Seconds", summary.get("wall_seconds"), "{:,.0f}".format),
         ("Steps a second", summary.get("fps"), "{:,.0f}".format),
     ]
-    return [(name, form(value)) for name, value, form in found if value is not None]
+    numbers = int, float, np.floating  # a damaged summary has others
+    return [(name, form(value)) for name, value, form in found if isinstance(value, numbers)]
 
 
 def log_warnings(log: str) -> list[str]:
@@ -190,11 +219,11 @@ def return_warnings(metrics: Mapping[str, Curve]) -> list[str]:
     return [text]
 
 
-def _collected(reward: Mapping[str, Any]) -> str:
+def _collected(folders: Mapping[str, str]) -> str:
     """Return the last frames of trajectories that the run collected, if they are still there."""
     shown = []
-    for kind in ("positive", "negative") if reward["collect_data"] else ():
-        files = sorted(Path(reward["data_collection"][f"{kind}_dir"]).glob("*.np[yz]"))[-FRAMES:]
+    for kind, folder in folders.items():
+        files = sorted(Path(folder).glob("*.np[yz]"))[-FRAMES:]
         try:
             parts = [read_trajectory(path).images for path in files]
         except (OSError, ValueError) as error:
@@ -236,7 +265,7 @@ def _caption(score: float, label: float) -> str:
 
 def _configuration(file: Path, starts: Sequence[Mapping[str, Any]] = ()) -> str:
     machine = "\n".join(f"{key}: {value}" for start in starts for key, value in start.items())
-    found = details(file.name, file.read_text(encoding="utf-8"))
+    found = details(file.name, file.read_text(encoding="utf-8", errors="replace"))
     return found + (details("Command, versions and machine", machine) if machine else "")
 
 
@@ -247,7 +276,7 @@ def _fit_sections(folder: Path) -> Sections:
     meta, root = read_classifier(folder)["meta"], folder
     if not (root / FIT_CONFIG).is_file():
         root = folder.parent  # of one of its checkpoints
-    metrics, found = read_metrics(root), meta["validation"]
+    metrics, found, warned = _metrics(root), meta["validation"], _summary(root).get("warnings")
     labels = np.asarray(meta["held_out"]["labels"], bool)
     scores = ensemble_probability(meta["held_out"]["logits"], meta["temperature"])
     curves = [
@@ -270,7 +299,7 @@ def _fit_sections(folder: Path) -> Sections:
     )
     return [
         ("", paragraph(about) + cards(_fit_numbers(meta))),
-        ("Warnings", warning_list(_json(RunFolder(root).summary).get("warnings", []))),
+        ("Warnings", warning_list([*map(str, warned)] if isinstance(warned, list) else [])),
         ("Curves", charts(curves)),
         ("Frames", _held_out(meta, scores, labels)),
         ("Configuration", _configuration(root / FIT_CONFIG)),
@@ -331,8 +360,12 @@ def _held_out(meta: Mapping[str, Any], scores: np.ndarray, labels: np.ndarray) -
 
 
 def _workflow_page(folder: Path) -> tuple[str, str]:
-    result = WorkflowResult(**_json(folder / RESULT))
-    metrics = {stage: read_metrics(folder / stage) for stage in ("collect", "learn")}
+    try:
+        result = WorkflowResult(**(read_json(folder / RESULT) or {}))
+        rows = workflow_table(result)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise ConfigError(f"{folder / RESULT} is damaged: {error!r}") from error
+    metrics = {stage: _metrics(folder / stage) for stage in ("collect", "learn")}
     lines = {label: metrics[stage][name] for stage, name, label in STAGES if name in metrics[stage]}
     about = (
         "A policy was trained on the environment's reward and its camera images were saved, a "
@@ -344,9 +377,9 @@ def _workflow_page(folder: Path) -> tuple[str, str]:
         ("The policy trained on the classifier alone", "learn"),
         ("The policy that collected the images", "collect"),
     ):
-        config = sources.read(RunFolder(folder / stage).existing_config())
-        sections[title] = _run_sections(folder / stage, config, classifier=False)
-    shown = charts([table(workflow_table(result)), chart("Success", lines, limits=(0, 1))])
+        run = _described(folder / stage)
+        sections[title] = _run_sections(folder / stage, run, classifier=False)
+    shown = charts([table(rows), chart("Success", lines, limits=(0, 1))])
     first = paragraph(about) + shown + paragraph(HOW)
     stages = [(title, render(found, 3)) for title, found in sections.items()]
     return "A reward learned from images", render([("", first), *stages])
