@@ -35,7 +35,7 @@ from workflow_plain import plain_fit, plain_loader
 from guerdon.config import compose
 from guerdon.data.frames import load_frames
 from guerdon.envs import make_vec
-from guerdon.training.fit import Inputs, all_logits, balanced_batches, fit, read_frames
+from guerdon.training.fit import BalancedBatches, Inputs, all_logits, fit, read_frames
 from guerdon.training.fit_files import compose_fit, load_classifier
 from guerdon.training.monitor import Budget, Monitor
 from guerdon.training.parts import make_parts
@@ -202,7 +202,7 @@ def take_batches(frames: Frames, number: int, seed: int) -> float:
     start = time.perf_counter()
     pictures = Inputs(frames, "cpu", augment=False)
     generator = torch.Generator().manual_seed(seed)
-    batches = balanced_batches(np.arange(len(frames)), frames.labels, BATCH, generator)
+    batches = BalancedBatches(np.arange(len(frames)), frames.labels, BATCH, generator)
     for _ in range(number):
         rows, _labels = next(batches)
         pictures.take(rows)[CAMERA].to(torch.float32).div_(255)

@@ -111,12 +111,12 @@ def show_table(
 ) -> None:
     """Print a table; the first column is on the left."""
     from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold", show_header=any(columns))
     for number, name in enumerate(columns):
-        table.add_column(name, justify=justify if number else "left")
+        table.add_column(Text(name), justify=justify if number else "left")
     for row in rows:
-        table.add_row(*map(escape, row))
+        table.add_row(*map(Text, row))  # not markup
     Console().print(table)

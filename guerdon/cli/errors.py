@@ -12,13 +12,6 @@ import typer
 from typer.core import TyperGroup
 
 USAGE = 2  # exit code of wrong usage
-_FILES = (
-    FileExistsError,
-    FileNotFoundError,
-    IsADirectoryError,
-    NotADirectoryError,
-    PermissionError,
-)
 
 
 class Group(TyperGroup):
@@ -48,17 +41,20 @@ def sentence_of(error: Exception) -> str | None:
         more = f" (see `{context.command_path} --help`)" if context is not None else ""
         return _one_line(f"{error.format_message()}{more}")
     message = str(error)
-    if isinstance(error, OSError) and error.strerror:
-        message = ": ".join(str(part) for part in (error.filename, error.strerror) if part)
+    if isinstance(error, OSError):  # about a file, wherever it comes from
+        parts = (error.filename, error.strerror or message or type(error).__name__)
+        message = ": ".join(str(part) for part in parts if part)
+        if error.errno and error.filename is None and error.strerror == os.strerror(error.errno):
+            message += " (GUERDON_DEBUG=1 shows where)"
     own = type(error).__module__.partition(".")[0] == "guerdon"
-    expected = own or isinstance(error, _FILES) or _is_raised_by_guerdon(error)
+    expected = own or isinstance(error, OSError) or _is_raised_by_guerdon(error)
     return _one_line(message) if message and expected else None
 
 
 def _is_raised_by_guerdon(error: Exception) -> bool:
     """Whether a ``raise`` in guerdon raised it; bugs raise the same classes elsewhere."""
     trace = error.__traceback__
-    if not isinstance(error, ValueError | RuntimeError | OSError) or trace is None:
+    if not isinstance(error, ValueError | RuntimeError) or trace is None:
         return False
     while trace.tb_next is not None:
         trace = trace.tb_next

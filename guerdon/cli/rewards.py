@@ -163,28 +163,41 @@ def trajectories_in_words(
 
 def fit(
     arguments: Annotated[
-        list[str], Argument(metavar=common.SOURCE, help="Preset or file, and overrides.")
-    ],
+        list[str] | None, Argument(metavar=common.SOURCE, help="Preset or file, and overrides.")
+    ] = None,
+    resume: Annotated[
+        Path | None, Option(metavar="DIR", help="Continue the fit in DIR, its reward.save_dir.")
+    ] = None,
     overwrite: Annotated[
-        bool, Option("--overwrite", help="Replace the fit in reward.save_dir.")
+        bool, Option("--overwrite", help="Replace the fit in reward.save_dir at the end.")
     ] = False,
     as_json: common.AsJson = False,
     display: common.Display = "auto",
 ) -> None:
     """Fit a success classifier to collected frames.
 
-    Presets: `guerdon list fits`; overrides: reward.optim.lr=3e-4. Ctrl-C saves before it stops.
+    Presets: `guerdon list fits`; overrides: reward.optim.lr=3e-4. Ctrl-C saves before it stops;
+    `--resume DIR` continues, also after a kill, and the result is the same bit for bit.
     """
     from guerdon.compat.layouts import translated_fit
     from guerdon.training import fit as fitting
-    from guerdon.training.fit_files import compose_fit
+    from guerdon.training.fit_files import compose_fit, resumed_config
 
-    source, overrides = common.split(arguments)
-    config = compose_fit(*translated_fit(source, overrides))
+    source, overrides = common.split(arguments or [])
+    if resume is not None and (arguments or overwrite):
+        raise ValueError("a fit is resumed with its own config: give --resume DIR alone")
+    if resume is None and not arguments:
+        raise ValueError("nothing to fit is named: give a preset (`guerdon list fits`) or a file")
+    if resume is not None:
+        config = resumed_config(resume)
+    else:
+        config = compose_fit(*translated_fit(source, overrides))
     with common.progress(files=None) as update:
         frames = fitting.read_frames(config, partial(update, "files"))
     mode = "none" if as_json else display
-    result = fitting.fit(config, overwrite=overwrite, display=mode, frames=frames)
+    result = fitting.fit(
+        config, overwrite=overwrite, resume=resume is not None, display=mode, frames=frames
+    )
     if as_json:
         typer.echo(json.dumps(result, indent=1))
     else:
@@ -207,8 +220,8 @@ def _show_fit(result: dict[str, Any], source: str | None) -> None:
     )
     if result["stop_reason"] == "interrupted":
         typer.echo(
-            f"interrupted after {result['steps']:,} steps; the best so far is in {folder}. To fit "
-            "to the end, start again with --overwrite"
+            f"interrupted after {result['steps']:,} steps, which are saved; continue with: guerdon "
+            f"reward fit --resume {folder}"
         )
         return
     preset = f"{(source or '').removesuffix('_classifier')}_ppo"

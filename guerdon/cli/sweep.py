@@ -1,7 +1,6 @@
 """Sweeps: lists of values in ``guerdon train``, and ``guerdon sweep``."""
 
 import hashlib
-import json
 import shlex
 import statistics
 import subprocess
@@ -34,8 +33,9 @@ class Run:
 
     def summary(self) -> dict[str, Any] | None:
         """Return ``summary.json`` of a finished run; None for others."""
-        file = self.folder / "summary.json"
-        found: dict[str, Any] = json.loads(file.read_bytes()) if file.is_file() else {}
+        from guerdon.training.run_folder import read_json
+
+        found = read_json(self.folder / "summary.json") or {}
         return found if found.get("stop_reason", "interrupted") != "interrupted" else None
 
     def value(self, metric: str) -> float | None:
@@ -111,7 +111,6 @@ class Sweep:
         metric: str,
     ) -> None:
         from guerdon.config.compose import parse
-        from guerdon.training.run_folder import default_path
 
         source, overrides = common.split(arguments)
         parsed = {text: parse(text) for text in overrides}
@@ -123,10 +122,16 @@ class Sweep:
         self.seeds = [] if seed is None else values_of(seed)
         self.source, self.fixed = source, [text for text in overrides if text not in lists]
         self.combinations: list[Combination] = []
-        self.folder = folder or default_path(source or "sweep", "sweep")
+        self.folder = folder or Path()  # see `prepare`
         self.jobs, self.metric = jobs, metric
-        given = [*arguments, *options, "--sweep-dir", str(self.folder), "--jobs", str(jobs)]
-        self.command = shlex.join(["guerdon", verb, *given])
+        self._new = folder is None
+        self._given = ["guerdon", verb, *arguments, *options]
+
+    @property
+    def command(self) -> str:
+        """The command that continues the sweep."""
+        more = ["--sweep-dir", str(self.folder), "--jobs", str(self.jobs)]
+        return shlex.join([*self._given, *more])
 
     def prepare(self, examples: Iterable[dict[str, str]], same: Any) -> None:
         """Check values of combinations, and the folder.
@@ -136,14 +141,16 @@ class Sweep:
             same: Arguments that cannot change when the sweep is continued.
         """
         from guerdon.entry import compose
-        from guerdon.training.run_folder import write_json
+        from guerdon.training.run_folder import make_folder, read_json, write_json
 
         for values in examples:
             chosen = {**values, **({"seed": self.seeds[0]} if self.seeds else {})}
             compose(self.source, [*self.fixed, *_overrides(chosen)])
+        if self._new:  # not before: a config that is wrong leaves nothing behind
+            self.folder = make_folder(self.source or "sweep", "sweep")
         file = self.folder / "sweep.json"
         same = {"format": 1, "source": self.source, "overrides": self.fixed, "swept": same}
-        if file.exists() and json.loads(file.read_bytes()) != same:
+        if (read_json(file) or same) != same:
             raise ValueError(
                 f"{self.folder} has a sweep with other arguments, listed in {file}: repeat them, "
                 "or name another --sweep-dir"

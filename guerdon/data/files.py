@@ -4,9 +4,21 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
+
+
+@contextmanager
+def naming(path: Path, temporary: Path | None = None) -> Iterator[None]:
+    """Let an `OSError` name a path instead of none, as that of a full disk, or a temporary one."""
+    try:
+        yield
+    except OSError as error:
+        unnamed = (None, str(temporary)) if temporary else (None,)
+        if error.errno and error.filename in unnamed:
+            error.filename = str(path)
+        raise
 
 
 @contextmanager
@@ -21,13 +33,14 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         raise FileNotFoundError(f"cannot write {path}: there is no folder {path.parent}")
     temporary = temporary_name(path)
     try:
-        with temporary.open("xb") as file:
+        with naming(path, temporary), temporary.open("xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
 
@@ -38,21 +51,27 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
     If the process is killed, the older folder remains, under its name or as `set_aside`.
     """
-    temporary, aside = temporary_name(path), set_aside(path)
+    temporary = temporary_name(path)
     restore(path)
     try:
-        temporary.mkdir()
-        yield temporary
-        sync_folder(temporary)
-        if path.exists():
-            path.rename(aside)
-        temporary.rename(path)
+        with naming(path, temporary):
+            temporary.mkdir()
+            yield temporary
+        replace_folder(temporary, path)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         restore(path)
         raise
+
+
+def replace_folder(new: Path, path: Path) -> None:
+    """Rename a complete folder to a path, and remove an older folder there; see `atomic_folder`."""
+    sync_folder(new)
+    if path.exists():
+        path.rename(set_aside(path))
+    new.rename(path)
     sync_folder(path.parent)
-    shutil.rmtree(aside, ignore_errors=True)
+    shutil.rmtree(set_aside(path), ignore_errors=True)
 
 
 def temporary_name(path: Path) -> Path:

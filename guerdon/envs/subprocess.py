@@ -103,7 +103,10 @@ class SubprocessVectorEnv(VectorEnv):
                 f"environment {i} of {self.spec_id!r} failed, and all {self._max_restarts} "
                 f"restarts are used up (env.max_restarts); last error: {why}"
             )
-        _log.warning("environment %d failed and is restarted; its episode is lost: %s", i, why)
+        *trace, last = why.splitlines()
+        more = "\n".join(["", *trace, last]) if trace else ""
+        text = "environment %d of %r failed and is restarted; its episode is lost: %s%s"
+        _log.warning(text, i, self.spec_id, last, more)
         self._restarted.add(i)
         self._start(i)
         self._workers[i].send("reset", to_seed(self._sequences[i].spawn(1)[0]))

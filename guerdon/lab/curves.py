@@ -4,6 +4,7 @@ import io
 import json
 import re
 import textwrap
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 
 from guerdon.config import sources
 from guerdon.config.errors import ConfigError, suggestion
+from guerdon.data.files import atomic_file
 from guerdon.extras import require
 from guerdon.training.run_folder import RunFolder
 
@@ -69,8 +71,9 @@ def plot(
     finish(figure)
     if out is not None:
         Path(out).parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(out, dpi=150)
-    figure._repr_png_ = partial(_png, figure)  # without pyplot, notebooks show no image
+        with atomic_file(out) as file:
+            file.write(_image(figure, Path(out).suffix.lower().removeprefix("."), dpi=150))
+    figure._repr_png_ = partial(_image, figure)  # without pyplot, notebooks show no image
     return figure
 
 
@@ -81,6 +84,7 @@ def draw(axes: Any, label: str, curves: Sequence[Curve], center: Center = "iqm")
     """
     steps, values = on_grid(curves)
     number = len(axes.get_legend_handles_labels()[1])
+    label = f" {label}" if label.startswith("_") else label  # which a legend leaves out
     look = {"color": f"C{number % 10}", "linestyle": ("-", "--", ":", "-.")[number // 10 % 4]}
     dot = "o" if len(steps) == 1 else None
     (line,) = axes.plot(steps, middle(values, center), label=label, marker=dot, **look)
@@ -100,15 +104,18 @@ def finish(figure: Any, title: str | None = None) -> None:
     columns = max(1, min(4, len(labels), 100 // (8 + max(map(len, labels), default=1))))
     rows = -(-len(labels) // columns)
     figure.set_figheight(figure.get_figheight() + 0.2 * max(0, rows - 1))
-    figure.legend(
+    legend = figure.legend(
         loc="outside lower center", ncols=columns, fontsize="small", frameon=False,
         title=title, title_fontsize="small",
     )  # fmt: skip
+    texts = [axes.title, axes.xaxis.label, axes.yaxis.label, legend.get_title()]
+    for text in (*texts, *legend.get_texts()):
+        text.set_parse_math(False)  # a $ in a name is a $
 
 
-def _png(figure: Any) -> bytes:
+def _image(figure: Any, kind: str = "png", **options: Any) -> bytes:
     file = io.BytesIO()
-    figure.savefig(file)
+    figure.savefig(file, format=kind, **options)
     return file.getvalue()
 
 
@@ -121,15 +128,22 @@ def read_metrics(run: Path) -> dict[str, Curve]:
     if not file.is_file():
         raise ConfigError(f"{str(run)!r} is not a run directory: it has no {file.name}")
     found: dict[str, dict[float, float]] = {}
-    for text in file.read_text(encoding="utf-8").splitlines():
+    *lines, _ = file.read_bytes().split(b"\n")  # a killed run may not have finished the last
+    damaged = 0
+    for line in lines:
         try:
-            row = json.loads(text)
-        except json.JSONDecodeError:
-            continue  # a line that a killed run did not finish
+            row = json.loads(line)
+            step = float(row["step"])
+            numbers = {name: float(row[name]) for name in row if row[name] is not None}
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+            damaged += 1
+            continue
         for name in row.keys() - {"step", "time"}:
             values = found.setdefault(name, {})
-            if row[name] is not None and np.isfinite(row[name]):
-                values[row["step"]] = row[name]
+            if np.isfinite([step, numbers.get(name, np.nan)]).all():
+                values[step] = numbers[name]
+    if damaged:
+        warnings.warn(f"{file} has {damaged} damaged lines, which are left out", stacklevel=2)
     return {
         name: Curve(np.array([*values], np.float64), np.array([*values.values()], np.float64))
         for name, values in sorted(found.items())
@@ -176,7 +190,8 @@ def group_runs(runs: Sequence[Path]) -> list[tuple[str, list[Path]]]:
         name, values, file = run.name, {"": run.name}, RunFolder(run).config
         if file.is_file():
             content = sources.read(file)
-            name = str(content.get("run", {}).get("name", "run"))
+            section = content.get("run")
+            name = str(section.get("name", "run")) if isinstance(section, dict) else run.name
             values = dict(sorted(_flat(content)))
         options = [(key, values[key]) for key in values if not re.match(r"seed$|run\.", key)]
         members = groups.setdefault(tuple(options), [])

@@ -14,6 +14,7 @@ from gymnasium import Space, spaces
 from torch import Tensor, nn
 
 from guerdon.data.batch import Batch
+from guerdon.data.files import atomic_file
 from guerdon.data.spaces import part_spaces
 from guerdon.extras import require
 from guerdon.policy import Policy
@@ -178,7 +179,8 @@ def _write(graph: Graph, path: str | Path) -> dict[str, str]:
             verbose=False,
         )
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    program.save(path)
+    with atomic_file(path) as file:
+        file.write(program.model_proto.SerializeToString())
     values = (*program.model.graph.inputs, *program.model.graph.outputs)
     return {
         value.name: f"{value.dtype.numpy().name} [{', '.join(map(str, value.shape))}]"

@@ -1,15 +1,15 @@
 """`write_report`: one HTML page about a run, a fit, or the three stages of `guerdon demo`."""
 
-import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from guerdon.config import sources
+from guerdon.config.errors import ConfigError
 from guerdon.config.schema import DataCollectionConfig
 from guerdon.config.validation import validated
 from guerdon.data.files import atomic_file
@@ -21,7 +21,7 @@ from guerdon.training.fit import read_frames
 from guerdon.training.fit_files import CONFIG as FIT_CONFIG
 from guerdon.training.fit_files import compose_fit, is_fit, read_classifier
 from guerdon.training.replay import collect_frames, load_reward
-from guerdon.training.run_folder import RunFolder
+from guerdon.training.run_folder import RunFolder, read_json
 from guerdon.training.workflow import RESULT, WorkflowResult
 
 HOW = (
@@ -72,8 +72,8 @@ def write_report(folder: str | Path, out: str | Path | None = None) -> Path:
     elif (folder / FIT_CONFIG).is_file():
         title, body = f"Classifier {folder.name}", page.render(_fit_sections(folder))
     else:
-        config = sources.read(RunFolder(folder).existing_config())
-        title, body = str(config["run"]["name"]), page.render(_run_sections(folder, config))
+        run = _described(folder)
+        title, body = run.name, page.render(_run_sections(folder, run))
     out = folder / "report.html" if out is None else Path(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(out) as file:
@@ -84,23 +84,45 @@ def write_report(folder: str | Path, out: str | Path | None = None) -> Path:
 # --- a run
 
 
-def _run_sections(
-    folder: Path, config: Mapping[str, Any], classifier: bool = True
-) -> page.Sections:
-    files, metrics = RunFolder(folder), read_metrics(folder)
-    log = files.log.read_text(encoding="utf-8") if files.log.exists() else ""
-    summary, reward = _json(files.summary), config["reward"]
-    terms = [
-        name if term["weight"] == 1 else f"{name} (weight {term['weight']:g})"
-        for name, term in reward["terms"].items()
-    ]
-    about = (
-        f"{config['env']['id']} · {config['policy']['type']} · reward: {' + '.join(terms)} · seed "
-        f"{config['seed']} · {_end(summary)}"
-    )
+class Described(NamedTuple):
+    """What a page says of the config of a run."""
+
+    name: str
+    about: str
+    reward_types: list[str]
+    checkpoint_path: str | None
+    collected: dict[str, str]  # folders of frames, by kind
+
+
+def _described(folder: Path) -> Described:
+    path = RunFolder(folder).existing_config()
+    config = sources.read(path)
+    try:
+        reward, data = config["reward"], config["reward"]["data_collection"]
+        terms, kinds = reward["terms"], ("positive", "negative") if reward["collect_data"] else ()
+        named = [
+            name if term["weight"] == 1 else f"{name} (weight {term['weight']:g})"
+            for name, term in terms.items()
+        ]
+        return Described(
+            name=str(config["run"]["name"]),
+            about=f"{config['env']['id']} · {config['policy']['type']} · reward: "
+            f"{' + '.join(named)} · seed {config['seed']}",
+            reward_types=[term["type"] for term in terms.values()],
+            checkpoint_path=reward["checkpoint_path"],
+            collected={kind: str(data[f"{kind}_dir"]) for kind in kinds},
+        )
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise ConfigError(f"{path} is not the config of a run: {error!r}") from error
+
+
+def _run_sections(folder: Path, run: Described, classifier: bool = True) -> page.Sections:
+    files, metrics, summary = RunFolder(folder), _metrics(folder), _summary(folder)
+    log = files.log.read_text(encoding="utf-8", errors="replace") if files.log.exists() else ""
     curves = (page.chart(title, _lines(metrics, names)) for title, names in CURVES.items())
-    path, types = reward["checkpoint_path"], [term["type"] for term in reward["terms"].values()]
+    path, types = run.checkpoint_path, run.reward_types
     fit = _fit_sections(Path(path)) if classifier and path and is_fit(path) else []
+    about = f"{run.about} · {_end(summary)}"
     return [
         ("", page.paragraph(about) + page.cards(_run_numbers(summary, metrics))),
         ("Warnings", page.warning_list([*log_warnings(log), *return_warnings(metrics)])),
@@ -108,11 +130,19 @@ def _run_sections(
         ("Videos", page.charts(map(page.video, sorted(files.videos.glob("*.mp4"))))),
         ("Reward", page.metrics_table(metrics, "reward/")),
         ("Training", page.metrics_table(metrics, "train/")),
-        ("Collected frames", _collected(reward)),
+        ("Collected frames", _collected(run.collected)),
         ("Predicted success of the policy", _predicted(folder) if "classifier" in types else ""),
         ("Classifier", page.render(fit, 3)),
         ("Configuration", _configuration(files.config, files.starts()[-1:])),
     ]
+
+
+def _metrics(folder: Path) -> dict[str, Curve]:
+    return read_metrics(folder) if RunFolder(folder).metrics.is_file() else {}
+
+
+def _summary(folder: Path) -> dict[str, Any]:
+    return read_json(RunFolder(folder).summary) or {}
 
 
 def _lines(metrics: Mapping[str, Curve], names: Mapping[str, str]) -> dict[str, Curve]:
@@ -126,13 +156,9 @@ def _end(summary: Mapping[str, Any]) -> str:
     return f"stopped at {reason}" if reason else "has not ended"
 
 
-def _json(path: Path) -> dict[str, Any]:
-    return dict(json.loads(path.read_bytes())) if path.exists() else {}
-
-
 def _run_numbers(summary: Mapping[str, Any], metrics: Mapping[str, Curve]) -> list[tuple[str, str]]:
     last = {name: curve.values[-1] for name, curve in metrics.items() if len(curve.values)}
-    found = [
+    found: list[tuple[str, Any, Callable[[Any], str]]] = [
         ("True return", last.get("eval/mean_reward"), page.number),
         ("Best policy, true return", last.get("eval/best_mean_reward"), page.number),
         ("Learned return", last.get("reward/eval_return"), page.number),
@@ -142,7 +168,8 @@ def _run_numbers(summary: Mapping[str, Any], metrics: Mapping[str, Curve]) -> li
         ("Seconds", summary.get("wall_seconds"), "{:,.0f}".format),
         ("Steps a second", summary.get("fps"), "{:,.0f}".format),
     ]
-    return [(name, form(value)) for name, value, form in found if value is not None]
+    numbers = int, float, np.floating  # a damaged summary has others
+    return [(name, form(value)) for name, value, form in found if isinstance(value, numbers)]
 
 
 def log_warnings(log: str) -> list[str]:
@@ -175,11 +202,11 @@ def return_warnings(metrics: Mapping[str, Curve]) -> list[str]:
     ]
 
 
-def _collected(reward: Mapping[str, Any]) -> str:
+def _collected(folders: Mapping[str, str]) -> str:
     """Return the last frames of trajectories that the run collected, if they are still there."""
     shown = []
-    for kind in ("positive", "negative") if reward["collect_data"] else ():
-        files = sorted(Path(reward["data_collection"][f"{kind}_dir"]).glob("*.np[yz]"))[-FRAMES:]
+    for kind, folder in folders.items():
+        files = sorted(Path(folder).glob("*.np[yz]"))[-FRAMES:]
         try:
             parts = [read_trajectory(path).images for path in files]
         except (OSError, ValueError) as error:
@@ -223,7 +250,7 @@ def _caption(score: float, label: float) -> str:
 
 def _configuration(file: Path, starts: Sequence[Mapping[str, Any]] = ()) -> str:
     machine = "\n".join(f"{key}: {value}" for start in starts for key, value in start.items())
-    found = page.details(file.name, file.read_text(encoding="utf-8"))
+    found = page.details(file.name, file.read_text(encoding="utf-8", errors="replace"))
     return found + (page.details("Command, versions and machine", machine) if machine else "")
 
 
@@ -234,7 +261,7 @@ def _fit_sections(folder: Path) -> page.Sections:
     meta, root = read_classifier(folder)["meta"], folder
     if not (root / FIT_CONFIG).is_file():
         root = folder.parent  # of one of its checkpoints
-    metrics, found = read_metrics(root), meta["validation"]
+    metrics, found, warned = _metrics(root), meta["validation"], _summary(root).get("warnings")
     labels = np.asarray(meta["held_out"]["labels"], bool)
     scores = ensemble_probability(meta["held_out"]["logits"], meta["temperature"])
     curves = [
@@ -257,7 +284,7 @@ def _fit_sections(folder: Path) -> page.Sections:
     )
     return [
         ("", page.paragraph(about) + page.cards(_fit_numbers(meta))),
-        ("Warnings", page.warning_list(_json(RunFolder(root).summary).get("warnings", []))),
+        ("Warnings", page.warning_list([*map(str, warned)] if isinstance(warned, list) else [])),
         ("Curves", page.charts(curves)),
         ("Frames", _held_out(meta, scores, labels)),
         ("Configuration", _configuration(root / FIT_CONFIG)),
@@ -320,8 +347,12 @@ def _held_out(meta: Mapping[str, Any], scores: np.ndarray, labels: np.ndarray) -
 
 
 def _workflow_page(folder: Path) -> tuple[str, str]:
-    result = WorkflowResult(**_json(folder / RESULT))
-    metrics = {stage: read_metrics(folder / stage) for stage in ("collect", "learn")}
+    try:
+        result = WorkflowResult(**(read_json(folder / RESULT) or {}))
+        rows = workflow_table(result)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise ConfigError(f"{folder / RESULT} is damaged: {error!r}") from error
+    metrics = {stage: _metrics(folder / stage) for stage in ("collect", "learn")}
     lines = {label: metrics[stage][name] for stage, name, label in STAGES if name in metrics[stage]}
     about = (
         "A policy was trained on the environment's reward and its camera images were saved, a "
@@ -333,10 +364,9 @@ def _workflow_page(folder: Path) -> tuple[str, str]:
         ("The policy trained on the classifier alone", "learn"),
         ("The policy that collected the images", "collect"),
     ):
-        config = sources.read(RunFolder(folder / stage).existing_config())
-        sections[title] = _run_sections(folder / stage, config, classifier=False)
-    numbers, chart = workflow_table(result), page.chart("Success", lines, limits=(0, 1))
-    shown = page.charts([page.table(numbers), chart])
+        run = _described(folder / stage)
+        sections[title] = _run_sections(folder / stage, run, classifier=False)
+    shown = page.charts([page.table(rows), page.chart("Success", lines, limits=(0, 1))])
     first = page.paragraph(about) + shown + page.paragraph(HOW)
     stages = [(title, page.render(found, 3)) for title, found in sections.items()]
     return "A reward learned from images", page.render([("", first), *stages])

@@ -93,7 +93,7 @@ class Display:
         try:
             self._stream.write(f"{line}\n")
             self._stream.flush()
-        except BrokenPipeError:  # the reader has left; the run continues
+        except OSError:  # the reader has left, or the disk is full; the run continues
             self._stream = None
 
     def interrupt(self) -> None:
@@ -172,7 +172,7 @@ class LiveDisplay(Display):
 
     def text(self, line: str) -> None:
         """Write a message above the panel."""
-        self._console.print(line, markup=False, highlight=False)
+        self._console.print(line, markup=False, highlight=False, emoji=False)
 
     def interrupt(self) -> None:
         """Show at the next draw that the run will stop."""
@@ -217,7 +217,8 @@ class LiveDisplay(Display):
             if cells:
                 parts.append(Columns(cells, equal=True, title=group.strip("/")))
         width = max(self._console.width - _ECHO, 20)
-        return Panel(Group(*parts), title=self._title or None, title_align="left", width=width)
+        title = Text(self._title) if self._title else None  # names may look like markup
+        return Panel(Group(*parts), title=title, title_align="left", width=width)
 
 
 def sparkline(values: Sequence[float], width: int = 40) -> str:

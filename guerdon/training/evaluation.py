@@ -226,7 +226,10 @@ class Evaluator:
                 "reward_updates": self._reward.updates,
                 "weights": self._weights(),
             }
-            self._save_best()
+            try:
+                self._save_best()
+            except OSError as error:  # a later one may succeed; the last is tried again at the end
+                self._say(f"Warning: {error.strerror or error}")
         metrics: dict[str, Any] = evaluation_metrics(self.newest)
         if self.best:
             metrics["eval/best_mean_reward"] = self.best["return"]

@@ -1,6 +1,7 @@
 """Fit a success classifier to labelled frames, and choose its temperature and threshold."""
 
 import math
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -13,16 +14,26 @@ from torch import Tensor
 from torch.nn import functional
 
 from guerdon.data.frames import Frames, load_frames
+from guerdon.data.serializer import read_tree, write_tree
 from guerdon.nn.classifier import BinaryRewardClassifier
 from guerdon.nn.init import seeded
 from guerdon.nn.optimizer import Optimizer
 from guerdon.ops import classification as measure
-from guerdon.training.checkpoints import save_checkpoint
+from guerdon.training.checkpoints import drop_later, load_checkpoint, save_checkpoint
 from guerdon.training.display import Mode, make_display
-from guerdon.training.fit_files import PART, FitConfig, FitSection, ScheduleConfig, begin_folder
+from guerdon.training.fit_files import (
+    PART,
+    STATE,
+    FitConfig,
+    FitSection,
+    ScheduleConfig,
+    begin_folder,
+    finish_folder,
+    unfinished_folder,
+)
 from guerdon.training.parts import find_device
 from guerdon.training.process import interrupts, threads
-from guerdon.training.run_folder import Recorder, finite, write_json
+from guerdon.training.run_folder import Recorder, RunFolder, finite, write_json
 
 GOOD_PR_AUC, GOOD_PRECISION, GOOD_RECALL = 0.9, 0.8, 0.5
 FEW_FRAMES, FEW_EPISODES = 50, 5
@@ -34,14 +45,17 @@ def fit(
     config: FitConfig,
     *,
     overwrite: bool = False,
+    resume: bool = False,
     display: Mode = "auto",
     frames: Frames | None = None,
 ) -> dict[str, Any]:
     """Fit a classifier or an ensemble, and save checkpoints.
 
     Args:
-        config: See `compose_fit`.
-        overwrite: Whether to replace a fit in ``save_dir``.
+        config: See `compose_fit`, and `resumed_config` to resume.
+        overwrite: Whether to replace a fit in ``save_dir``, when this one is finished.
+        resume: Whether to continue the fit in ``save_dir``, which was stopped. The result is the
+            same, bit for bit, as without the stop.
         display: ``auto``, ``live``, ``lines`` or ``none``.
         frames: The frames, if they are in memory; else they are read from the config's folders.
 
@@ -55,17 +69,27 @@ def fit(
     with threads(config.threads):
         # Before the folder is made: a fit that cannot begin must not replace another.
         process = _Fit(config, frames)
-        folder = begin_folder(config, overwrite)
-        title = f"fit · {config.reward.save_dir} · seed {config.seed}"
+        save_dir = config.reward.save_dir
+        folder = unfinished_folder(save_dir) if resume else begin_folder(config, overwrite)
+        title = f"fit · {save_dir} · seed {config.seed}"
         shown = make_display(process.total, sys.stdout, display, title=title, shown=_SHOWN)
-        with Recorder(folder, shown) as recorder, interrupts(recorder.interrupt) as interrupted:
-            for line in (*frames.report().splitlines(), process.note):
-                recorder.text(line)
-            with seeded(config.seed, process.device):  # dropout
-                result = process.run(recorder, interrupted)
-            write_json(folder.summary, result)
-            for warning in result["warnings"]:
-                recorder.text(f"Warning: {warning}")
+        with seeded(config.seed, process.device):  # dropout
+            step = process.restore(folder) if resume else None
+            with (
+                Recorder(folder, shown, resume_step=step) as recorder,
+                interrupts(recorder.interrupt) as interrupted,
+            ):
+                again = f"guerdon reward fit --resume {shlex.quote(save_dir)}"
+                where = "saved after each epoch" if step is None else f"resumed at step {step}"
+                hint = f"{where}; if it is stopped, continue with: {again}"
+                for line in (*frames.report().splitlines(), process.note, hint):
+                    recorder.text(line)
+                result = process.run(folder, recorder, interrupted)
+                write_json(folder.summary, result)
+                for warning in result["warnings"]:
+                    recorder.text(f"Warning: {warning}")
+        if result["stop_reason"] == "finished":
+            finish_folder(folder, save_dir)
     return result
 
 
@@ -95,7 +119,10 @@ class _Fit:
                 )
         self.rows = capped(train, labels[train], section.data.max_frames, generator)
         per_epoch = steps_per_epoch(labels[self.rows], section.global_batch_size)
-        self.total = section.num_epochs * per_epoch
+        self.per_epoch, self.total = per_epoch, section.num_epochs * per_epoch
+        self.step, self.seconds = 0, 0.0
+        self.best: dict[str, Any] = {}  # metrics of the best checkpoint
+        self.best_step = 0
         self.device = find_device(config.device or "cpu", "device")
         self.note = (
             f"learning from {len(self.rows)} frames, validating on {len(self.held_out)} of other "
@@ -116,48 +143,112 @@ class _Fit:
             "trajectories": len(frames.from_positive),
         }
 
-    def run(self, recorder: Recorder, interrupted: Callable[[], bool]) -> dict[str, Any]:
+    def run(
+        self, folder: RunFolder, recorder: Recorder, interrupted: Callable[[], bool]
+    ) -> dict[str, Any]:
         """Take all steps, or stop at an interrupt; validate and save at intervals."""
-        section, start = self.config.reward, time.perf_counter()
+        section, start = self.config.reward, time.perf_counter() - self.seconds
         inputs = Inputs(self.frames, self.device, section.data.augment)
         if section.model.freeze_encoder:
             inputs.encode(self.learners[0].member, np.union1d(self.rows, self.held_out))
-        best: dict[str, Any] = {}
-        best_step = 0
-        for step in range(1, self.total + 1):
-            rate = learning_rate(section.optim.lr, section.lr_sched, step, self.total)
+        stop = False
+        while self.step < self.total and not stop:
+            self.step += 1
+            rate = learning_rate(section.optim.lr, section.lr_sched, self.step, self.total)
             taken = [learner.step(inputs, rate) for learner in self.learners]
-            stop = interrupted()
-            saves = step % section.save_interval == 0 or step == self.total or stop
-            if not saves and step % section.log_interval:
-                recorder.progress(step)
-                continue
-            loss, norm = (float(torch.stack(part).mean()) for part in zip(*taken, strict=True))
-            metrics = {"train/loss": loss, "train/grad_norm": norm, "train/learning_rate": rate}
-            metrics["time/fps"] = step / (time.perf_counter() - start)
-            if saves:
+            stop, last = interrupted(), self.step == self.total
+            due = last or self.step % section.save_interval == 0
+            found, state = dict[str, Any](), dict[str, Any]()
+            if due or (stop and not self.best):  # a fit that is stopped early has a classifier, too
                 found, state = self._validate(inputs)
-                metrics |= {f"reward/{name}": value for name, value in found.items()}
-            recorder.log(step, metrics)
-            if saves:
-                rank = (found["pr_auc"], -found["loss"])
-                mark = "best" if not best or rank > (best["pr_auc"], -best["loss"]) else None
-                if mark:
-                    best, best_step = found, step
-                save_checkpoint(section.save_dir, step, {PART: state}, keep=section.keep, mark=mark)
-            if stop:
-                break
+            if due or self.step % section.log_interval == 0:
+                loss, norm = (float(torch.stack(part).mean()) for part in zip(*taken, strict=True))
+                metrics = {"train/loss": loss, "train/grad_norm": norm, "train/learning_rate": rate}
+                metrics["time/fps"] = self.step / (time.perf_counter() - start)
+                if due:
+                    metrics |= {f"reward/{name}": value for name, value in found.items()}
+                recorder.log(self.step, metrics)
+            recorder.progress(self.step)
+            self.seconds = time.perf_counter() - start
+            try:
+                if found:
+                    self._save(folder, found, state)
+                if stop or (not last and (found or self.step % self.per_epoch == 0)):
+                    write_tree(folder.path / STATE, {"fit": self.training_state()}, "fit")
+            except OSError as error:
+                if last or stop:
+                    raise
+                recorder.warn(f"{error.strerror or error}; the next one is tried at its time")
         return {
             "save_dir": section.save_dir,
-            "steps": step,
-            "best_step": best_step,
-            "stop_reason": "interrupted" if step < self.total else "finished",
-            "seconds": time.perf_counter() - start,
-            "validation": {name: finite(value) for name, value in best.items()},
-            "warnings": warnings_of(best),
+            "steps": self.step,
+            "best_step": self.best_step,
+            "stop_reason": "interrupted" if self.step < self.total else "finished",
+            "seconds": self.seconds,
+            "validation": {name: finite(value) for name, value in self.best.items()},
+            "warnings": warnings_of(self.best),
             "data": self.data,
             "seed": self.config.seed,
         }
+
+    def _save(self, folder: RunFolder, found: dict[str, Any], state: dict[str, Any]) -> None:
+        """Save a validated checkpoint."""
+        best, keep = self.best, self.config.reward.keep
+        rank = (found["pr_auc"], -found["loss"])
+        mark = "best" if not best or rank > (best["pr_auc"], -best["loss"]) else None
+        save_checkpoint(folder.path, self.step, {PART: state}, keep=keep, mark=mark)
+        if mark:
+            self.best, self.best_step = found, self.step
+
+    def training_state(self) -> dict[str, Any]:
+        """Everything that is needed to resume, beside the best checkpoint."""
+        generators = [torch.get_rng_state()]
+        if self.device.startswith("cuda"):
+            generators.append(torch.cuda.get_rng_state(self.device))
+        return {
+            "step": self.step,
+            "seconds": self.seconds,
+            "generators": generators,  # dropout
+            "learners": [learner.training_state() for learner in self.learners],
+            "made_of": self._made_of(),
+        }
+
+    def _made_of(self) -> dict[str, Any]:
+        config = self.config.model_dump(mode="json")
+        del config["reward"]["save_dir"]
+        return {"config": config, "frames": self.frames.hash}
+
+    def restore(self, folder: RunFolder) -> int:
+        """Restore the state in a folder, and return its step; 0 if none was saved yet.
+
+        A checkpoint after it is the same as the one that will replace it. One that an interrupt
+        saved out of turn is removed.
+        """
+        if not (folder.path / STATE).exists():
+            return 0
+        state = read_tree(folder.path / STATE, "fit")["fit"]
+        for name, now in self._made_of().items():
+            if state["made_of"][name] != now:
+                what = "config in fit.yaml" if name == "config" else "frames"
+                raise ValueError(
+                    f"the {what} changed since the fit in {folder.path} began: undo the change, or "
+                    "start again with --overwrite"
+                )
+        self.step, self.seconds = state["step"], state["seconds"]
+        for learner, each in zip(self.learners, state["learners"], strict=True):
+            learner.load_training_state(each)
+        torch.set_rng_state(state["generators"][0])
+        for generator in state["generators"][1:]:
+            torch.cuda.set_rng_state(generator, self.device)
+        if (folder.path / "best").exists():
+            saved, self.best_step = load_checkpoint(folder.path, "best", [PART])
+            found = saved[PART]["meta"]["validation"]
+            self.best = {name: math.nan if v is None else v for name, v in found.items()}
+        if self.best_step % self.config.reward.save_interval and self.best_step != self.total:
+            (folder.path / "best").unlink()
+            drop_later(folder.path, -1)
+            self.best, self.best_step = {}, 0
+        return self.step
 
     def _validate(self, inputs: "Inputs") -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the metrics on held-out episodes, and the state for a checkpoint."""
@@ -207,7 +298,7 @@ class _Learner:
             max_grad_norm=section.optim.clip_grad or math.inf,
             **section.optim.model_dump(include={"betas", "eps", "weight_decay"}),
         )
-        self.batches = balanced_batches(rows, labels, section.global_batch_size, self.generator)
+        self.batches = BalancedBatches(rows, labels, section.global_batch_size, self.generator)
         self.device, self.log_odds = device, log_odds
 
     def step(self, inputs: "Inputs", learning_rate: float) -> tuple[Tensor, Tensor]:
@@ -219,6 +310,22 @@ class _Learner:
         norm = self.optimizer.step(loss)
         assert norm is not None
         return loss.detach(), norm
+
+    def training_state(self) -> dict[str, Any]:
+        """Everything that is needed to resume."""
+        return {
+            "weights": dict(self.member.state_dict()),
+            "optimizer": self.optimizer.state_dict(),
+            "generator": self.generator.get_state(),
+            "waiting": self.batches.waiting,
+        }
+
+    def load_training_state(self, state: dict[str, Any]) -> None:
+        """Restore `training_state`."""
+        self.member.load_state_dict(state["weights"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.generator.set_state(state["generator"])
+        self.batches.waiting = state["waiting"]
 
 
 def learning_rate(highest: float, schedule: ScheduleConfig, step: int, total: int) -> float:
@@ -320,27 +427,31 @@ def steps_per_epoch(labels: np.ndarray, batch_size: int) -> int:
     return max(1, math.ceil(2 * rarer / batch_size))
 
 
-def balanced_batches(
-    rows: np.ndarray, labels: np.ndarray, batch_size: int, generator: torch.Generator
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield rows and labels without end, the first half (or one more) positive, in random order."""
-    n_negative = batch_size // 2
-    n_positive = batch_size - n_negative
-    positives = _in_turn(torch.from_numpy(rows[labels]), n_positive, generator)
-    negatives = _in_turn(torch.from_numpy(rows[~labels]), n_negative, generator)
-    targets = torch.cat([torch.ones(n_positive), torch.zeros(n_negative)])
-    while True:
-        yield torch.cat([next(positives), next(negatives)]), targets
+class BalancedBatches(Iterator[tuple[Tensor, Tensor]]):
+    """Yields rows and labels without end, the first half (or one more) positive, in random order.
 
+    No row is repeated before all others of its label were yielded.
+    """
 
-def _in_turn(rows: Tensor, number: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """Yield `number` rows at a time; none is repeated before all others were yielded."""
-    waiting = rows[:0]
-    while True:
-        while len(waiting) < number:
-            waiting = torch.cat([waiting, rows[torch.randperm(len(rows), generator=generator)]])
-        yield waiting[:number]
-        waiting = waiting[number:]
+    def __init__(
+        self, rows: np.ndarray, labels: np.ndarray, batch_size: int, generator: torch.Generator
+    ) -> None:
+        numbers = batch_size - batch_size // 2, batch_size // 2
+        self._parts = [torch.from_numpy(rows[labels]), torch.from_numpy(rows[~labels])]
+        self._numbers, self._generator = numbers, generator
+        self._targets = torch.cat([torch.ones(numbers[0]), torch.zeros(numbers[1])])
+        self.waiting = [part[:0] for part in self._parts]
+        """Rows of each label that come next, already in random order."""
+
+    def __next__(self) -> tuple[Tensor, Tensor]:
+        taken = []
+        for i, (part, number) in enumerate(zip(self._parts, self._numbers, strict=True)):
+            while len(self.waiting[i]) < number:
+                order = torch.randperm(len(part), generator=self._generator)
+                self.waiting[i] = torch.cat([self.waiting[i], part[order]])
+            taken.append(self.waiting[i][:number])
+            self.waiting[i] = self.waiting[i][number:]
+        return torch.cat(taken), self._targets
 
 
 # --- validation

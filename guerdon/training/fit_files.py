@@ -19,12 +19,18 @@ from guerdon.config.errors import ConfigError, line, suggestion
 from guerdon.config.schema import Section
 from guerdon.config.validation import ReadIf, validated
 from guerdon.config.yaml_limits import check_interpolations
-from guerdon.data.files import atomic_file
+from guerdon.data.files import atomic_file, replace_folder, restore
 from guerdon.nn.classifier import BinaryRewardClassifier, ClassifierConfig, build_members
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint
 from guerdon.training.run_folder import RunFolder
 
 CONFIG, PART = "fit.yaml", "classifier"
+STATE = "state"
+"""Folder of what is needed to resume a fit."""
+# What a fit writes.
+_WRITTEN = re.compile(
+    r"\.?step_.*|best|latest|tb|metrics\.jsonl|log\.txt|summary\.json|fit\.yaml|state"
+)
 COMPARED = ("image_keys", "image_size", "hidden_dim", "num_spatial_blocks", "width")
 
 
@@ -202,6 +208,8 @@ def read_classifier(path: str | Path) -> dict[str, Any]:
     """Return ``members``, the weights of the classifiers of a fit, and ``meta``, its metadata."""
     path = Path(path)
     if not path.exists():
+        restore(path.resolve())  # a fit that replaces it was killed at its end
+    if not path.exists():
         raise FileNotFoundError(
             f"there is no classifier {path}: fit one with `guerdon reward fit`, or name its "
             "'reward.save_dir'"
@@ -233,24 +241,71 @@ def check_fits(meta: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
 
 
 def begin_folder(config: FitConfig, overwrite: bool) -> RunFolder:
-    """Make the folder of a fit, and write its config."""
-    folder = RunFolder(config.reward.save_dir)
-    root, steps = folder.path, checkpoint_steps(folder.path)
-    refit = (root / CONFIG).is_file()
-    if not refit and (steps or folder.holds_run()):
-        raise FileExistsError(f"{root} holds something else than a fit: name another save_dir")
-    if refit and steps and not overwrite:  # without steps, it was killed before the first one
-        raise FileExistsError(
-            f"{root} already holds a fit: name another reward.save_dir, or add --overwrite"
-        )
+    """Make the folder of a new fit, and write its config.
+
+    A fit that replaces another is written beside it, see `finish_folder`.
+    """
+    final = Path(config.reward.save_dir)
+    restore(final.resolve())
+    root, refit = final, (final / CONFIG).is_file()
+    if not refit and (checkpoint_steps(final) or RunFolder(final).holds_run()):
+        raise FileExistsError(f"{final} holds something else than a fit: name another save_dir")
+    # Without these, it was killed before the first ones.
+    if refit and (checkpoint_steps(final) or (final / STATE).exists()):
+        if not overwrite:
+            raise FileExistsError(
+                f"{final} already holds a fit: name another reward.save_dir, add --overwrite, or "
+                "finish it with --resume if it was stopped"
+            )
+        root = _beside(final)
+        shutil.rmtree(root, ignore_errors=not root.exists())
+    folder = RunFolder(root)
     root.mkdir(parents=True, exist_ok=True)
-    if refit:  # only what a fit writes; the config last, since it marks the folder as a fit
-        for path in (*root.glob("step_*"), *root.glob(".step_*"), folder.tensorboard):
-            shutil.rmtree(path, ignore_errors=not path.exists())
-        names = ("best", "latest", CONFIG)
-        for path in (folder.metrics, folder.log, folder.summary, *(root / name for name in names)):
-            path.unlink(missing_ok=True)
+    for path in (folder.metrics, folder.log, folder.summary, root / CONFIG):
+        path.unlink(missing_ok=True)
+    shutil.rmtree(folder.tensorboard, ignore_errors=True)
     text = OmegaConf.to_yaml(OmegaConf.create(config.model_dump(mode="json")))
     with atomic_file(root / CONFIG) as file:
         file.write(text.encode())
     return folder
+
+
+def unfinished_folder(save_dir: str | Path) -> RunFolder:
+    """Return the folder of a fit that can be resumed."""
+    final = Path(save_dir)
+    restore(final.resolve())
+    root = _beside(final) if (_beside(final) / CONFIG).is_file() else final
+    if not (root / CONFIG).is_file():
+        raise FileNotFoundError(f"{final} is not the folder of a fit: it has no {CONFIG}")
+    if checkpoint_steps(root) and not (root / STATE).exists():
+        raise ValueError(
+            f"the fit in {final} is finished, so there is nothing to resume: fit another one, or "
+            "replace it with --overwrite"
+        )
+    return RunFolder(root)
+
+
+def resumed_config(save_dir: str | Path) -> FitConfig:
+    """Return the config of a fit that was stopped, to resume it."""
+    config = compose_fit(unfinished_folder(save_dir).path / CONFIG)
+    reward = config.reward.model_copy(update={"save_dir": str(save_dir)})
+    return config.model_copy(update={"reward": reward})
+
+
+def finish_folder(folder: RunFolder, save_dir: str | Path) -> None:
+    """Put a finished fit in the place of the one that it replaces; other files there stay."""
+    final = Path(save_dir)
+    if folder.path != final:
+        for path in final.iterdir():
+            new = folder.path / path.name
+            if path.is_dir() and not _WRITTEN.fullmatch(path.name):
+                shutil.copytree(path, new, symlinks=True, dirs_exist_ok=True)
+            elif not _WRITTEN.fullmatch(path.name):
+                shutil.copy2(path, new, follow_symlinks=False)
+        replace_folder(folder.path, final.resolve())
+    shutil.rmtree(final / STATE, ignore_errors=True)
+
+
+def _beside(save_dir: Path) -> Path:
+    path = save_dir.resolve()
+    return path.with_name(f".{path.name}.new")

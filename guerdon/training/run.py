@@ -46,7 +46,7 @@ from guerdon.training.reward_files import (
     sections_of,
     with_reward_of,
 )
-from guerdon.training.run_folder import Recorder, RunFolder, default_path
+from guerdon.training.run_folder import Recorder, RunFolder, make_folder
 from guerdon.training.trainers import run_trainer
 
 Summary = dict[str, Any]
@@ -169,7 +169,7 @@ def train(
         _load(config, parts, state, resume)
         config = _with_checkpoint_interval(config)
         if resume is None:
-            path = config.run.dir or default_path(config.run.name, config.seed)
+            path = config.run.dir or make_folder(config.run.name, config.seed)
             folder = stack.enter_context(RunFolder.create(path, to_yaml(config)))
         else:
             folder = stack.enter_context(RunFolder.reopen(resume))
@@ -380,8 +380,14 @@ class _Run:
         state["evaluator"] = self.evaluator.training_state()
         folder, steps = self.folder, self.monitor.progress.env_steps
         mark, keep = "scheduled" if scheduled else None, self.config.run.keep
-        save_checkpoint(folder.checkpoints, steps, state, keep=keep, mark=mark)
-        save_reward(folder, steps, self.parts.reward)
+        try:
+            save_checkpoint(folder.checkpoints, steps, state, keep=keep, mark=mark)
+            save_reward(folder, steps, self.parts.reward)
+        except OSError as error:
+            if self.monitor.stop_reason() is not None:  # there is no next one
+                hint = f"free some space, then continue with --resume {folder.path}"
+                raise OSError(error.errno, f"{error.strerror or error}; {hint}") from error
+            self.recorder.warn(f"{error.strerror or error}; the next one is tried at its time")
         if not self.monitor.progress.episodes and self.monitor.reason is None:
             self.recorder.text(
                 f"step {steps}: no episode has ended yet, and each checkpoint truncates them: make "
@@ -390,6 +396,7 @@ class _Run:
 
     def finish(self) -> Summary:
         """Write the summary, and return it."""
+        self.evaluator.restore_best()  # if the disk was full when it was to be saved
         progress, best, reason = self.monitor.progress, self.evaluator.best, self.monitor.reason
         newest = self.evaluator.newest
         metrics = {} if newest is None else evaluation_metrics(newest)

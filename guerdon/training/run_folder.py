@@ -1,7 +1,9 @@
 """The run directory: its files, its lock, and the `Recorder` that writes metrics to it."""
 
 import hashlib
+import itertools
 import json
+import logging
 import math
 import os
 import platform
@@ -11,7 +13,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from functools import cached_property
@@ -23,9 +26,10 @@ import torch
 
 import guerdon
 from guerdon.config import sources
-from guerdon.data.files import atomic_file
+from guerdon.data.files import atomic_file, naming
 from guerdon.extras import require
 from guerdon.training.display import Display
+from guerdon.training.metric_files import AppendedFile, TensorBoardFile
 
 _held: set[Path] = set()  # a POSIX lock keeps other processes out, but not this one
 
@@ -55,7 +59,7 @@ class RunFolder:
         """Start a run in a folder that holds none, with the text of its config."""
         folder = cls(path)
         folder.path.mkdir(parents=True, exist_ok=True)
-        with folder._locked():
+        with naming(folder.path), folder._locked():
             if folder.holds_run():
                 raise FileExistsError(
                     f"{folder.path} already holds a run: resume it with `--resume {folder.path}`, "
@@ -74,7 +78,7 @@ class RunFolder:
         """Open the folder of a run to resume it; see `write_config`."""
         folder = cls(path)
         folder.existing_config()
-        with folder._locked():
+        with naming(folder.path), folder._locked():
             write_json(folder.info, {"starts": [*folder.starts(), _start()]})
         return folder
 
@@ -93,7 +97,9 @@ class RunFolder:
 
     def starts(self) -> list[dict[str, Any]]:
         """Return the command, versions and machine of each start of the run, oldest first."""
-        return list(json.loads(self.info.read_bytes())["starts"]) if self.info.exists() else []
+        starts = (read_json(self.info) or {}).get("starts")
+        found = starts if isinstance(starts, list) else []
+        return [start for start in found if isinstance(start, dict)]
 
     def write_config(self, text: str) -> None:
         """Write the config, and remove the summary of an earlier end."""
@@ -153,14 +159,20 @@ class RunFolder:
             raise
 
 
-def default_path(name: str, seed: int | str, root: str | Path = "runs") -> Path:
-    """Return the folder of a run that names none: ``runs/<name>/<time>-<seed>``."""
-    safe = re.sub(r"[^\w.-]+", "_", name).strip(".") or "run"
+def make_folder(name: str, seed: int | str, root: str | Path = "runs") -> Path:
+    """Make the folder of a run that names none: ``runs/<name>/<time>-<seed>``.
+
+    Of runs that start in the same second, each gets its own, with a number at the end.
+    """
+    safe = re.sub(r"[^\w.-]+", "_", name).strip(".").encode()[:200].decode(errors="ignore") or "run"
     first = path = Path(root) / safe / f"{datetime.now():%Y%m%d-%H%M%S}-{seed}"
-    number = 1
-    while path.exists():  # another run of this second
-        number += 1
-        path = first.with_name(f"{first.name}-{number}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for number in itertools.count(2):
+        try:
+            path.mkdir()
+            break
+        except FileExistsError:
+            path = first.with_name(f"{first.name}-{number}")
     return path
 
 
@@ -196,6 +208,21 @@ def write_json(path: Path, content: Any) -> None:
         file.write(json.dumps(content, indent=1, allow_nan=False).encode() + b"\n")
 
 
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Read a JSON file with an object; None if there is none, with a warning if it is damaged."""
+    try:
+        content = json.loads(path.read_bytes())
+        if isinstance(content, dict):
+            return content
+        reason: object = f"it holds a {type(content).__name__}, not an object"
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+    warnings.warn(f"{path} is damaged and is ignored: {reason}", stacklevel=2)
+    return None
+
+
 def finite(value: Any) -> Any:
     """Return a number for JSON: None if it is not finite."""
     if isinstance(value, torch.Tensor | np.ndarray | np.generic):
@@ -208,7 +235,8 @@ class Recorder:
 
     Every line is written when `log` returns, so that a killed process loses at most the line it was
     writing. A resumed run keeps the lines up to its checkpoint: log metrics of a checkpoint's step
-    before saving it.
+    before saving it. If a file cannot be written, a warning says so once. Warnings that guerdon
+    logs, such as of restarted environments, are in ``log.txt``, too.
 
     Args:
         folder: The folder of the run.
@@ -226,19 +254,23 @@ class Recorder:
         wandb: str | None = None,
     ) -> None:
         self._display = display
-        before = 0.0 if resume_step is None else _rewind(folder.metrics, resume_step)
+        self._log = AppendedFile(folder.log, self.warn)
+        before = 0.0
+        if resume_step is not None:
+            before, damaged = _rewind(folder.metrics, resume_step)
+            if damaged:
+                self.warn(f"{folder.metrics} has {damaged} damaged lines, which were removed")
         self._start = time.monotonic() - before
-        self._metrics = folder.metrics.open("ab")
-        self._log = folder.log.open("ab")
+        self._metrics = AppendedFile(folder.metrics, self.warn)
         self._folder, self._purge = folder, None if resume_step is None else resume_step + 1
         self._wandb: Any = None if wandb is None else _start_wandb(folder, wandb)
+        self._handler = _Handler(self.text)
+        logging.getLogger("guerdon").addHandler(self._handler)
 
     @cached_property
-    def _tensorboard(self) -> Any:
+    def _tensorboard(self) -> TensorBoardFile:
         """The writer, which is slow to import: made for the first metrics."""
-        from torch.utils.tensorboard import SummaryWriter
-
-        return SummaryWriter(self._folder.tensorboard, purge_step=self._purge, flush_secs=10)
+        return TensorBoardFile(self._folder.tensorboard, self._purge, self.warn)
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Record metrics of one moment.
@@ -253,10 +285,8 @@ class Recorder:
         if not line.keys().isdisjoint(values):
             raise ValueError("no metric can be called 'step' or 'time': every line has these")
         line |= {name: finite(value) for name, value in values.items()}
-        self._metrics.write(json.dumps(line, allow_nan=False).encode() + b"\n")
-        self._metrics.flush()
-        for name, value in values.items():
-            self._tensorboard.add_scalar(name, value, step)
+        self._metrics.append(json.dumps(line, allow_nan=False).encode() + b"\n")
+        self._tensorboard.log(step, values)
         if self._wandb is not None:
             self._wandb.log({"step": step, **values})
         self._display.log(step, values)
@@ -271,12 +301,21 @@ class Recorder:
 
     def text(self, line: str) -> None:
         """Add a line to ``log.txt``, with the time of day, and show it."""
-        self._log.write(f"{datetime.now():%Y-%m-%d %H:%M:%S} {line}\n".encode())
-        self._log.flush()
+        self._log_line(line)
         self._display.text(line)
+
+    def warn(self, sentence: str) -> None:
+        """Warn, also where there is no display, and add the warning to ``log.txt``."""
+        self._log_line(f"Warning: {sentence}")
+        warnings.warn(sentence, stacklevel=2)
+
+    def _log_line(self, line: str) -> None:
+        text = f"{datetime.now():%Y-%m-%d %H:%M:%S} {line}\n"
+        self._log.append(text.encode(errors="backslashreplace"))
 
     def close(self) -> None:
         """Close the files and the display; may be called again."""
+        logging.getLogger("guerdon").removeHandler(self._handler)
         for each in (self._display, self._metrics, self._log):
             each.close()
         if "_tensorboard" in vars(self):
@@ -289,6 +328,17 @@ class Recorder:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class _Handler(logging.Handler):
+    """Passes warnings of guerdon's loggers on."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._tell = tell
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._tell(f"Warning: {record.getMessage()}")
 
 
 def _start_wandb(folder: RunFolder, name: str) -> Any:
@@ -323,17 +373,24 @@ def _number(name: str, value: Any) -> float:
     return int(value) if isinstance(value, bool) else value
 
 
-def _rewind(path: Path, step: int) -> float:
-    """Drop lines after a step and torn ones; return the time of the last that stays."""
-    last = 0.0
+def _rewind(path: Path, step: int) -> tuple[float, int]:
+    """Drop lines after a step and damaged ones.
+
+    Returns:
+        The time of the last line that stays, and the number of damaged lines, without the last one,
+        which a killed run may not have finished.
+    """
+    last, damaged = 0.0, 0
+    path.touch()
     with path.open("rb") as old, atomic_file(path) as new:
         for line in old:
             try:
                 content = json.loads(line)
-                keep = content["step"] <= step and line.endswith(b"\n")
-            except (ValueError, KeyError, TypeError):
+                seconds, keep = float(content["time"]), content["step"] <= step
+            except (ValueError, KeyError, TypeError, RecursionError):
+                damaged += line.endswith(b"\n")
                 continue
-            if keep:
+            if keep and line.endswith(b"\n"):
                 new.write(line)
-                last = content["time"]
-    return last
+                last = seconds
+    return last, damaged

@@ -74,7 +74,8 @@ def test_a_killed_environment_is_restarted_and_the_others_go_on(backend, caplog)
         assert rows == pattern.rows(len(rows))
         assert len(rows) > 5
     check_buffer(found, len(found.buffer))
-    assert "environment 1 failed and is restarted; its episode is lost" in caplog.text
+    said = "environment 1 of 'guerdon/Counting-v0' failed and is restarted; its episode is lost"
+    assert said in caplog.text
     assert "exit code -9" in caplog.text
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from guerdon.data.frames import Frames
-from guerdon.training.fit import Inputs, balanced_batches, capped, steps_per_epoch
+from guerdon.training.fit import BalancedBatches, Inputs, capped, steps_per_epoch
 
 ROWS = np.arange(100, 140)
 LABELS = np.arange(40) < 6
@@ -14,7 +14,7 @@ LABELS = np.arange(40) < 6
 
 def taken(batch_size, number, seed=0):
     generator = torch.Generator().manual_seed(seed)
-    batches = balanced_batches(ROWS, LABELS, batch_size, generator)
+    batches = BalancedBatches(ROWS, LABELS, batch_size, generator)
     return list(itertools.islice(batches, number))
 
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ import pytest
 import torch
 
 import guerdon
-from guerdon.training.run_folder import RunFolder, default_path
+from guerdon.training.run_folder import RunFolder, make_folder
 from tests.processes import Program
 
 SUMMARY = {"env_steps": 100, "fps": 66.7, "eval_return_mean": 9.0, "stop_reason": "steps"}
@@ -144,13 +145,15 @@ def test_a_run_is_locked_while_its_process_lives_and_free_when_it_was_killed(tmp
 
 
 def test_runs_of_one_second_get_folders_of_their_own(tmp_path):
-    for _ in range(3):
-        default_path("same", 0, tmp_path).mkdir(parents=True)
-    assert len(list((tmp_path / "same").iterdir())) == 3
+    with ThreadPoolExecutor(8) as pool:  # more collide than in processes
+        paths = list(pool.map(lambda _: make_folder("same", 0, tmp_path), range(64)))
+    assert len({*paths}) == 64
+    assert {*(tmp_path / "same").iterdir()} == {*paths}
 
 
-def test_the_default_path_names_preset_time_and_seed():
-    path = default_path("cartpole_ppo", 3)
+def test_the_default_folder_names_preset_time_and_seed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = make_folder("cartpole_ppo", 3)
     assert path.parent == Path("runs/cartpole_ppo")
     stamp, seed = path.name.rsplit("-", 1)
     assert seed == "3"
@@ -160,5 +163,6 @@ def test_the_default_path_names_preset_time_and_seed():
 @pytest.mark.parametrize(
     ("name", "folder"), [("ALE/Pong-v5", "ALE_Pong-v5"), ("..", "run"), ("my run", "my_run")]
 )
-def test_the_default_path_stays_in_its_folder(name, folder):
-    assert re.fullmatch(rf"out/{folder}/\d+-\d+-0", str(default_path(name, 0, "out")))
+def test_the_default_folder_stays_in_its_root(name, folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert re.fullmatch(rf"out/{folder}/\d+-\d+-0", str(make_folder(name, 0, "out")))
