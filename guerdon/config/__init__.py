@@ -1,7 +1,7 @@
 """Configuration: registries, the schema, and composition of presets, files and overrides."""
 
 from guerdon.config.compose import as_overrides, compose
-from guerdon.config.describe import explain, to_yaml
+from guerdon.config.describe import explain, plain_values, to_yaml
 from guerdon.config.errors import ConfigError
 from guerdon.config.registry import Registry, registry_of
 from guerdon.config.schema import GuerdonConfig
@@ -13,6 +13,7 @@ __all__ = [
     "as_overrides",
     "compose",
     "explain",
+    "plain_values",
     "registry_of",
     "to_yaml",
 ]

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from functools import cached_property
@@ -23,7 +23,7 @@ import torch
 
 import guerdon
 from guerdon.config import sources
-from guerdon.data.files import atomic_file
+from guerdon.data.files import atomic_file, check_plain, open_plain
 from guerdon.extras import require
 from guerdon.training.display import Display
 
@@ -34,6 +34,7 @@ class RunFolder:
     """Paths of a run. `create` starts a run, `reopen` resumes one.
 
     Both lock the folder until `close` or the end of ``with``; a process that dies frees its lock.
+    Inside the folder no links are followed; the folder itself may be reached through one.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -43,12 +44,17 @@ class RunFolder:
         self.log = self.path / "log.txt"  # messages
         self.summary = self.path / "summary.json"  # result of the run
         self.info = self.path / "run.json"  # command, versions and machine of each start
+        self.journal = self.path / "outputs.jsonl"  # what it writes outside the folder
+        self.lock = self.path / ".lock"
         self.tensorboard = self.path / "tb"
         self.checkpoints = self.path / "checkpoints"
         self.best = self.path / "best"  # weights of the best policy
         self.reward = self.path / "reward"  # the reward on its own
         self.videos = self.path / "videos"
-        self._lock: tuple[int, Path] | None = None
+        for own in [each for each in vars(self).values() if each != self.path]:
+            for each in (own, *own.rglob("*")):
+                check_plain(each)
+        self._lock: tuple[Any, Path] | None = None
 
     @classmethod
     def create(cls, path: str | Path, config_text: str) -> Self:
@@ -75,7 +81,7 @@ class RunFolder:
         folder = cls(path)
         folder.existing_config()
         with folder._locked():
-            write_json(folder.info, {"starts": [*folder.starts(), _start()]})
+            write_json(folder.info, {**folder._info(), "starts": [*folder.starts(), _start()]})
         return folder
 
     def existing_config(self) -> Path:
@@ -93,7 +99,20 @@ class RunFolder:
 
     def starts(self) -> list[dict[str, Any]]:
         """Return the command, versions and machine of each start of the run, oldest first."""
-        return list(json.loads(self.info.read_bytes())["starts"]) if self.info.exists() else []
+        return list(self._info().get("starts", []))
+
+    @property
+    def saved(self) -> list[str]:
+        """Names of checkpoints that the run has had: ``latest``, ``scheduled``."""
+        return list(self._info().get("saved", []))
+
+    @saved.setter
+    def saved(self, names: Collection[str]) -> None:
+        if sorted(names) != self.saved:
+            write_json(self.info, {**self._info(), "saved": sorted(names)})
+
+    def _info(self) -> dict[str, Any]:
+        return dict(json.loads(self.info.read_bytes())) if self.info.exists() else {}
 
     def write_config(self, text: str) -> None:
         """Write the config, and remove the summary of an earlier end."""
@@ -111,7 +130,7 @@ class RunFolder:
             file, path = self._lock
             self._lock = None
             _held.discard(path)
-            os.close(file)
+            file.close()
 
     def __enter__(self) -> Self:
         return self
@@ -126,18 +145,19 @@ class RunFolder:
         A POSIX lock is not inherited by a fork, so that workers that outlive a killed run do not
         keep it. It is lost when the process closes the file once, however often it was opened.
         """
-        path = self.path.resolve() / ".lock"
+        path = self.lock.resolve()
         if path in _held:
             raise RuntimeError(f"{self.path} is being written by this process already")
-        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        file = open_plain(self.lock, "a+b")
         try:
             if os.name == "posix":
                 import fcntl
 
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            owner = os.read(file, 200).decode(errors="replace").strip() or "another process"
-            os.close(file)
+            file.seek(0)
+            owner = file.read(200).decode(errors="replace").strip() or "another process"
+            file.close()
             raise RuntimeError(
                 f"{self.path} is being written by {owner}: wait until it ends, or name another "
                 "folder"
@@ -145,8 +165,10 @@ class RunFolder:
         self._lock = file, path
         _held.add(path)
         try:
-            os.truncate(file, 0)
-            os.write(file, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+            if os.fstat(file.fileno()).st_nlink == 1:  # else it is another file, too
+                file.truncate(0)
+                file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+                file.flush()
             yield
         except BaseException:
             self.close()
@@ -228,8 +250,8 @@ class Recorder:
         self._display = display
         before = 0.0 if resume_step is None else _rewind(folder.metrics, resume_step)
         self._start = time.monotonic() - before
-        self._metrics = folder.metrics.open("ab")
-        self._log = folder.log.open("ab")
+        self._metrics = open_plain(folder.metrics, "ab")
+        self._log = open_plain(folder.log, "ab")
         self._folder, self._purge = folder, None if resume_step is None else resume_step + 1
         self._wandb: Any = None if wandb is None else _start_wandb(folder, wandb)
 
@@ -274,6 +296,12 @@ class Recorder:
         self._log.write(f"{datetime.now():%Y-%m-%d %H:%M:%S} {line}\n".encode())
         self._log.flush()
         self._display.text(line)
+
+    def sync(self) -> None:
+        """Flush all metrics to the disk, before a checkpoint that comes after them."""
+        os.fsync(self._metrics.fileno())
+        if "_tensorboard" in vars(self):
+            self._tensorboard.flush()
 
     def close(self) -> None:
         """Close the files and the display; may be called again."""
@@ -326,7 +354,7 @@ def _number(name: str, value: Any) -> float:
 def _rewind(path: Path, step: int) -> float:
     """Drop lines after a step and torn ones; return the time of the last that stays."""
     last = 0.0
-    with path.open("rb") as old, atomic_file(path) as new:
+    with open_plain(path, "rb") as old, atomic_file(path) as new:
         for line in old:
             try:
                 content = json.loads(line)
