@@ -1,7 +1,7 @@
 """Python programs in processes of their own, which start at once.
 
-PyTorch takes seconds to import. So one process imports the package, and every program is a fork of
-that: it has the package, and nothing of the tests.
+PyTorch and numba take seconds to import. So one process imports them and the package, and every
+program is a fork of that: it has the package, and nothing of the tests.
 """
 
 import atexit
@@ -20,7 +20,7 @@ import tempfile
 import types
 from pathlib import Path
 
-IMPORTED = ("guerdon.cli", "guerdon.entry", "guerdon.training.fit")
+IMPORTED = ("guerdon.cli", "guerdon.entry", "guerdon.training.fit", "torch.utils.tensorboard")
 
 
 class Program:
@@ -54,6 +54,11 @@ class Program:
     def send_signal(self, number):
         if self.returncode is None:  # until then, no other process has this number
             os.kill(self.pid, number)
+
+    @property
+    def ended(self):
+        """Whether it has ended; `wait` does not have to wait then."""
+        return self.returncode is not None or bool(select.select([self._state], [], [], 0)[0])
 
     def wait(self):
         """Waits for its end; returns the exit code, for a signal the negative number of that."""
@@ -190,4 +195,6 @@ if __name__ == "__main__":
     sys.path.append(str(Path(__file__).parents[1]))
     for name in IMPORTED:
         importlib.import_module(name)
+    ones = sys.modules["torch"].ones(1, 1)
+    sys.modules["guerdon.ops.returns"].backward_scan(ones, ones)  # loads numba
     become(*serve(socket.socket(fileno=int(sys.argv[1]))))

@@ -1,5 +1,7 @@
 """The command line."""
 
+import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal
@@ -8,7 +10,7 @@ import typer
 from typer import Option
 
 from guerdon import __version__
-from guerdon.cli import errors, info, rewards, runs, sweep
+from guerdon.cli import common, errors, info, rewards, runs, sweep
 
 Mode = Literal["serial", "parallel", "eval"]
 
@@ -134,4 +136,9 @@ def _run_of(config: str) -> Path:
 
 def main() -> None:
     """Run the command ``guerdon``."""
-    app(prog_name="guerdon")
+    try:
+        app(prog_name="guerdon")
+    except KeyboardInterrupt:
+        sys.exit(common.INTERRUPTED)
+    finally:  # everything is written; nothing is left to interrupt
+        signal.signal(signal.SIGINT, signal.SIG_IGN)

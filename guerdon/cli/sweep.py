@@ -56,12 +56,13 @@ class Run:
     def start(self, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
         """Start or resume it in a process, which a Ctrl-C in the terminal does not reach."""
         from guerdon.config import as_overrides
+        from guerdon.data.files import open_plain
 
         begun, folder = (self.folder / "config.yaml").exists(), str(self.folder)
         place = as_overrides({"run": {"dir": folder}})
         given = ["--resume", folder] if begun else [*arguments, *self.changes, *place]
         self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / "output.txt").open("ab") as output:
+        with open_plain(self.folder / "output.txt", "ab") as output:
             return subprocess.Popen(
                 [*COMMAND, "train", *given],
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
@@ -140,9 +141,12 @@ class Sweep:
             examples: Values of combinations.
             same: Arguments that cannot change when the sweep is continued.
         """
+        from guerdon.data.files import check_plain
         from guerdon.entry import compose
         from guerdon.training.run_folder import make_folder, read_json, write_json
 
+        for path in self.folder.glob("*"):
+            check_plain(path)
         for values in examples:
             chosen = {**values, **({"seed": self.seeds[0]} if self.seeds else {})}
             compose(self.source, [*self.fixed, *_overrides(chosen)])

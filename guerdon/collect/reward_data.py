@@ -5,7 +5,7 @@ import errno
 import math
 import pathlib
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -60,13 +60,20 @@ class RewardDataCollector:
     Args:
         config: Cameras, folders and limits.
         n_envs: Number of environments.
+        note: Called before a file is written; see `Journal.note`.
     """
 
-    def __init__(self, config: DataCollectionConfig, n_envs: int) -> None:
+    def __init__(
+        self,
+        config: DataCollectionConfig,
+        n_envs: int,
+        note: Callable[[pathlib.Path, bytes], object] = lambda *_: None,
+    ) -> None:
         if n_envs < 1:
             raise ValueError(f"n_envs is {n_envs}, but has to be 1 or more")
         self.config = config
         self.n_envs = n_envs
+        self._note = note
         self._open: dict[int, _Episode] = {}
         self.break_off()
         # Keys: whether trajectories are positive.
@@ -268,7 +275,7 @@ class RewardDataCollector:
                 stacked = np.ascontiguousarray(np.moveaxis(stacked, 3, 1))
             images[key] = stacked if size is None else resized(stacked, size[1:])
         trajectory = Trajectory(images, np.array(episode.labels, np.float32), positive)
-        write_trajectory(folder, trajectory, format=self.config.format)
+        write_trajectory(folder, trajectory, format=self.config.format, note=self._note)
 
 
 # --- inputs of steps

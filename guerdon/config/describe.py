@@ -32,8 +32,12 @@ def to_yaml(config: GuerdonConfig) -> str:
     Args:
         config: A checked configuration.
     """
-    values = config.model_dump(exclude=set() if config.imports else {"imports"})
-    return OmegaConf.to_yaml(OmegaConf.create(_written(values)))
+    return OmegaConf.to_yaml(OmegaConf.create(plain_values(config)))
+
+
+def plain_values(config: GuerdonConfig) -> dict[str, Any]:
+    """Return the configuration as plain values; classes and functions by name."""
+    return dict(_written(config.model_dump(exclude=set() if config.imports else {"imports"})))
 
 
 def _term(name: str, options: dict[str, Any]) -> str:

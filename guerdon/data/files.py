@@ -3,10 +3,30 @@
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
+
+
+def open_plain(path: str | os.PathLike[str], mode: str) -> Any:
+    """Open a file of a run in a binary mode; see `check_plain`."""
+    check_plain(path)
+    more = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # Windows has neither
+    return open(path, mode, opener=lambda name, flags: os.open(name, flags | more, 0o644))
+
+
+def check_plain(path: str | os.PathLike[str]) -> None:
+    """Raise an error if a path inside a run is a link, or a special file such as a pipe."""
+    mode = os.lstat(path).st_mode if os.path.lexists(path) else stat.S_IFREG
+    if stat.S_ISLNK(mode):
+        raise ValueError(
+            f"{path} is a symbolic link, and a run does not follow links, which could lead out of "
+            "its folder: put the file or folder itself in its place"
+        )
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise ValueError(f"{path} is neither a file nor a folder: remove it")
 
 
 @contextmanager
@@ -72,6 +92,13 @@ def replace_folder(new: Path, path: Path) -> None:
     new.rename(path)
     sync_folder(path.parent)
     shutil.rmtree(set_aside(path), ignore_errors=True)
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a folder; if the process is killed, no part of it remains under its name."""
+    doomed = temporary_name(path)
+    path.rename(doomed)
+    shutil.rmtree(doomed)
 
 
 def temporary_name(path: Path) -> Path:

@@ -139,6 +139,7 @@ def write_trajectory(
     trajectory: Trajectory,
     *,
     format: Format = "npz",  # noqa: A002
+    note: Callable[[pathlib.Path, bytes], object] = lambda *_: None,
 ) -> pathlib.Path:
     """Write a trajectory to a folder, created if missing, under the next free number.
 
@@ -150,6 +151,7 @@ def write_trajectory(
         trajectory: Trajectory.
         format: ``npz`` (compressed uint8), or ``npy`` (a pickled dictionary of float32, without
             ``success_once``).
+        note: Called with the path and the content before the file gets its name.
 
     Returns:
         Path of the file.
@@ -163,7 +165,7 @@ def write_trajectory(
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        path = _claim(folder, temporary, format)
+        path = _claim(folder, temporary, format, lambda path: note(path, content))
     finally:
         temporary.unlink(missing_ok=True)
     sync_folder(folder)
@@ -195,12 +197,18 @@ def _numbers(folder: pathlib.Path) -> Iterator[int]:
                 yield int(match[1])
 
 
-def _claim(folder: pathlib.Path, temporary: pathlib.Path, suffix: Format) -> pathlib.Path:
+def _claim(
+    folder: pathlib.Path,
+    temporary: pathlib.Path,
+    suffix: Format,
+    note: Callable[[pathlib.Path], object],
+) -> pathlib.Path:
     """Rename a file to the next free number, also if other processes write at the same time."""
     number = next_number(folder)
     other = "npy" if suffix == "npz" else "npz"
     while True:
         path = folder / f"{number:06d}.{suffix}"
+        note(path)
         with suppress(FileExistsError):
             try:
                 os.link(temporary, path)

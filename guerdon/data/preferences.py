@@ -6,25 +6,27 @@ and ``time``. The first line of a pair also has ``segments``, the folder of both
 rater labels a pair several times, the newest label counts.
 """
 
+import hashlib
 import json
 import os
 import pathlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 from guerdon.data.array_files import read_arrays
 from guerdon.data.batch import Batch, flatten
-from guerdon.data.files import atomic_file
-from guerdon.data.serializer import read_tree, write_tree
+from guerdon.data.files import atomic_file, remove_folder
+from guerdon.data.serializer import check_replaceable, read_tree, write_tree
 from guerdon.limits import parse_json, read_bytes
 
 SKIP: Literal["skip"] = "skip"
 Label = float | Literal["skip"] | None
 LABELS = (0.0, 0.5, 1.0, SKIP, None)
 _KIND = "pair of segments"
+_PAIR = re.compile(r"\.*[\w-][\w.-]*")
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Preference:
     time: str = ""
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"\.*[\w-][\w.-]*", self.pair):
+        if not _PAIR.fullmatch(self.pair):
             raise ValueError(f"pair name {self.pair!r} is invalid: use letters, digits and dashes")
         check_label(self.label, f"the pair {self.pair!r}")
         keys, other = ({path for path, _ in flatten(each)} for each in (self.first, self.second))
@@ -69,20 +71,23 @@ def check_label(label: Any, what: str) -> None:
         raise ValueError(f"the label of {what} is {label!r}: it has to be 0, 0.5, 1 or 'skip'")
 
 
-def save_preferences(path: str | os.PathLike[str], preferences: Iterable[Preference]) -> None:
+def save_preferences(
+    path: str | os.PathLike[str],
+    preferences: Iterable[Preference],
+    note: Callable[[pathlib.Path, bytes, str], object] = lambda *_: None,
+) -> None:
     """Append labels and their segments to a file, created if missing.
 
     Args:
         path: File, ``.jsonl``; segments are stored in ``<file name>_segments`` beside it.
         preferences: Preferences to add. Segments of a known pair are overwritten.
+        note: Called before each pair is written, with the file, the line and the pair's name.
     """
     path = pathlib.Path(path)
-    folder = path.with_name(f"{path.stem}_segments")
+    folder = _segments(path)
     folder.mkdir(parents=True, exist_ok=True)
     lines = []
     for each in preferences:
-        both = {"first": each.first.to_dict(), "second": each.second.to_dict()}
-        write_tree(folder / each.pair, {"segments": both}, _KIND)
         lines.append(
             {
                 "pair": each.pair,
@@ -90,7 +95,48 @@ def save_preferences(path: str | os.PathLike[str], preferences: Iterable[Prefere
                 **_label_line(each.label, each.rater, each.time),
             }
         )
+        note(path, json.dumps(lines[-1]).encode(), each.pair)
+        both = {"first": each.first.to_dict(), "second": each.second.to_dict()}
+        write_tree(folder / each.pair, {"segments": both}, _KIND)
     _append(path, lines)
+
+
+def remove_preferences(path: pathlib.Path, digests: Mapping[str, str]) -> None:
+    """Remove pairs with their segments; a pair stays if the file has another line about it.
+
+    Args:
+        path: File of preferences.
+        digests: SHA-256 of the line of each pair.
+    """
+    listed = {*digests.values()}
+    lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
+    own = [hashlib.sha256(line.strip()).hexdigest() in listed for line in lines]
+    others = {_pair_of(line) for line, mine in zip(lines, own, strict=True) if not mine}
+    for pair in digests.keys() - others:  # before the lines, which are found again if this stops
+        folder = _segments(path) / pair
+        if _PAIR.fullmatch(pair) and folder.is_dir() and not folder.is_symlink():
+            check_replaceable(folder, _KIND)
+            remove_folder(folder)
+    if any(own):
+        kept = [
+            line
+            for line, mine in zip(lines, own, strict=True)
+            if not mine or _pair_of(line) in others
+        ]
+        with atomic_file(path) as file:
+            file.writelines(kept)
+
+
+def _pair_of(line: bytes) -> Any:
+    """Return the pair of a line; None if it is damaged."""
+    try:
+        return json.loads(line)["pair"]
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def _segments(path: pathlib.Path) -> pathlib.Path:
+    return path.with_name(f"{path.stem}_segments")
 
 
 def save_label(

@@ -62,6 +62,8 @@ class Setting:
     """Returns an environment whose methods can be looked up; it is never stepped."""
     checkpoint_path: str | None = None
     """Checkpoint that the reward is loaded from, if any."""
+    note: Callable[..., object] = lambda *_: None
+    """Called before a file is written outside the run's folder; see `Journal.note`."""
 
     @classmethod
     def of(cls, data: Demonstrations, **options: Any) -> Self:

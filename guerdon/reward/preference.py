@@ -301,7 +301,7 @@ class PreferenceReward(RankingReward, TrainedReward):
             Preference(f"{number:06d}", *pair, label=answer, rater=rater)
             for number, (pair, answer) in enumerate(zip(pairs, answers, strict=True), start)
         ]
-        save_preferences(path, preferences)
+        save_preferences(path, preferences, self.setting.note)
 
     # --- state
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from guerdon.data.files import atomic_file, restore, temporary_name
+from guerdon.data.files import atomic_file, remove_folder, restore
 from guerdon.data.serializer import DamagedError, read_tree, write_tree
 
 MARKS = ("best", "scheduled")
@@ -148,11 +148,8 @@ def _prune(root: Path, step: int, keep: int) -> None:
     kept = {*[number for number in steps if number <= step][-keep:], *marked}
     for number in steps:
         if number not in kept:
-            folder = root / f"step_{number}"
-            doomed = temporary_name(folder)  # never half a checkpoint under a good name
             with suppress(OSError):  # the next save tries again
-                folder.rename(doomed)
-                shutil.rmtree(doomed)
+                remove_folder(root / f"step_{number}")
 
 
 def _write_pointer(root: Path, name: str, step: int) -> None:

@@ -57,6 +57,25 @@ def make_display(
     raise ValueError(f"a display is 'auto', 'live', 'lines' or 'none', not {mode!r}")
 
 
+class _Lasting:
+    """A stream that loses its text when its reader has left or its terminal is closed."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
+
+
 class Display:
     """A line for each call of `log`: ``steps 12,000  return 143.2  fps 8,400  left 0:00:42``.
 
@@ -69,7 +88,8 @@ class Display:
         stream: TextIO | None = None,
         shown: Mapping[str, str] = RUN,
     ) -> None:
-        self._total, self._stream, self._shown = total_steps, stream, shown
+        self._stream: Any = None if stream is None else _Lasting(stream)
+        self._total, self._shown = total_steps, shown
         self._step = 0
         self._metrics: dict[str, float] = {}
 
@@ -90,11 +110,8 @@ class Display:
         encoding = self._stream.encoding or "utf-8"
         if not encoding.lower().startswith("utf"):
             line = line.replace("±", "+-").encode(encoding, "replace").decode(encoding)
-        try:
-            self._stream.write(f"{line}\n")
-            self._stream.flush()
-        except OSError:  # the reader has left, or the disk is full; the run continues
-            self._stream = None
+        self._stream.write(f"{line}\n")
+        self._stream.flush()
 
     def interrupt(self) -> None:
         """Show that the user has asked the run to stop; may be called by a signal handler."""
@@ -143,7 +160,7 @@ class LiveDisplay(Display):
         super().__init__(total_steps, stream, shown)
         self._title, self._asked = title, False
         self._curve: list[float] = []  # of the first metric that is shown
-        self._console = Console(file=stream, force_terminal=True)
+        self._console = Console(file=self._stream, force_terminal=True)
         self._live = Live(
             console=self._console,
             auto_refresh=False,

@@ -19,7 +19,7 @@ from guerdon.nn import seeded
 from guerdon.policy import Policy
 from guerdon.reward import Reward
 from guerdon.training.audit import Audit
-from guerdon.training.checkpoints import checkpoint_steps, save_checkpoint
+from guerdon.training.checkpoints import save_checkpoint
 from guerdon.training.parts import Parts
 
 _CHUNK = 1_024  # transitions that are scored at once: few calls, little memory
@@ -242,10 +242,10 @@ class Evaluator:
 
     def restore_best(self) -> None:
         """Make the folder hold the best weights of the checkpoint that a run resumes from."""
-        if not self.best:
-            shutil.rmtree(self._folder, ignore_errors=True)
-        elif checkpoint_steps(self._folder) != [self.best["step"]]:
+        if self.best:
             self._save_best()
+        else:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def _save_best(self) -> None:
         state = {"weights": self.best["weights"]}

@@ -48,6 +48,12 @@ class AppendedFile:
                 reason = error.strerror or error
                 self._tell(f"{self._path} cannot be written: {reason}; the run continues")
 
+    def sync(self) -> None:
+        """Write what was appended to the disk."""
+        if self._file is not None:
+            with suppress(OSError):
+                os.fsync(self._file)
+
     def close(self) -> None:
         """Close the file; `append` opens it again."""
         if self._file is not None:

@@ -141,7 +141,8 @@ class Monitor:
         scheduled = "save" in due
         reason = self.stop_reason()
         if reason == "interrupted":  # no evaluation: the user waits
-            scheduled = scheduled and "eval" not in due
+            evaluates = "eval" in due or any(self._reached())
+            scheduled = scheduled and not evaluates
             due = due if scheduled else {"log", "save"}
         elif reason is not None:
             due = {"eval", "log", "save"}  # in one go: a killed run repeats all of it or nothing
@@ -153,9 +154,11 @@ class Monitor:
         """Evaluate and save the final policy, if that was not just done."""
         self.reason = self.stop_reason()
         steps = self.progress.env_steps
+        if self.reason == "interrupted" and steps == self._evaluated_at:
+            self.reason = next(self._reached(), self.reason)  # the signal came too late
         due = {"save"} if steps != self._saved_at else set()
         if self.reason != "interrupted" and steps != self._evaluated_at:
-            due.add("eval")
+            due = {"eval", "save"}  # a run that is resumed here does not evaluate again
         self._do(due, scheduled=False)
 
     def _do(self, due: set[str], scheduled: bool) -> None:

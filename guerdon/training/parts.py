@@ -16,6 +16,7 @@ from guerdon.config.schema import DataCollectionConfig, EnvConfig
 from guerdon.config.validation import validated
 from guerdon.data import ReplayBuffer, Rollout
 from guerdon.data.demonstrations import Demonstrations
+from guerdon.data.journal import Journal
 from guerdon.envs import VectorEnv, make_vec
 from guerdon.envs.ids import registered_limit
 from guerdon.policy import POLICIES, Policy, create_policy, register_policy
@@ -56,6 +57,8 @@ class Parts:
     reward: Reward
     collector: Collector
     seeds: Seeds
+    journal: Journal
+    """Lists what the run writes outside its folder."""
     images: RewardDataCollector | None = None
     """Saves camera images, with ``reward.collect_data``."""
 
@@ -102,15 +105,16 @@ class Parts:
         self.collector.break_off()
         if self.images is not None:
             self.images.break_off()
+            self.images.flush()
 
     def keep_images(self, config: DataCollectionConfig) -> None:
         """Save camera images of all episodes from now on."""
-        self.images = RewardDataCollector(config, self.env.n_envs)
+        self.images = RewardDataCollector(config, self.env.n_envs, self.journal.note)
         self.collector.watch = self.images.watch
 
     def close(self) -> None:
         """Close the environments, after all images are written."""
-        with closing(self.env), closing(self.eval_env):
+        with closing(self.env), closing(self.eval_env), closing(self.journal):
             if self.images is not None:
                 self.images.close()
 
@@ -142,7 +146,8 @@ def make_parts(
             device=find_device(config.run.device),
             model=model,
         )
-        reward = prepare_reward(config, policy, env, seeds.reward)
+        journal = Journal()
+        reward = prepare_reward(config, policy, env, seeds.reward, journal.note)
         if policy.on_policy:
             size = rollout_steps(config, env) * env.n_envs
         else:
@@ -158,7 +163,7 @@ def make_parts(
             policy, env, buffer, reward=reward, seed=seeds.collect, store_info=store_info
         )
         opened.pop_all()
-    return Parts(env, eval_env, policy, reward, collector, seeds)
+    return Parts(env, eval_env, policy, reward, collector, seeds, journal)
 
 
 def check_config(config: GuerdonConfig) -> None:
@@ -231,7 +236,13 @@ def compose_run(
 # --- reward
 
 
-def build_reward(config: GuerdonConfig, policy: Policy, env: VectorEnv, seed: int) -> Reward:
+def build_reward(
+    config: GuerdonConfig,
+    policy: Policy,
+    env: VectorEnv,
+    seed: int,
+    note: Callable[..., object] = lambda *_: None,
+) -> Reward:
     """Make the reward of a run, without its demonstrations and as it is before training."""
     setting = Setting(
         env.observation_space,
@@ -245,14 +256,21 @@ def build_reward(config: GuerdonConfig, policy: Policy, env: VectorEnv, seed: in
         log_prob=policy.log_prob if policy.has_density else None,
         example=env.example,
         checkpoint_path=config.reward.checkpoint_path,
+        note=note,
     )
     section = {name: getattr(config.reward, name) for name in (*STAGES, "terms")}
     return make_reward(section, setting)
 
 
-def prepare_reward(config: GuerdonConfig, policy: Policy, env: VectorEnv, seed: int) -> Reward:
+def prepare_reward(
+    config: GuerdonConfig,
+    policy: Policy,
+    env: VectorEnv,
+    seed: int,
+    note: Callable[..., object] = lambda *_: None,
+) -> Reward:
     """Make the reward of a run, with its demonstrations."""
-    reward = build_reward(config, policy, env, seed)
+    reward = build_reward(config, policy, env, seed, note)
     for name, (model, _) in reward.terms.items():
         if not uses_demonstrations(config, name):
             continue

@@ -127,9 +127,9 @@ def _read(path: str | Path, parts: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _folder(path: str | Path) -> Path:
-    folder = Path(path)
-    if (folder / "reward").is_dir():
-        folder = folder / "reward"
+    folder, own = Path(path), RunFolder(path).reward
+    if own.is_dir():
+        folder = own
     if not checkpoint_steps(folder):
         raise FileNotFoundError(
             f"{path} has no reward: give a run that has learned one, its folder 'reward', or the "

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from guerdon.config import GuerdonConfig, compose, override_values, sources, to_yaml
+import guerdon
+from guerdon.config import (
+    GuerdonConfig,
+    compose,
+    override_values,
+    plain_values,
+    sources,
+    to_yaml,
+)
 from guerdon.config.imports import find_object, refuse_while_importing
 from guerdon.config.trust import code_of, remember
 from guerdon.data.serializer import DamagedError
@@ -79,7 +87,9 @@ class Result(Mapping[str, Any]):
 
 
 _EPISODE = 1_000  # assumed length of episodes without a limit
-# Options of a reward that may change when a run is resumed.
+# Options that may not change when a run is resumed, as all of policy.model and reward.terms, but
+# for the options of a term that follow.
+_FIXED = {"seed", "env.id", "env.n_envs", "policy.type", "reward.checkpoint_path"}
 _MAY_CHANGE = {
     "learning_rate",
     "batch_size",
@@ -155,9 +165,12 @@ def train(
         if resume is None:
             config = compose(source, changes)
         else:
-            config = _resumed_config(resume, changes, policy_fn)
+            config = compose_run(resume, changes, policy_fn)
         stack.enter_context(threads(config.run.threads))
-        state, step = (None, None) if resume is None else _saved_state(RunFolder(resume), exact)
+        state, step, changed = None, None, dict[str, Any]()
+        if resume is not None:
+            state, step = _saved_state(RunFolder(resume), exact)
+            changed = _changes(config, state, resume, changes)
         _check_config(config, state)
         # Before the folder: a config that cannot be built leaves nothing behind.
         made = make_experts(config, display)
@@ -174,17 +187,15 @@ def train(
         else:
             folder = stack.enter_context(RunFolder.reopen(resume))
             folder.write_config(to_yaml(config))
-            if exact and step is not None:
-                drop_later(folder.checkpoints, step)
-            if state is None or step is None:
-                drop_later(folder.reward, -1)
-            else:
-                save_reward(folder, step, parts.reward)
+            _rewind(folder, parts.reward, state, -1 if step is None else step)
         remember(folder.path, used, config.model_dump())
+        parts.journal.open(folder.journal, 0 if state is None else state.get("journal"))
         if config.reward.collect_data:
             parts.keep_images(config.reward.data_collection)
         recorder = stack.enter_context(_recorder(config, folder, display, step))
         asked = stack.enter_context(interrupts(recorder.interrupt))
+        for key, (old, new) in changed.items():
+            recorder.text(f"{key} was {old}, and is now {new}")
         run = _Run(config, parts, folder, recorder, asked, callback)
         run.start(state, step)
         run_trainer(parts, config, run.monitor)
@@ -194,37 +205,49 @@ def train(
 # --- before the loop
 
 
-def _resumed_config(
-    run_dir: str | Path, changes: Sequence[str], policy_fn: Callable[..., Policy] | None
-) -> GuerdonConfig:
-    """Return the config of a run with changes, which may not be of what is learned."""
-    now = compose_run(run_dir, changes, policy_fn)
-    before = compose_run(run_dir, [each for each in changes if each.startswith("imports=")])
-    for key, old, new in (
-        ("seed", before.seed, now.seed),
-        ("env.id", before.env.id, now.env.id),
-        ("env.n_envs", before.env.n_envs, now.env.n_envs),
-        ("policy.type", before.policy["type"], now.policy["type"]),
-        *_options("policy.model", before.policy.get("model"), now.policy.get("model")),
-        ("reward.terms", list(before.reward.terms), list(now.reward.terms)),
-        ("reward.checkpoint_path", before.reward.checkpoint_path, now.reward.checkpoint_path),
-        *_options("reward.terms", before.reward.terms, now.reward.terms, _MAY_CHANGE),
-    ):
-        if old != new:
+def _changes(
+    config: GuerdonConfig, state: dict[str, Any] | None, run_dir: str | Path, changes: Sequence[str]
+) -> dict[str, tuple[Any, Any]]:
+    """Return what differs from the config of a checkpoint: old and new value by key.
+
+    Without a checkpoint, the config file counts. What is learned may not change.
+    """
+    before, now = (state or {}).get("config"), _recorded(config)
+    if before is None:
+        imports = [each for each in changes if each.startswith("imports=")]
+        before = _recorded(compose_run(run_dir, imports))
+    # Another version of guerdon may have added options.
+    added = before.pop("version") == now.pop("version")
+    changed = {key: (old, new) for key, old, new in _options(before, now, added) if old != new}
+    for key, (old, new) in changed.items():
+        names = key.split(".")
+        learned = key in _FIXED or names[:2] in (["policy", "model"], ["reward", "terms"])
+        if learned and not (names[0] == "reward" and _MAY_CHANGE.intersection(names[3:])):
             raise ValueError(f"{key} of a run cannot change on resume: it is {old}, not {new}")
-    return now
+    return changed
 
 
-def _options(
-    path: str, old: Any, new: Any, may_change: Collection[str] = ()
-) -> Iterator[tuple[str, Any, Any]]:
-    """Yield options that may not change: the innermost key, old and new value."""
+def _recorded(config: GuerdonConfig) -> dict[str, Any]:
+    """Return what a checkpoint records of a config: all but the section ``run``."""
+    values = plain_values(config)
+    terms = {"reward.terms": list(values["reward"]["terms"])}  # their order matters, too
+    return {"version": guerdon.__version__, **terms, **values, "run": None}
+
+
+def _options(old: Any, new: Any, added: bool, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Yield options by their innermost key, with old and new value.
+
+    Args:
+        old: Old options.
+        new: New options.
+        added: Whether to include those that only the new ones have.
+        path: Key of the options.
+    """
     if not isinstance(old, dict) or not isinstance(new, dict):
         yield path, old, new
         return
-    for key in dict.fromkeys((*old, *new)):
-        if key not in may_change:
-            yield from _options(f"{path}.{key}", old.get(key), new.get(key), may_change)
+    for key in dict.fromkeys((*old, *new)) if added else old:
+        yield from _options(old.get(key), new.get(key), added, f"{path}.{key}".lstrip("."))
 
 
 def _check_config(config: GuerdonConfig, state: dict[str, Any] | None) -> None:
@@ -253,12 +276,21 @@ def _check_reward(config: GuerdonConfig, parts: Parts) -> None:
 
 
 def _saved_state(folder: RunFolder, exact: bool) -> tuple[dict[str, Any] | None, int]:
-    """Return the state that a run is resumed from and its step; None and -1 if there is none."""
-    root = folder.checkpoints
+    """Return the state that a run is resumed from and its step.
+
+    None and -1 for a run that was stopped before its first checkpoint.
+    """
+    root, name = folder.checkpoints, "scheduled" if exact else "latest"
+    if not ((root / name).exists() if exact else checkpoint_steps(root)):
+        if name not in folder.saved:
+            return None, -1
+        raise FileNotFoundError(
+            f"{folder.path} has had a {name} checkpoint, but {root} has none: restore it"
+            + (", or resume without --exact" if checkpoint_steps(root) else "")
+            + f", or start a new run with `guerdon train {folder.config} run.dir=NEW`"
+        )
     if not exact:
-        return load_checkpoint(root) if checkpoint_steps(root) else (None, -1)
-    if not (root / "scheduled").exists():
-        return None, -1
+        return load_checkpoint(root)
     try:
         return load_checkpoint(root, "scheduled", strict=True)
     except (DamagedError, FileNotFoundError) as error:
@@ -266,6 +298,21 @@ def _saved_state(folder: RunFolder, exact: bool) -> tuple[dict[str, Any] | None,
             f"{error}; without its last scheduled checkpoint a run cannot be resumed exactly: "
             "plain --resume continues from the latest whole one"
         ) from error
+
+
+def _rewind(folder: RunFolder, reward: Reward, state: dict[str, Any] | None, step: int) -> None:
+    """Make a run's checkpoints and its saved reward those of the step that it resumes from.
+
+    The checkpoints come first: what is removed later belongs to checkpoints that are gone, and a
+    process that is killed in between repeats the rest.
+    """
+    if state is None:
+        folder.saved = ()
+    drop_later(folder.checkpoints, step)
+    if state is None:
+        drop_later(folder.reward, step)
+    else:
+        save_reward(folder, step, reward)
 
 
 def _load(
@@ -378,10 +425,13 @@ class _Run:
         state = self.parts.training_state()
         state["monitor"] = self.monitor.training_state()
         state["evaluator"] = self.evaluator.training_state()
+        state["config"], state["journal"] = _recorded(self.config), self.parts.journal.length
+        self.recorder.sync()
         folder, steps = self.folder, self.monitor.progress.env_steps
         mark, keep = "scheduled" if scheduled else None, self.config.run.keep
         try:
             save_checkpoint(folder.checkpoints, steps, state, keep=keep, mark=mark)
+            folder.saved = {*folder.saved, "latest", mark or "latest"}
             save_reward(folder, steps, self.parts.reward)
         except OSError as error:
             if self.monitor.stop_reason() is not None:  # there is no next one

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from functools import cached_property
@@ -26,7 +26,7 @@ import torch
 
 import guerdon
 from guerdon.config import sources
-from guerdon.data.files import atomic_file, naming
+from guerdon.data.files import atomic_file, check_plain, naming, open_plain
 from guerdon.extras import require
 from guerdon.training.display import Display
 from guerdon.training.metric_files import AppendedFile, TensorBoardFile
@@ -38,6 +38,7 @@ class RunFolder:
     """Paths of a run. `create` starts a run, `reopen` resumes one.
 
     Both lock the folder until `close` or the end of ``with``; a process that dies frees its lock.
+    Inside the folder no links are followed; the folder itself may be reached through one.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -47,12 +48,17 @@ class RunFolder:
         self.log = self.path / "log.txt"  # messages
         self.summary = self.path / "summary.json"  # result of the run
         self.info = self.path / "run.json"  # command, versions and machine of each start
+        self.journal = self.path / "outputs.jsonl"  # what it writes outside the folder
+        self.lock = self.path / ".lock"
         self.tensorboard = self.path / "tb"
         self.checkpoints = self.path / "checkpoints"
         self.best = self.path / "best"  # weights of the best policy
         self.reward = self.path / "reward"  # the reward on its own
         self.videos = self.path / "videos"
-        self._lock: tuple[int, Path] | None = None
+        for own in [each for each in vars(self).values() if each != self.path]:
+            for each in (own, *own.rglob("*")):
+                check_plain(each)
+        self._lock: tuple[Any, Path] | None = None
 
     @classmethod
     def create(cls, path: str | Path, config_text: str) -> Self:
@@ -79,7 +85,7 @@ class RunFolder:
         folder = cls(path)
         folder.existing_config()
         with naming(folder.path), folder._locked():
-            write_json(folder.info, {"starts": [*folder.starts(), _start()]})
+            write_json(folder.info, {**folder._info(), "starts": [*folder.starts(), _start()]})
         return folder
 
     def existing_config(self) -> Path:
@@ -97,9 +103,22 @@ class RunFolder:
 
     def starts(self) -> list[dict[str, Any]]:
         """Return the command, versions and machine of each start of the run, oldest first."""
-        starts = (read_json(self.info) or {}).get("starts")
+        starts = self._info().get("starts")
         found = starts if isinstance(starts, list) else []
         return [start for start in found if isinstance(start, dict)]
+
+    @property
+    def saved(self) -> list[str]:
+        """Names of checkpoints that the run has had: ``latest``, ``scheduled``."""
+        return list(self._info().get("saved", []))
+
+    @saved.setter
+    def saved(self, names: Collection[str]) -> None:
+        if sorted(names) != self.saved:
+            write_json(self.info, {**self._info(), "saved": sorted(names)})
+
+    def _info(self) -> dict[str, Any]:
+        return read_json(self.info) or {}
 
     def write_config(self, text: str) -> None:
         """Write the config, and remove the summary of an earlier end."""
@@ -117,7 +136,7 @@ class RunFolder:
             file, path = self._lock
             self._lock = None
             _held.discard(path)
-            os.close(file)
+            file.close()
 
     def __enter__(self) -> Self:
         return self
@@ -132,18 +151,19 @@ class RunFolder:
         A POSIX lock is not inherited by a fork, so that workers that outlive a killed run do not
         keep it. It is lost when the process closes the file once, however often it was opened.
         """
-        path = self.path.resolve() / ".lock"
+        path = self.lock.resolve()
         if path in _held:
             raise RuntimeError(f"{self.path} is being written by this process already")
-        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        file = open_plain(self.lock, "a+b")
         try:
             if os.name == "posix":
                 import fcntl
 
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            owner = os.read(file, 200).decode(errors="replace").strip() or "another process"
-            os.close(file)
+            file.seek(0)
+            owner = file.read(200).decode(errors="replace").strip() or "another process"
+            file.close()
             raise RuntimeError(
                 f"{self.path} is being written by {owner}: wait until it ends, or name another "
                 "folder"
@@ -151,8 +171,10 @@ class RunFolder:
         self._lock = file, path
         _held.add(path)
         try:
-            os.truncate(file, 0)
-            os.write(file, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+            if os.fstat(file.fileno()).st_nlink == 1:  # else it is another file, too
+                file.truncate(0)
+                file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+                file.flush()
             yield
         except BaseException:
             self.close()
@@ -313,6 +335,10 @@ class Recorder:
         text = f"{datetime.now():%Y-%m-%d %H:%M:%S} {line}\n"
         self._log.append(text.encode(errors="backslashreplace"))
 
+    def sync(self) -> None:
+        """Flush all metrics to the disk, before a checkpoint that comes after them."""
+        self._metrics.sync()
+
     def close(self) -> None:
         """Close the files and the display; may be called again."""
         logging.getLogger("guerdon").removeHandler(self._handler)
@@ -382,7 +408,7 @@ def _rewind(path: Path, step: int) -> tuple[float, int]:
     """
     last, damaged = 0.0, 0
     path.touch()
-    with path.open("rb") as old, atomic_file(path) as new:
+    with open_plain(path, "rb") as old, atomic_file(path) as new:
         for line in old:
             try:
                 content = json.loads(line)

@@ -1,0 +1,110 @@
+"""`Journal`: what a run writes outside its folder, to be removed when it is resumed earlier."""
+
+import hashlib
+import json
+import os
+import re
+import threading
+from pathlib import Path
+from typing import Any
+
+from guerdon.data.files import atomic_file, check_plain, open_plain
+from guerdon.data.preferences import remove_preferences
+
+# A journal removes nothing else: that of a downloaded run may list any file.
+_TRAJECTORY = re.compile(r"\d{6,}\.np[yz]")
+
+
+class Journal:
+    """Lists trajectories and preferences just before they are written.
+
+    It lists nothing until it is opened.
+    """
+
+    def __init__(self) -> None:
+        self._file: Any = None
+        self._lock = threading.Lock()
+        self.length = 0
+        """Number of entries."""
+
+    def open(self, path: Path, length: int | None = None) -> None:
+        """Open a journal to continue it, and remove what its later entries list.
+
+        Only what still has the listed content is removed.
+
+        Args:
+            path: File in the folder of the run; created if missing.
+            length: Number of entries to keep; None for all.
+        """
+        entries = _read(path) if path.exists() else []
+        kept = entries[:length]
+        _remove(entries[len(kept) :])
+        with atomic_file(path) as file:
+            file.writelines(_line(entry) for entry in kept)
+        self._file, self.length = open_plain(path, "ab"), len(kept)
+
+    def note(self, path: Path, content: bytes, pair: str | None = None) -> None:
+        """List a file that is about to be written; the entry is on the disk when this returns.
+
+        Args:
+            path: The file.
+            content: Its content; of preferences, the line of one pair.
+            pair: Name of that pair.
+        """
+        if self._file is None:
+            return
+        path, root = path.absolute(), Path(self._file.name).parent.resolve()
+        for each in (path, *path.parents):
+            if each.parent.resolve().is_relative_to(root):
+                check_plain(each)
+        entry = {"path": str(path), "sha256": hashlib.sha256(content).hexdigest()}
+        with self._lock:
+            self._file.write(_line(entry if pair is None else {**entry, "pair": pair}))
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self.length += 1
+
+    def close(self) -> None:
+        """Close the file; may be called again."""
+        if self._file is not None:
+            self._file.close()
+
+
+def _line(entry: dict[str, str]) -> bytes:
+    return json.dumps(entry).encode() + b"\n"
+
+
+def _read(path: Path) -> list[dict[str, str]]:
+    """Return the entries; a last one that is not whole lists nothing that was written."""
+    entries = []
+    with open_plain(path, "rb") as file:
+        for line in file:
+            if not line.endswith(b"\n"):
+                break
+            try:
+                entry = json.loads(line)
+                if not {*map(type, (entry["path"], entry["sha256"], *entry.values()))} == {str}:
+                    raise TypeError
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise ValueError(
+                    f"{path} is damaged: remove it; trajectories and preferences that the run "
+                    "wrote after its checkpoint then stay"
+                ) from error
+            entries.append(entry)
+    return entries
+
+
+def _remove(entries: list[dict[str, str]]) -> None:
+    """Remove the trajectories and preferences of entries, if they are still what was listed."""
+    pairs: dict[Path, dict[str, str]] = {}
+    for entry in entries:
+        path = Path(entry["path"])
+        if "pair" in entry:
+            pairs.setdefault(path, {})[entry["pair"]] = entry["sha256"]
+        elif _TRAJECTORY.fullmatch(path.name) and path.is_file() and not path.is_symlink():
+            with open_plain(path, "rb") as file:
+                same = hashlib.file_digest(file, "sha256").hexdigest() == entry["sha256"]
+            if same:
+                path.unlink()
+    for path, digests in pairs.items():
+        remove_preferences(path, digests)

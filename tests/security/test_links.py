@@ -1,0 +1,148 @@
+"""A run reads and writes nothing through links in its folder."""
+
+import json
+import os
+import re
+import shutil
+
+import pytest
+
+from guerdon.training.replay import evaluate_run
+from guerdon.training.reward_files import with_reward_of
+from guerdon.training.run import train
+from guerdon.training.run_folder import RunFolder
+from tests.training.running import config_of, resume, run
+
+SUB = ("checkpoints", "best", "reward", "tb", "videos")
+FILES = (
+    *(".lock", "config.yaml", "metrics.jsonl", "log.txt", "summary.json", "run.json"),
+    *("outputs.jsonl", "checkpoints/latest", "checkpoints/scheduled", "best/latest"),
+    *("checkpoints/step_33", "checkpoints/step_33/state.json", "best/.step_1.tmp"),
+)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    run("ppo", folder, run={"max_steps": 64})
+    return folder
+
+
+def content(folder):
+    """All files below a folder."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+@pytest.fixture
+def moved(finished, tmp_path):
+    """Puts a part of a run elsewhere, and a link in its place; returns the run and the part."""
+
+    def move(name):
+        folder, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+        shutil.copytree(finished, folder)
+        part = folder / name
+        if part.exists():
+            part.rename(elsewhere)
+        else:
+            elsewhere.write_text("my thesis")
+        part.symlink_to(os.path.relpath(elsewhere, part.parent))
+        return folder, elsewhere
+
+    return move
+
+
+@pytest.mark.parametrize("name", [*SUB, *FILES])
+def test_a_link_inside_a_run_is_refused_and_what_it_names_is_untouched(name, moved):
+    folder, elsewhere = moved(name)
+    before = content(elsewhere) if elsewhere.is_dir() else elsewhere.read_bytes()
+    said = rf"^{re.escape(str(folder / name))} is a symbolic link, and a run does not follow links"
+    for use in (
+        lambda: resume(folder, "run.max_steps=256"),
+        lambda: resume(folder, exact=True),
+        lambda: evaluate_run(folder, episodes=1),
+        lambda: with_reward_of("cartpole_ppo", [], folder),
+    ):
+        with pytest.raises(ValueError, match=said):
+            use()
+    assert (content(elsewhere) if elsewhere.is_dir() else elsewhere.read_bytes()) == before
+
+
+@pytest.mark.parametrize("name", [".lock", "log.txt", "metrics.jsonl", "checkpoints", "tb"])
+def test_a_new_run_is_not_written_through_links_that_wait_for_it(name, tmp_path):
+    folder, thesis = tmp_path / "run", tmp_path / "thesis"
+    folder.mkdir()
+    thesis.write_text("my thesis")
+    (folder / name).symlink_to(thesis)
+    with pytest.raises(ValueError, match="is a symbolic link"):
+        run("ppo", folder)
+    assert thesis.read_text() == "my thesis"
+
+
+def test_a_lock_that_is_another_file_too_is_not_overwritten(finished, tmp_path):
+    folder, thesis = tmp_path / "run", tmp_path / "thesis"
+    shutil.copytree(finished, folder)
+    thesis.write_text("my thesis")
+    (folder / ".lock").unlink()
+    (folder / ".lock").hardlink_to(thesis)
+    with RunFolder.reopen(folder), pytest.raises(RuntimeError, match="this process already"):
+        RunFolder.reopen(folder)
+    assert thesis.read_text() == "my thesis"
+
+
+@pytest.mark.parametrize("name", [".lock", "log.txt", "metrics.jsonl"])
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(name, finished, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    with pytest.raises(ValueError, match=f"{name} is neither a file nor a folder: remove it"):
+        resume(folder, "run.max_steps=96")
+
+
+def test_a_run_may_be_reached_through_a_link(finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "real" / "run")
+    (tmp_path / "link").symlink_to(tmp_path / "real" / "run")
+    summary = resume(tmp_path / "link", "run.max_steps=96")
+    assert summary["env_steps"] >= 96
+    assert evaluate_run(tmp_path / "link", episodes=1)["step"] > 0
+
+
+@pytest.mark.parametrize("below", ["data", "data/positive"])
+def test_frames_are_not_collected_through_a_link_inside_the_run(below, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    link = tmp_path / "run" / below
+    link.parent.mkdir(parents=True)
+    link.symlink_to(elsewhere)
+    config = config_of("ppo", tmp_path / "run")
+    config["env"] = {"id": "tests.training.test_noise_law:PointEnv", "n_envs": 2}
+    config["env"] |= {"max_episode_steps": 10, "kwargs": {"camera": True}}
+    config["policy"]["model"]["keys"] = ["state"]
+    folders = {"positive_dir": "run/data/positive", "negative_dir": "run/data/negative"}
+    config["reward"] = {
+        "terms": {"env": {}},
+        "collect_data": True,
+        "data_collection": {**folders, "image_keys": ["camera"]},
+    }
+    with pytest.raises(ValueError, match=rf"run/{below} is a symbolic link"):
+        train(config, seed=3, display="none")
+    assert not list(elsewhere.rglob("*.npz"))
+
+
+def test_what_another_run_owns_is_not_pruned(finished, tmp_path):
+    """As it was found: `checkpoints` of one run leads to those of another."""
+    mine, theirs = tmp_path / "mine", tmp_path / "theirs"
+    shutil.copytree(finished, mine)
+    shutil.copytree(finished, theirs)
+    before = content(mine)
+    shutil.rmtree(theirs / "checkpoints")
+    (theirs / "checkpoints").symlink_to(mine / "checkpoints")
+    with pytest.raises(ValueError, match="symbolic link"):
+        resume(theirs, "run.max_steps=999", "run.keep=1")
+    assert content(mine) == before
+    assert json.loads((mine / "summary.json").read_text())["stop_reason"] == "max_steps"
