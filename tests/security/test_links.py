@@ -64,7 +64,7 @@ def test_a_link_inside_a_run_is_refused_and_what_it_names_is_untouched(name, mov
         lambda: resume(folder, "run.max_steps=256"),
         lambda: resume(folder, exact=True),
         lambda: evaluate_run(folder, episodes=1),
-        lambda: with_reward_of("cartpole_ppo", [], folder),
+        lambda: with_reward_of({}, None, [], folder),
     ):
         with pytest.raises(ValueError, match=said):
             use()

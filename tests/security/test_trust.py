@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from itertools import product
 
 import pytest
 import yaml
@@ -143,15 +144,10 @@ KEYS = {
 }
 
 
-# An evaluation reads no demonstrations.
+# Of `expert`, an evaluation reads no demonstrations, and a resumed run has its own.
 @pytest.mark.parametrize(
     ("verb", "key"),
-    [
-        (verb, key)
-        for verb in (VERBS[0], VERBS[6])
-        for key in KEYS
-        if (verb[0], key) != ("eval", "expert")
-    ],
+    [*product((VERBS[0], VERBS[6]), sorted(KEYS.keys() - {"expert"})), (VERBS[7], "expert")],
 )
 def test_no_key_runs_the_code_of_a_stranger(stranger, verb, key):
     shutil.copy(stranger / "evil.py", stranger / "evil")
@@ -216,16 +212,17 @@ def test_a_changed_file_runs_with_a_notice(own, tmp_path):
     assert f"Warning: {tmp_path / 'mine.py'} has changed since {own} was made" in result.output
 
 
-def test_a_changed_file_inside_a_run_needs_trust(own, tmp_path):
-    inside = own / "mine.py"
-    shutil.copy(tmp_path / "mine.py", inside)
-    change(own, env={"id": f"{inside}:env"})
-    assert command("train", "--resume", own, "run.max_steps=384", "--trust").exit_code == 0
-    assert command("eval", own).exit_code == 0
+def test_a_changed_file_inside_a_run_needs_trust(tmp_path):
+    inside = tmp_path / "run" / "mine.py"
+    inside.parent.mkdir()
+    inside.write_text(CODE)
+    train(tmp_path / "run", f"env.id={inside}:env")
+    assert command("eval", tmp_path / "run").exit_code == 0
     inside.write_text(CODE + "\n# changed\n")
-    result = command("eval", own)
+    result = command("eval", tmp_path / "run")
     assert result.exit_code == 2
     assert f"{inside}, inside of a run, has changed" in result.output
+    assert command("eval", tmp_path / "run", "--trust").exit_code == 0
 
 
 def test_other_code_in_a_run_of_ones_own_needs_trust(own):
