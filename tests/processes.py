@@ -6,6 +6,7 @@ program is a fork of that: it has the package, and nothing of the tests.
 
 import atexit
 import functools
+import gc
 import importlib
 import json
 import os
@@ -197,4 +198,6 @@ if __name__ == "__main__":
         importlib.import_module(name)
     ones = sys.modules["torch"].ones(1, 1)
     sys.modules["guerdon.ops.returns"].backward_scan(ones, ones)  # loads numba
+    gc.collect()
+    gc.freeze()  # so that the end of a program does not copy all that it shares
     become(*serve(socket.socket(fileno=int(sys.argv[1]))))

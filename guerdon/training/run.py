@@ -212,7 +212,10 @@ def _changes(
 
     Without a checkpoint, the config file counts. What is learned may not change.
     """
-    before, now = (state or {}).get("config"), _recorded(config)
+    root, now = RunFolder(run_dir).checkpoints, _recorded(config)
+    if state is None and checkpoint_steps(root):  # from which the run is not resumed
+        state = load_checkpoint(root, parts=("config",))[0]
+    before = None if state is None else state.get("config")
     if before is None:
         imports = [each for each in changes if each.startswith("imports=")]
         before = _recorded(compose_run(run_dir, imports))

@@ -220,6 +220,30 @@ def test_ctrl_c_saves_and_the_run_can_be_resumed(tmp_path):
     assert summary(folder)["env_steps"] >= found["env_steps"] + 100
 
 
+WAITING = """
+import sys, time
+from gymnasium.envs.classic_control import CartPoleEnv
+
+class Waiting(CartPoleEnv):
+    def __init__(self):
+        super().__init__()
+        sys.stdout.write("made\\n")
+        sys.stdout.flush()
+        time.sleep(60)
+"""
+
+
+def test_ctrl_c_while_a_run_starts_ends_it_without_a_word(tmp_path):
+    (tmp_path / "waiting.py").write_text(WAITING)
+    arguments = ["env.id=waiting.py:Waiting", "policy=ppo", *BUDGET, "run.dir=run"]
+    with start("train", *arguments, cwd=tmp_path) as process:
+        assert process.stdout.readline() == "made\n"
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate()
+    assert (process.returncode, output, errors) == (130, "", "")
+    assert not (tmp_path / "run").exists()
+
+
 SLOW = """
 import time
 import gymnasium
@@ -290,6 +314,24 @@ def test_on_a_terminal_there_is_a_live_panel_and_the_cursor_comes_back(tmp_path)
     assert HIDE in shown
     assert shown.rindex(SHOW) > shown.rindex(HIDE)
     assert "next: guerdon eval" in shown[shown.rindex(SHOW) :]
+
+
+@pytest.mark.parametrize("display", ["live", "lines"])
+def test_a_run_whose_terminal_is_closed_saves_and_stops(display, tmp_path):
+    ours, theirs = pty.openpty()
+    folder = tmp_path / "run"
+    endless = [f"run.{name}=100_000_000" for name in ("max_steps", "checkpoint_every")]
+    arguments = [*BUDGET, *endless, "eval.every=100_000_000", f"run.dir={folder}"]
+    process = start("train", "cartpole_ppo", *arguments, "--display", display, terminal=theirs)
+    os.close(theirs)
+    while not (folder / "metrics.jsonl").exists() or not steps_logged(folder):
+        if select.select([ours], [], [], 0.01)[0]:
+            os.read(ours, 65536)
+    os.close(ours)  # which sends SIGHUP, and writing fails from now on
+    process.wait()
+    found = summary(folder)
+    assert found["stop_reason"] == "interrupted"
+    assert checkpoint_steps(folder / "checkpoints") == [found["env_steps"]]
 
 
 def read_until_closed(terminal, seconds=60):

@@ -47,7 +47,17 @@ from tests.training.test_noise_law import (
 )
 
 # In a group of its own, so that a signal reaches all its processes, as Ctrl-C in a terminal does.
-GUERDON = "import os; os.setpgrp()\nfrom guerdon.cli import main\nmain()"
+# Without the end of the interpreter, which takes longer than a run.
+GUERDON = """
+import os, sys
+os.setpgrp()
+from guerdon.cli import main
+try:
+    main()
+except SystemExit as end:
+    sys.stdout.flush()
+    os._exit(end.code or 0)
+"""
 SECONDS = 120  # after which a process counts as hung
 SIGNALS = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 WAYS = ("kill", "exact", "exact", "plain")
@@ -81,9 +91,9 @@ IMAGES = {
 FRAMES = {"terms": {"env": {}}, "collect_data": True, "data_collection": IMAGES}
 
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
-    "ppo": ("ppo_normalized", {}),
+    "ppo": ("ppo_normalized", {"policy": {"anneal": True}}),
     "ppo_subprocess": ("ppo", {"env": {"backend": "subprocess"}}),
-    "dqn": ("dqn_prioritized_3_step", {}),
+    "dqn": ("dqn_prioritized_3_step", {"policy": {"anneal": True}}),
     "sac": ("sac", {}),
     "gail": ("ppo", REWARDS["gail_normalized"]),
     "trex_pretrained": ("sac", {**REWARDS["trex"], "pretrain": True}),
@@ -116,17 +126,19 @@ class Torture:
     def prepare(self, kind: str) -> None:
         """Makes the files that a kind reads, and the run that never stops."""
         if kind not in self._seconds:
-            folder, start = self._folder(kind, "whole"), time.monotonic()
+            folder, start = self.folder(kind, "whole"), time.monotonic()
             run_to_end(folder)
             self._seconds[kind] = time.monotonic() - start
 
-    def stop_and_compare(self, kind: str, seed: int, way: str | None = None) -> list[str]:
+    def stop_and_compare(
+        self, kind: str, seed: int, way: str | None = None, most: int = 4
+    ) -> list[str]:
         """Stops a run at random moments, and resumes it; returns what is wrong at the end."""
         way = way or WAYS[seed % len(WAYS)]
         generator = np.random.default_rng([seed, zlib.crc32(kind.encode())])
-        whole, folder = self.root / kind / "whole", self._folder(kind, f"{seed}-{way}")
+        whole, folder = self.root / kind / "whole", self.folder(kind, f"{seed}-{way}")
         stops = []
-        for _ in range(int(generator.integers(1, 5))):
+        for _ in range(int(generator.integers(1, 1 + most))):
             told, code = self._stop(folder, kind, way, generator)
             stops.append(told)
             if code == 0:
@@ -173,14 +185,13 @@ class Torture:
             assert now == [before], (folder, told, f"resumed at {now}, not at {before}")
         return told, code
 
-    def _folder(self, kind: str, name: str) -> Path:
+    def folder(self, kind: str, name: str) -> Path:
         """Makes the folder of a run, with its config."""
         folder = self.root / kind / name
         folder.mkdir(parents=True)
         policy, more = KINDS[kind]
         if "terms" not in more:
-            config = config_of(policy, Path("run"))
-            config["env"] |= more.get("env", {})
+            config = config_of(policy, Path("run"), **more)
         else:
             camera = "classifier" in more["terms"] or "collect_data" in more
             paths = self._files(policy in ("sac", "ppo_continuous"), camera)

@@ -65,7 +65,6 @@ CASES: dict[str, dict[str, Any]] = {
     "ddpg": _OFF_POLICY
     | {"env": {"id": "guerdon/Target-v0"}, "policy": {"type": "ddpg", **_model()}},
 }  # fmt: skip
-ANNEALED = {"policy": {"anneal": True}}
 
 
 def config_of(case: str, directory: Path, **sections: dict[str, Any]) -> dict[str, Any]:

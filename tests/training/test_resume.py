@@ -1,15 +1,8 @@
 """A run that stops and goes on ends exactly like one that never stopped."""
 
 import contextlib
-import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 
-import numpy as np
 import pytest
 import torch
 
@@ -17,9 +10,7 @@ from guerdon.training import evaluation as evaluation_module
 from guerdon.training import run as run_module
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint, save_checkpoint
 from guerdon.training.run import train
-from guerdon.training.run_folder import RunFolder
 from tests.training.running import (
-    ANNEALED,
     CASES,
     HALF,
     assert_same_run,
@@ -36,7 +27,6 @@ from tests.training.test_noise_law import (
     files,  # noqa: F401 - a fixture
     fill_paths,
     make_config,
-    uses_camera,
 )
 
 
@@ -167,7 +157,7 @@ def test_layers_that_draw_random_numbers_resume_exactly_and_evaluations_draw_oth
     run("ppo", tmp_path / "rare", **network, eval={"every": 10_000})
     (*_, last) = checkpoint_steps(tmp_path / "rare" / "checkpoints")
     found = differences(tmp_path / "whole", tmp_path / "rare", last)
-    assert all(path.startswith(("/monitor", "/evaluator")) for path in found)
+    assert all(path.startswith(("/monitor", "/evaluator", "/config/eval")) for path in found)
 
 
 # --- damage
@@ -212,11 +202,53 @@ def test_lines_after_the_checkpoint_are_written_anew(whole, tmp_path):
     assert_same_run(whole("ppo"), tmp_path / "run")
 
 
-def test_a_run_without_a_checkpoint_starts_again(whole, tmp_path):
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_run_whose_checkpoints_are_gone_is_not_started_again(exact, tmp_path):
     run("ppo", tmp_path / "run", run={"max_steps": HALF})
     shutil.rmtree(tmp_path / "run" / "checkpoints")
-    resume(tmp_path / "run", "run.max_steps=256")
+    before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    name = "scheduled" if exact else "latest"
+    with pytest.raises(FileNotFoundError, match=rf"run has had a {name} checkpoint, .* has none"):
+        resume(tmp_path / "run", "run.max_steps=256", exact=exact)
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
+
+
+def test_without_the_scheduled_checkpoint_the_latest_is_named(tmp_path):
+    run("ppo", tmp_path / "run", run={"max_steps": 64})
+    (tmp_path / "run" / "checkpoints" / "scheduled").unlink()
+    with pytest.raises(FileNotFoundError, match="restore it, or resume without --exact, or start"):
+        resume(tmp_path / "run", exact=True)
+    assert resume(tmp_path / "run", "run.max_steps=96")["env_steps"] >= 96
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again(
+    exact, whole, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(run_module, "save_checkpoint", lambda *_, **__: 1 / 0)
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            resume(tmp_path / "run") if (tmp_path / "run").exists() else run(
+                "ppo", tmp_path / "run"
+            )
+    monkeypatch.undo()
+    assert metrics_of(tmp_path / "run")
+    resume(tmp_path / "run", exact=exact)
     assert_same_run(whole("ppo"), tmp_path / "run")
+
+
+def test_a_run_that_started_again_exactly_can_be_killed_again(tmp_path, monkeypatch):
+    late = {"run": {"checkpoint_every": 10_000}}
+    run("ppo", tmp_path / "run", run=late["run"] | {"max_steps": 64})  # at its end, off schedule
+    monkeypatch.setattr(run_module, "run_trainer", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        resume(tmp_path / "run", "run.max_steps=256", exact=True)
+    monkeypatch.undo()
+    assert checkpoint_steps(tmp_path / "run" / "checkpoints") == []
+    resume(tmp_path / "run")
+    run("ppo", tmp_path / "other", **late)
+    (last,) = checkpoint_steps(tmp_path / "other" / "checkpoints")
+    assert differences(tmp_path / "other", tmp_path / "run", last) == []
 
 
 def test_a_folder_without_a_run_cannot_be_resumed(tmp_path):
@@ -231,168 +263,7 @@ def test_a_run_is_resumed_with_its_own_config(tmp_path):
         train("cartpole_ppo", resume=tmp_path / "run")
 
 
-# --- kill -9
-
-# A process that has loaded everything. For each line it reads it forks one that trains, sends that
-# a signal when it is time to, and says how it ended. (Only a parent may: to others, the number of a
-# process may already mean another one.)
-NURSERY = """
-import json, os, sys, time, traceback
-from guerdon.training.run import train
-
-def main(order):
-    try:
-        train(
-            order["config"], seed=order["seed"], resume=order["resume"], exact=order["exact"],
-            display="none",
-        )
-    except BaseException:
-        traceback.print_exc()
-        os._exit(1)
-
-def is_time(order, start):
-    if order["lines"] is None:
-        return time.monotonic() - start >= order["after"]
-    path = order["metrics"]
-    return os.path.exists(path) and open(path).read().count("\\n") >= order["lines"]
-
-def watch(child, order):
-    start = time.monotonic()
-    while not (ended := os.waitpid(child, os.WNOHANG))[0]:
-        if is_time(order, start):
-            os.kill(child, order["signal"])
-            ended = os.waitpid(child, 0)
-            break
-        time.sleep(0.001)
-    return os.waitstatus_to_exitcode(ended[1])
-
-main(json.loads(sys.stdin.readline()))  # warms up
-print(0, flush=True)
-for line in sys.stdin:
-    child = os.fork()
-    if not child:
-        main(json.loads(line))
-        os._exit(0)
-    print(watch(child, json.loads(line)), flush=True)
-"""
-
-
-class Nursery:
-    """Starts training processes quickly."""
-
-    def __init__(self, directory):
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", NURSERY],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},  # with a GPU, torch learns in threads
-        )
-        assert self.run(config_of("ppo", directory / "warm-up", run={"max_steps": 32})) == 0
-
-    def run(self, config, after=float("inf"), lines=None, number=signal.SIGKILL, exact=False):
-        """Starts a run, or goes on with it.
-
-        Args:
-            config: Of the run.
-            after: Seconds after which it gets a signal, or
-            lines: lines of metrics after which it does.
-            number: The signal.
-            exact: Whether to resume from the last scheduled checkpoint.
-
-        Returns:
-            The exit code of its process.
-        """
-        folder = RunFolder(config["run"]["dir"])
-        begun = folder.config.exists()
-        order = {
-            "config": None if begun else config,
-            "seed": None if begun else 3,
-            "resume": str(folder.path) if begun else None,
-            "exact": begun and exact,
-            "after": after,
-            "lines": lines,
-            "metrics": str(folder.metrics),
-            "signal": int(number),
-        }
-        self.process.stdin.write(json.dumps(order) + "\n")
-        self.process.stdin.flush()
-        answer = self.process.stdout.readline()
-        assert answer, f"the nursery has ended with code {self.process.wait()}"
-        return int(answer)
-
-    def close(self):
-        self.process.stdin.close()
-        self.process.wait(20)
-        self.process.stdout.close()
-
-
-@pytest.fixture(scope="module")
-def nursery(tmp_path_factory):
-    nursery = Nursery(tmp_path_factory.mktemp("nursery"))
-    yield nursery
-    nursery.close()
-
-
-def survive(nursery, case, directory, kills, seed):
-    """Runs a case through so many kills at random moments; how many of them hit."""
-    generator = np.random.default_rng(seed)
-    config = config_of(case, directory, **ANNEALED)
-    start = time.monotonic()
-    assert nursery.run(config_of(case, directory.with_name("timed"), **ANNEALED)) == 0
-    seconds = time.monotonic() - start
-    hits = 0
-    for _ in range(kills):
-        code = nursery.run(config, after=generator.uniform(0.0, 0.3 * seconds))
-        assert code in (0, -signal.SIGKILL)
-        if code == 0:
-            return hits
-        hits += 1
-    assert nursery.run(config) == 0
-    return hits
-
-
-@pytest.mark.parametrize("case", ["ppo_normalized", "dqn_prioritized_3_step"])
-def test_a_run_that_is_killed_at_random_moments_ends_like_one_that_was_not(
-    case, whole, nursery, tmp_path
-):
-    hits = survive(nursery, case, tmp_path / "run", kills=4, seed=time.time_ns())
-    assert hits
-    assert_same_run(whole(case, "annealed", **ANNEALED), tmp_path / "run")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("turn", range(5))
-def test_a_run_survives_many_kills(case, turn, whole, nursery, tmp_path):
-    survive(nursery, case, tmp_path / "run", kills=20, seed=turn)
-    assert_same_run(whole(case, "annealed", **ANNEALED), tmp_path / "run")
-
-
-def test_ctrl_c_saves_first_and_the_run_can_go_on(nursery, tmp_path):
-    config = config_of("sac", tmp_path / "run", run={"max_steps": 10**9, "log_every": 9})
-    assert nursery.run(config, lines=4, number=signal.SIGINT) == 0
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert summary["stop_reason"] == "interrupted"
-    stopped = summary["env_steps"]
-    assert checkpoint_steps(tmp_path / "run" / "checkpoints")[-1] == stopped
-    assert resume(tmp_path / "run", f"run.max_steps={stopped + 50}")["stop_reason"] == "max_steps"
-
-
-@pytest.mark.parametrize("case", ["ppo", "dqn_prioritized_3_step", "sac"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_an_interrupted_run_can_be_repeated_from_the_last_scheduled_checkpoint(
-    case, number, nursery, tmp_path
-):
-    config = config_of(case, tmp_path / "run", run={"log_every": 9, "max_steps": 10**9})
-    assert nursery.run(config, lines=9, number=number) == 0
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert summary["stop_reason"] == "interrupted"
-    steps = checkpoint_steps(tmp_path / "run" / "checkpoints")[-1] + 200
-    summary = resume(tmp_path / "run", f"run.max_steps={steps}", exact=True)
-    assert summary["stop_reason"] == "max_steps"
-    run(case, tmp_path / "whole", run={"log_every": 9, "max_steps": steps})
-    assert_same_run(tmp_path / "whole", tmp_path / "run")
+# --- interrupted, and exactly
 
 
 def test_exact_without_a_scheduled_checkpoint_starts_again(tmp_path):
@@ -450,36 +321,3 @@ def test_the_saved_reward_is_that_of_the_checkpoint_a_run_resumes_from(
         saved = load_checkpoint(tmp_path / "run" / "reward")[0]["state"]
         used = load_checkpoint(tmp_path / "run" / "checkpoints")[0]["reward"]
         assert same(saved["terms"]["gail"]["trained"], used["terms"]["gail"]["trained"])
-
-
-@pytest.mark.parametrize(
-    "number",
-    [signal.SIGKILL, signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)],
-)
-@pytest.mark.parametrize(
-    ("policy", "reward"),
-    [("ppo", "gail"), ("ppo", "rnd"), ("dqn", "pwil"), ("ppo_continuous", "classifier")],
-)
-def test_a_learned_reward_resumes_exactly(
-    policy,
-    reward,
-    number,
-    nursery,
-    files,  # noqa: F811
-    tmp_path,
-):
-    section = fill_paths(REWARDS[reward], files(policy, reward))
-    for name in ("whole", "run"):
-        config = make_config(policy, section, tmp_path / name, camera=uses_camera(reward))
-        config["run"] |= {"checkpoint_every": 48, "log_every": 16, "max_steps": 256}
-        if name == "whole":
-            assert nursery.run(config) == 0
-    stopped = 0
-    for lines in (2, 4, 5):
-        code = nursery.run(config, lines=lines, number=number, exact=True)
-        assert code in (0, -number)  # a signal may come before the handlers are there
-        summary = tmp_path / "run" / "summary.json"
-        stopped += code < 0 or json.loads(summary.read_text())["stop_reason"] == "interrupted"
-    assert stopped
-    assert nursery.run(config, exact=True) == 0
-    assert_same_run(tmp_path / "whole", tmp_path / "run")

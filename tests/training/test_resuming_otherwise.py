@@ -1,9 +1,11 @@
 """A resume that cannot go on leaves the run as it was."""
 
 import json
+import shutil
 
 import pytest
 
+from guerdon.training.checkpoints import load_checkpoint, save_checkpoint
 from guerdon.training.run import train
 from guerdon.training.run_folder import RunFolder
 
@@ -36,6 +38,70 @@ def test_the_one_option_that_changed_is_named_with_both_values(run):
     assert str(caught.value) == (
         "policy.model.hidden of a run cannot change on resume: it is [64, 64], not [8]"
     )
+
+
+def edit(folder, old, new):
+    """Edits the config of a run in place."""
+    file = RunFolder(folder).config
+    text = file.read_text()
+    assert text.count(old) == 1, text
+    file.write_text(text.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("key", "old", "new"),
+    [
+        ("seed", "\nseed: 0\n", "\nseed: 9\n"),
+        ("env.n_envs", "  n_envs: 8\n", "  n_envs: 3\n"),
+        ("policy.model.activation", "activation: tanh\n", "activation: relu\n"),
+        ("reward.terms", "    env:\n", "    other:\n      type: constant\n    env:\n"),
+    ],
+)
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_config_that_was_edited_is_compared_with_the_checkpoint(
+    key, old, new, exact, run, tmp_path
+):
+    shutil.copytree(run, tmp_path / "run")
+    edit(tmp_path / "run", old, new)
+    with pytest.raises(ValueError, match=f"^{key} of a run cannot change on resume: it is "):
+        train(resume=tmp_path / "run", exact=exact, display="none")
+
+
+def test_what_may_change_in_a_config_is_listed(run, tmp_path):
+    shutil.copytree(run, tmp_path / "run")
+    edit(tmp_path / "run", "gamma: 0.98\n", "gamma: 0.9\n")
+    train(None, "learn.batch_size=16", "run.max_steps=96", resume=tmp_path / "run", display="none")
+    log = RunFolder(tmp_path / "run").log.read_text()
+    assert "policy.gamma was 0.98, and is now 0.9\n" in log
+    assert "learn.batch_size was 32, and is now 16\n" in log
+    assert "max_steps was" not in log
+    train(None, "run.max_steps=128", resume=tmp_path / "run", display="none")
+    assert RunFolder(tmp_path / "run").log.read_text().count(" was ") == 2  # they are recorded
+
+
+@pytest.mark.parametrize("version", ["same", "other"])
+def test_options_that_another_version_has_added_have_not_changed(version, run, tmp_path):
+    shutil.copytree(run, tmp_path / "run")
+    state, step = load_checkpoint(tmp_path / "run" / "checkpoints")
+    del state["config"]["policy"]["model"]["hidden"]
+    if version == "other":
+        state["config"]["version"] = "0.0.1"
+    save_checkpoint(tmp_path / "run" / "checkpoints", step, state, keep=1)
+    if version == "other":
+        train(resume=tmp_path / "run", display="none")
+    else:
+        with pytest.raises(ValueError, match=r"^policy\.model\.hidden of a run cannot change"):
+            train(resume=tmp_path / "run", display="none")
+
+
+def test_a_checkpoint_without_a_config_is_compared_with_the_file(run, tmp_path):
+    shutil.copytree(run, tmp_path / "run")
+    state, step = load_checkpoint(tmp_path / "run" / "checkpoints")
+    del state["config"], state["journal"]
+    save_checkpoint(tmp_path / "run" / "checkpoints", step, state, keep=1)
+    with pytest.raises(ValueError, match=r"^seed of a run cannot change on resume: it is 0, not 9"):
+        train(None, "seed=9", resume=tmp_path / "run", display="none")
+    assert train(None, "run.max_steps=96", resume=tmp_path / "run", display="none")["updates"] == 3
 
 
 def test_limits_can_change_and_are_kept(run):
