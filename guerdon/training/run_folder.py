@@ -232,13 +232,13 @@ def write_json(path: Path, content: Any) -> None:
 
 def read_json(path: Path) -> dict[str, Any] | None:
     """Read a JSON file with an object; None if there is none, with a warning if it is damaged."""
+    if not path.exists():
+        return None
     try:
         content = json.loads(path.read_bytes())
         if isinstance(content, dict):
             return content
         reason: object = f"it holds a {type(content).__name__}, not an object"
-    except FileNotFoundError:
-        return None
     except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
     warnings.warn(f"{path} is damaged and is ignored: {reason}", stacklevel=2)

@@ -374,3 +374,15 @@ def test_without_wandb_the_extra_is_named_before_the_run_starts(tmp_path, monkey
     assert result.exit_code == 2
     assert "guerdon[wandb]" in result.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_runs_that_start_at_once_get_folders_of_their_own(tmp_path):
+    arguments = ["train", "cartpole_ppo", *BUDGET, "run.max_steps=64", "--display", "none"]
+    processes = [start(*arguments, cwd=tmp_path) for _ in range(4)]
+    for process in processes:
+        with process:
+            _, errors = process.communicate()
+        assert process.returncode == 0, errors
+    folders = [*(tmp_path / "runs" / "cartpole_ppo").iterdir()]
+    assert len(folders) == 4
+    assert all((folder / "summary.json").is_file() for folder in folders)

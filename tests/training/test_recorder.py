@@ -11,6 +11,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from guerdon.training.display import Display, make_display
+from guerdon.training.run import train
 from guerdon.training.run_folder import Recorder, RunFolder
 from tests.processes import Program
 
@@ -165,6 +166,7 @@ def test_a_killed_process_loses_at_most_the_line_it_was_writing(folder):
     script = """
 import sys
 from guerdon.training.display import make_display
+from guerdon.training.run import train
 from guerdon.training.run_folder import Recorder, RunFolder
 recorder = Recorder(RunFolder(sys.argv[1]), make_display(None, sys.stdout, "lines"))
 for step in range(1, 1_000_000):
@@ -178,3 +180,17 @@ for step in range(1, 1_000_000):
     *whole, _ = folder.metrics.read_bytes().split(b"\n")
     assert [json.loads(line)["step"] for line in whole] == list(range(1, len(whole) + 1))
     assert len(whole) >= last >= 200
+
+
+def test_restarts_of_environments_are_in_the_log(tmp_path):
+    options = (
+        "env.id=guerdon/Counting-v0", "policy=ppo", "env.backend=subprocess", "env.n_envs=2",
+        "env.kwargs.fails_at=100", "env.max_restarts=50", "collect.n_step=64",
+        "learn.batch_size=32", "run.max_steps=256", "eval.episodes=2",
+        f"run.dir={tmp_path / 'run'}",
+    )  # fmt: skip
+    train(None, *options, display="none")
+    log = (tmp_path / "run" / "log.txt").read_text()
+    said = "Warning: environment 0 of 'guerdon/Counting-v0' failed and is restarted; its episode is"
+    assert f"{said} lost: RuntimeError: Counting fails at step 100 (option fails_at)\n" in log
+    assert "Traceback" in log
