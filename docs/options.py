@@ -12,7 +12,8 @@ PAGE = Path(__file__).with_suffix(".md")
 HEAD = """# Options
 
 Every option of a run, for the command line (`policy.gamma=0.98`), config files and `guerdon.train`.
-`guerdon explain KEY` shows one of them, or a section. Written by `python docs/options.py`.
+`guerdon explain KEY` shows an option, or a section. Types include the limits that are checked; a
+range after *usually* is common practice. Written by `python docs/options.py`.
 """
 TITLES = {
     "seed": "Seed and imports",
@@ -39,8 +40,8 @@ def page() -> str:
         owned = section in names
         if section == "reward":
             parts.append(
-                "One term is written flat, `reward=gail reward.form=balanced`; of several, each "
-                "has its options under its name, `reward.terms.gail.form=balanced`.\n\n"
+                "The options of a single term are flat: `reward=gail reward.form=balanced`. Those "
+                "of several terms are under their names: `reward.terms.gail.form=balanced`.\n\n"
             )
         heads = ["option", *(["of"] if owned else []), "type", "default", "meaning"]
         parts.append(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}\n")

@@ -1,4 +1,4 @@
-"""Packages that are imported where they are used: optional ones, and numba."""
+"""Packages that are imported on first use: optional ones, and numba."""
 
 import importlib
 import sys
@@ -30,7 +30,7 @@ def require(module: str, extra: str) -> ModuleType:
     except ModuleNotFoundError as error:
         root = module.partition(".")[0]
         if error.name != root:
-            raise  # the package is there; something in it is not, and its own message says what
+            raise  # installed, but an import within it failed
         raise MissingExtraError(
             f"this needs the package {root!r}, which is not installed: "
             f"pip install 'guerdon[{extra}]'"

@@ -104,11 +104,11 @@ def _options(
         return
     if context.invoked_subcommand is not None:
         raise ValueError(
-            f"-m, -c and -s stand alone: leave them out, or `{context.invoked_subcommand}`"
+            f"-m, -c and -s take no command: leave them out, or `{context.invoked_subcommand}`"
         )
     mode = mode or "serial"
     if mode == "parallel":
-        raise ValueError("-m parallel is not there yet: use -m serial")
+        raise ValueError("-m parallel is not implemented: use -m serial")
     if config is None:
         raise ValueError(f"-m {mode} needs a config: add -c FILE")
     if mode == "serial":
@@ -128,8 +128,7 @@ def _run_of(config: str) -> Path:
     named = compose(config).run.dir
     if named is None:
         raise ValueError(
-            f"{config} belongs to no run that could be evaluated: give a run directory, as in "
-            f"-m eval -c RUN"
+            f"{config} does not belong to a run: give a run directory, as in -m eval -c RUN"
         )
     return Path(named)
 

@@ -1,4 +1,4 @@
-"""Arguments, options and output that several verbs share."""
+"""Arguments, options and output of several commands."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,13 +11,13 @@ from typer import Argument, Option
 if TYPE_CHECKING:
     from guerdon.training.replay import Checkpoint
 
-INTERRUPTED = 130  # as in a shell: 128 and the number of the signal
+INTERRUPTED = 130  # exit code, as in a shell: 128 plus the number of the signal
 
 SOURCE = "PRESET|FILE|KEY=VALUE"
 
 
 def complete(incomplete: str) -> list[str]:
-    """Return the presets and first words of overrides that begin with a text, for shells."""
+    """Complete presets and overrides, for shells."""
     presets = (Path(__file__).parents[1] / "zoo" / "preset").glob("*.yaml")
     words = [*sorted(path.stem for path in presets), "env=", "policy=", "reward=", "seed="]
     return [word for word in words if word.startswith(incomplete)]
@@ -53,8 +53,8 @@ def split(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
     sources = [each for each in arguments if not re.match(r"~|[+]{0,2}[\w.]+=", each)]
     if len(sources) > 1:
         raise ValueError(
-            f"one preset or file is run at a time, not {' and '.join(map(repr, sources))}: "
-            f"write changes as KEY=VALUE"
+            f"give one preset or file, not {' and '.join(map(repr, sources))}; overrides are "
+            f"written as KEY=VALUE"
         )
     return sources[0] if sources else None, [each for each in arguments if each not in sources]
 
@@ -76,7 +76,9 @@ def noise_levels(text: str | None) -> list[float]:
     except ValueError:
         levels = [-1.0]
     if not all(0 <= level <= 1 for level in levels):
-        raise ValueError(f"--noise takes shares between 0 and 1, as in 0,0.25,0.5, not {text!r}")
+        raise ValueError(
+            f"--noise takes probabilities between 0 and 1, as in 0,0.25,0.5, not {text!r}"
+        )
     return levels
 
 

@@ -65,7 +65,7 @@ def collect(
 ) -> None:
     """Save camera frames of the policy of a run, for `reward fit`.
 
-    Add to what DIR holds. Ctrl-C stops after the current episodes.
+    Adds to the files in DIR. Ctrl-C stops after the current episodes.
     """
     levels = common.noise_levels(noise)
     checkpoints = [common.checkpoint_of(each) for each in checkpoint.split(",")]
@@ -263,7 +263,7 @@ def probe(
         values = (row.per_step, row.per_episode, row.lowest, row.highest)
         texts = [f"{value:.3f}" for value in values]
         rows.append([row.name, *texts, f"{row.length:.1f}", f"{row.true_return:.1f}"])
-    columns = ("", "a step", "an episode", "lowest", "highest", "length", "true return")
+    columns = ("", "per step", "per episode", "lowest", "highest", "length", "true return")
     common.show_table(rows, columns)
     typer.echo(f"{found.ranking}\n{found.conclusion}")
 

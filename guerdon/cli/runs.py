@@ -43,8 +43,8 @@ def train(
     source, overrides = common.split(arguments or [])
     if source is None and not overrides and resume is None:
         raise ValueError(
-            "nothing to train is named: give a preset (`guerdon list presets` shows them), "
-            "a config file, or env=NAME policy=NAME"
+            "nothing to train: give a preset (`guerdon list presets` shows them), a config file, "
+            "or env=NAME policy=NAME"
         )
     from guerdon import entry
     from guerdon.cli import sweep
@@ -54,7 +54,8 @@ def train(
     if any(parse(text).is_sweep_override() for text in overrides):
         if resume is not None or exact:
             raise ValueError(
-                "a run has one value of each option: leave --resume and --exact out, or the lists"
+                "--resume and --exact are for a single run: leave them out, or give one value of "
+                "each option"
             )
         options = [] if from_reward is None else ["--from-reward", str(from_reward)]
         options += ["--trust"] * trust
@@ -151,7 +152,7 @@ def collect(
     """Save episodes of the policy of a run as demonstrations."""
     levels, minari = common.noise_levels(noise), written == "minari"
     if minari and levels:
-        raise ValueError("Minari has no place for the level of noise: leave out --noise")
+        raise ValueError("Minari datasets cannot store the noise level: leave out --noise")
     from guerdon.config.trust import code_of
     from guerdon.data.demonstrations import check_folder, save_demonstrations
     from guerdon.data.minari import to_minari

@@ -54,7 +54,7 @@ class Run:
         return value
 
     def start(self, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
-        """Start or resume it in a process, which a Ctrl-C in the terminal does not reach."""
+        """Start or resume it in a process of a new session, which Ctrl-C does not interrupt."""
         from guerdon.config import as_overrides
         from guerdon.data.files import open_plain
 
@@ -205,7 +205,7 @@ class Sweep:
                             del running[run]
                             state = "finished" if not code else "failed"
                             self._mark(run, "interrupted" if stopping and code else state)
-            finally:  # of a second Ctrl-C, or an error
+            finally:  # after a second Ctrl-C, or an error
                 for process in running.values():
                     process.terminate()
             if interrupted():
@@ -295,7 +295,7 @@ def search(
     """Search for the best values of options with Optuna.
 
     Searches lists (a,b,c), range(1,5), interval(0.9,0.999) and tag(log, interval(1e-4,1e-2)).
-    With several seeds, each trial trains with all of them, and their mean counts.
+    With several seeds, each trial is trained with all of them, and its score is the mean.
     """
     from guerdon.extras import require
 
@@ -317,7 +317,7 @@ def search(
         storage=optuna.storages.JournalStorage(file), study_name="sweep", load_if_exists=True,
         direction="maximize",
     )  # fmt: skip
-    study.sampler = optuna.samplers.TPESampler(seed=len(study.trials))  # no draws twice
+    study.sampler = optuna.samplers.TPESampler(seed=len(study.trials))  # not the same draws again
     sweep.run(_trials(sweep, study, space, trials))
     _tell(sweep, study)
     sweep.report()

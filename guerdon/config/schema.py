@@ -57,11 +57,13 @@ class EnvConfig(Section):
     atari: bool = Field(default_factory=lambda given: _shows_atari(**given))
     """Atari preprocessing (frame skip, resize, grayscale). Default: true for ``ALE/`` games."""
     timeout: float = Field(default=60.0, gt=0)
-    """Seconds after which an unresponsive subprocess environment is restarted; 10 to 600."""
+    """Seconds after which an unresponsive subprocess environment is restarted; usually 10 to
+    600."""
     max_restarts: int = Field(default=10, ge=0)
     """Number of restarts of crashed environments after which the run stops."""
     wait_num: int = Field(default=1, ge=1)
-    """Number of environments that a step of ``async_subprocess`` waits for; 1 to ``n_envs`` / 2."""
+    """Number of environments that a step of ``async_subprocess`` waits for; usually 1 to
+    ``n_envs`` / 2."""
     eval: dict[str, Any] = {}
     """Options of this section that differ in evaluation."""
 
@@ -155,7 +157,7 @@ class RewardConfig(Section):
     terms: dict[str, dict[str, Any]]
     """Options of each term by name, including ``type`` (default: the name) and ``weight`` (1)."""
     scale: float = 1.0
-    """Factor of the sum; about 0.1 if returns are in the thousands."""
+    """Factor of the sum; usually 1, and about 0.1 if returns are in the thousands."""
     clip: tuple[float, float] | None = None
     """Minimum and maximum reward, for example ``[-1, 1]``; null for no clipping."""
     normalize: bool = False
@@ -240,13 +242,14 @@ class CollectConfig(Section):
     """Data collected per iteration."""
 
     n_step: int | None = Field(default=None, ge=1)
-    """Environment steps per iteration, over all environments; 1 to 8, on-policy 64 to 8,192."""
+    """Environment steps per iteration, over all environments; usually 1 to 64, on-policy 32 to
+    8,192."""
     n_episode: int | None = Field(default=None, ge=1)
     """Episodes per iteration, instead of ``n_step``."""
     warmup_steps: int = Field(default=0, ge=0)
-    """Off-policy: random steps before learning starts; usually 1,000 to 50,000."""
+    """Off-policy: random steps before learning starts; usually 1,000 to 100,000."""
     buffer_size: int | None = Field(default=None, ge=1)
-    """Off-policy: capacity of the replay buffer; usually 50,000 to 1,000,000."""
+    """Off-policy: capacity of the replay buffer; usually 10,000 to 1,000,000."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -262,18 +265,18 @@ class LearnConfig(Section):
     batch_size: int = Field(default=64, ge=1)
     """Minibatch size; usually 32 to 4,096."""
     repeat: int = Field(default=1, ge=1)
-    """On-policy: epochs per rollout; 1 for a2c, 4 to 20 for ppo."""
+    """On-policy: epochs per rollout; 1 for a2c, usually 3 to 20 for ppo."""
     updates_per_collect: int = Field(default=1, ge=1)
-    """Off-policy: gradient steps per iteration; 1 to ``collect.n_step``."""
+    """Off-policy: gradient steps per iteration; usually 1 to ``collect.n_step``."""
 
 
 class EvalConfig(Section):
     """Evaluation."""
 
     every: int = Field(default=10_000, ge=1)
-    """Environment steps between evaluations; a tenth to a hundredth of the run."""
+    """Environment steps between evaluations; usually a tenth to a hundredth of the run."""
     episodes: int = Field(default=20, ge=1)
-    """Episodes per evaluation; 20 to 100."""
+    """Episodes per evaluation; usually 5 to 100."""
     n_envs: int = Field(default_factory=lambda given: min(given.get("episodes", 1), 10), ge=1)
     """Number of parallel environments. Default: ``episodes``, at most 10."""
     target_return: float | None = None
@@ -438,7 +441,7 @@ class TermConfig(Section):
     """Options of every reward term, beside those of its ``Config``."""
 
     weight: float = 1.0
-    """Factor of the term in the sum; 0 logs the term without learning from it."""
+    """Weight of the term in the sum; 0 logs the term without learning from it."""
 
 
 def _options(kind: str, name: Any, options: dict[str, Any], path: str) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""Looking at runs and rewards: learning curves, probes, reports."""
+"""Learning curves, probes of rewards, reports, export."""

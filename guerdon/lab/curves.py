@@ -24,7 +24,7 @@ Center = Literal["iqm", "mean"]
 class Curve(NamedTuple):
     """One metric of one run."""
 
-    steps: np.ndarray  # environment steps, rising
+    steps: np.ndarray  # environment steps, increasing
     values: np.ndarray
 
 
@@ -44,7 +44,7 @@ def plot(
         metric: Name of the metric.
         out: Image file to write.
         title: Title; by default none.
-        smooth: Weight of the past in an exponential moving average, 0 (none) to below 1.
+        smooth: Weight of earlier values in an exponential moving average, 0 (none) to below 1.
         center: ``iqm``, the mean of the middle half of the runs (of all if there are fewer than
             four), or ``mean``.
 
@@ -52,11 +52,11 @@ def plot(
         The matplotlib figure.
     """
     require("matplotlib", "lab")
-    # Not pyplot, which needs a screen.
+    # Not pyplot, which needs a display.
     figure = require("matplotlib.figure", "lab").Figure(figsize=(7, 4.5), layout="constrained")
     kinds = sorted(figure.canvas.get_supported_filetypes())
     if out is not None and Path(out).suffix.lower().removeprefix(".") not in kinds:
-        raise ValueError(f"an image ends in .{', .'.join(kinds)}, which {str(out)!r} does not")
+        raise ValueError(f"{str(out)!r} is no image file: end its name in .{', .'.join(kinds)}")
     folders = [Path(run) for run in ([runs] if isinstance(runs, str | Path) else runs)]
     if not folders:
         raise ConfigError("there is no run to plot")
@@ -78,9 +78,9 @@ def plot(
 
 
 def draw(axes: Any, label: str, curves: Sequence[Curve], center: Center = "iqm") -> Any:
-    """Draw the center of curves and, of several, its band; return the line.
+    """Draw the center of curves, with its band if there are several; return the line.
 
-    Lines with the same colour have another style.
+    Lines that share a colour differ in style.
     """
     steps, values = on_grid(curves)
     number = len(axes.get_legend_handles_labels()[1])
@@ -165,7 +165,7 @@ def smoothed(curve: Curve, weight: float) -> Curve:
 
     Args:
         curve: The curve.
-        weight: Weight of the past, 0 (none) to below 1.
+        weight: Weight of earlier values, 0 (none) to below 1.
     """
     if not 0 <= weight < 1:
         raise ValueError(f"smoothing takes a weight from 0 to below 1, not {weight}")
@@ -259,7 +259,7 @@ def bootstrap_band(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the ends of a bootstrap confidence band of the center over runs [runs, points]."""
     rows = rng.integers(len(values), size=(samples, len(values)))
-    parts = np.array_split(rows, 20)  # little memory at a time
+    parts = np.array_split(rows, 20)  # limits memory
     drawn = np.concatenate([middle(values[part], center) for part in parts])
     low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2], axis=0)
     return low, high

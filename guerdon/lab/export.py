@@ -94,7 +94,7 @@ def export(
 
 
 def _refusal(source: Policy | Reward, error: BaseException) -> str:
-    while error.__cause__ is not None:  # what torch says first is about torch
+    while error.__cause__ is not None:  # the first error names the operation
         error = error.__cause__
     reason = f" ({str(error).splitlines()[0]})" if str(error) else ""
     if isinstance(source, Policy):
@@ -110,7 +110,7 @@ def _refusal(source: Policy | Reward, error: BaseException) -> str:
 
 def _policy_graph(policy: Policy) -> Graph:
     obs, keys = _example(policy.observation_space), policy.obs_keys
-    if keys is not None and len(keys) == 1:  # then the space is that of this part
+    if keys is not None and len(keys) == 1:  # the space is then that of the part
         obs = {keys[0]: obs}
     if isinstance(obs, dict):
         return Graph(policy.best_action, obs, "action")
@@ -145,7 +145,7 @@ def _reward_graph(reward: Reward) -> Graph:
 
 
 def _example(space: Space[Any]) -> Any:
-    """Tensors [B, ...] like those of a space, nested for a Dict or Tuple."""
+    """Return example tensors [B, ...] of a space, nested for a Dict or Tuple."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         return {key: _example(part) for key, part in part_spaces(space).items()}
     return torch.from_numpy(np.zeros((_N_ROWS, *(space.shape or ())), space.dtype))
@@ -172,7 +172,7 @@ def _write(graph: Graph, path: str | Path) -> dict[str, str]:
     with _quiet():
         program: Any = torch.onnx.export(
             graph.eval(),
-            kwargs={"inputs": graph.inputs},  # a dictionary in `args` would be taken for these
+            kwargs={"inputs": graph.inputs},  # a dictionary in `args` would be taken as keywords
             input_names=names,
             output_names=[graph.output],
             dynamic_shapes={"inputs": shapes},

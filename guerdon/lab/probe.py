@@ -1,4 +1,4 @@
-"""`probe`: scores of good and bad behaviour, before a policy learns from a reward."""
+"""`probe`: rewards of good and bad behaviour, before a policy is trained on them."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -21,9 +21,10 @@ from guerdon.training.trainers import train_reward
 
 DEMONSTRATIONS = "demonstrations"
 MARGIN = 2.0
-"""Standard errors by which demonstrations have to score higher than other behaviour."""
+"""Standard errors by which demonstrations have to have a higher reward than other behaviour."""
 MOST = 0.95
-"""Share of steps (of those that differ) on one side that makes survival or ending a reward."""
+"""Share of steps with a higher (or lower) reward than after an end, from which on survival (or
+termination) counts as rewarded by itself."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Probed:
     """Rewards of one kind of behaviour."""
 
     name: str
-    per_step: float  # mean reward of a step, without the reward of an end
+    per_step: float  # mean reward of a step, as if no episode ended
     error: float  # standard error of that mean, over episodes
     per_episode: float  # mean return
     length: float  # mean length of an episode
@@ -46,21 +47,23 @@ class Probed:
 class Probe:
     """Result of `probe`."""
 
-    rows: list[Probed]  # demonstrations first, if the reward learns from any
-    after: float  # reward of a step after an end: 0, unless ends are rewarded
-    conclusion: str  # whether survival or ending by itself is rewarded, as a sentence
-    ranking: str  # whether demonstrations score highest, as a sentence
+    rows: list[Probed]  # demonstrations first, if the reward uses any
+    after: (
+        float  # equivalent reward of each step after an end; 0 unless absorbing states are scored
+    )
+    conclusion: str  # whether survival or termination is rewarded by itself, as a sentence
+    ranking: str  # whether demonstrations have the highest reward, as a sentence
 
 
 def probe(
     config: GuerdonConfig, *, episodes: int = 10, steps: int = 5_000, display: Mode = "auto"
 ) -> Probe:
-    """Train the reward of a config beside a policy that learns nothing, and score behaviour.
+    """Train the reward of a config on an untrained policy, and score several behaviours.
 
     Args:
         config: The config.
         episodes: Number of episodes with random and with constant actions.
-        steps: Transitions that the reward is trained on, if it is trained at all.
+        steps: Transitions to train the reward on, if it needs any.
         display: Display of the training of an expert, if demonstrations are made by one.
     """
     config = make_experts(config, display)
@@ -68,8 +71,8 @@ def probe(
         needed = set(parts.reward.fields) - {*KEYS, "annotations"}
         if needed:
             raise ValueError(
-                f"this reward cannot be probed: it reads {', '.join(sorted(needed))}, which no "
-                f"demonstration holds"
+                f"this reward cannot be probed: it reads {', '.join(sorted(needed))}, which is not "
+                f"in demonstrations"
             )
         _train(config, parts, steps)
         behaviours = _demonstrated(config, parts.seeds.reward)
@@ -82,7 +85,7 @@ def probe(
             for name, played in behaviours.items()
         }
     everything = [each for part in scored.values() for each in part]
-    # The reward of each step after an end that has the value of the end's reward.
+    # Constant reward per step after an end whose discounted sum equals the reward of the end.
     gamma = config.policy.get("gamma", 0.99)
     ends = [(each.scored - each.endless)[-1] for each in everything if each.terminated[-1]]
     after = float(np.mean(ends)) * (1 - gamma) / gamma if ends and gamma else 0.0
@@ -91,7 +94,7 @@ def probe(
 
 
 def _train(config: GuerdonConfig, parts: Parts, steps: int) -> None:
-    """Train the reward as in a run, with a policy that learns nothing."""
+    """Train the reward as in a run, with an untrained policy."""
     reward, collector = parts.reward, parts.collector
     if config.reward.checkpoint_path is not None:
         restore_reward(reward, config.reward)
@@ -104,7 +107,7 @@ def _train(config: GuerdonConfig, parts: Parts, steps: int) -> None:
     while reward.collects and done < steps:
         done += collector.collect(config.collect.n_step, config.collect.n_episode).n_step
         train_reward(reward, collector, updates)
-        updates += per_iteration  # of the policy, by which models drop data
+        updates += per_iteration  # as if the policy were updated; models drop data by this number
         if isinstance(parts.buffer, Rollout):
             parts.buffer.reset()
 
@@ -126,7 +129,7 @@ def _demonstrated(config: GuerdonConfig, seed: int) -> dict[str, list[Batch]]:
 
 
 def _demonstration_paths(options: Any) -> Iterator[str]:
-    """Yield the demonstrations that options name, including those of an ensemble's members."""
+    """Yield the paths of demonstrations in options, including those of an ensemble's members."""
     if isinstance(options, dict):
         if options.get("expert_data_path") is not None:
             yield options["expert_data_path"]
@@ -135,13 +138,13 @@ def _demonstration_paths(options: Any) -> Iterator[str]:
 
 
 def _drawn(env: VectorEnv, constant: bool) -> Callable[..., Batch]:
-    """Return a policy of random actions; a constant one repeats the first of each environment."""
-    everyone = np.arange(env.n_envs)
+    """Return a policy of random actions, or of one constant action per environment."""
+    all_ids = np.arange(env.n_envs)
     drawn: np.ndarray | None = None
 
     def act(batch: Batch, state: Any = None) -> Batch:  # noqa: ARG001
         nonlocal drawn
-        env_ids = batch.get("env_ids", everyone)
+        env_ids = batch.get("env_ids", all_ids)
         if drawn is None or not constant:
             number = env.n_envs if constant else len(env_ids)
             drawn = np.stack([np.asarray(env.action_space.sample()) for _ in range(number)])
@@ -151,7 +154,7 @@ def _drawn(env: VectorEnv, constant: bool) -> Callable[..., Batch]:
 
 
 def _score(reward: Reward, episode: Batch) -> Batch:
-    """Add to a whole episode its rewards, and those it would have if it did not end."""
+    """Add the rewards of a whole episode, and those without its termination (``endless``)."""
     scored = endless = np.asarray(reward.score(episode), np.float64)
     if episode.terminated.any():
         continued = episode.replace(terminated=np.zeros_like(episode.terminated))
@@ -178,17 +181,18 @@ def _probed(name: str, episodes: list[Batch], after: float) -> Probed:
 
 def _conclusion(rows: list[Probed], after: float, episodes: list[Batch]) -> str:
     lengths = {len(episode) for episode in episodes}
-    neither = "Neither living nor ending is a reward by itself:"
+    neither = "Neither survival nor termination is rewarded by itself:"
     if len(lengths) == 1 and not any(episode.terminated.any() for episode in episodes):
         return f"{neither} every episode has {lengths.pop()} steps."
     above, below = (float(np.mean([getattr(row, n) for row in rows])) for n in ("above", "below"))
     measured = (
-        f"{above:.0%} of steps are worth more than one after an end ({after:.3g}), {below:.0%} less"
+        f"{above:.0%} of the steps have a higher reward than a step after the end of an episode "
+        f"({after:.3g}), {below:.0%} a lower one"
     )
     if above > 0 and above >= MOST * (above + below):
-        return f"It rewards survival as such, whatever is done in the meantime: {measured}."
+        return f"Survival is rewarded by itself: {measured}."
     if below > 0 and below >= MOST * (above + below):
-        return f"It rewards ending as such, whatever is done before: {measured}."
+        return f"Termination is rewarded by itself: {measured}."
     return f"{neither} {measured}."
 
 
@@ -203,7 +207,7 @@ def _ranking(rows: list[Probed]) -> str:
             unclear.append(f"{row.name} ({row.per_step:.3g}, margin {margin:.2g})")
     if unclear:
         return (
-            f"A step of the demonstrations scores {first.per_step:.3g}, not clearly higher than "
-            f"one of {' and '.join(unclear)}."
+            f"Demonstrations have a mean reward of {first.per_step:.3g} per step, not "
+            f"significantly higher than {' and '.join(unclear)}."
         )
-    return "A step of the demonstrations scores higher than any other, by more than the margin."
+    return "Demonstrations have the highest mean reward per step, by more than the margin."

@@ -217,7 +217,7 @@ def _collected(folders: Mapping[str, str]) -> str:
 
 
 def _predicted(folder: Path) -> str:
-    """Play the best policy, and return the frames at which its classifier ends episodes."""
+    """Run the best policy, and return the first predicted success of each episode."""
     try:
         model = load_reward(folder).success
         with TemporaryDirectory() as out:
@@ -269,7 +269,7 @@ def _fit_sections(folder: Path) -> page.Sections:
         for title, names in FIT_CURVES.items()
     ]
     precise = {"all thresholds": Curve(*pr_curve(scores, labels))}
-    if found["precision"] is not None:  # something passes
+    if found["precision"] is not None:  # None if no frame passes the threshold
         point = np.array([[found["recall"]], [found["precision"]]])
         precise["the chosen one"] = Curve(*point)
     calibrated = {
@@ -321,7 +321,7 @@ def _held_out(meta: Mapping[str, Any], scores: np.ndarray, labels: np.ndarray) -
     if frames.hash != meta["data"]["hash"]:
         return page.paragraph("The frames cannot be shown: they have changed since the fit.")
     _, rows = frames.split(meta["split"], np.random.default_rng(meta["seed"]))
-    passes = scores.astype(np.float32) >= meta["threshold"]  # as networks score
+    passes = scores.astype(np.float32) >= meta["threshold"]  # the precision of the networks
     order = np.argsort(-scores, kind="stable")
     kinds = {
         "No success, the highest probabilities": order[~labels[order]],

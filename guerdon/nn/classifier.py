@@ -32,14 +32,14 @@ class ClassifierConfig(Section):
     image_size: ImageSize = Field(default=[3, 64, 64])
     """Channels, height and width of every image."""
     hidden_dim: int = Field(default=256, ge=1)
-    """Features per camera, and size of the head's hidden layer; 64 to 512."""
+    """Features per camera, and size of the head's hidden layer; usually 64 to 512."""
     num_spatial_blocks: int = Field(default=8, ge=1)
-    """Number of learned spatial embeddings; 4 to 16."""
+    """Number of learned spatial embeddings; usually 4 to 16."""
     width: int = Field(default=64, ge=1)
     """Channels of the first stage of the ResNet-10; 64 is standard, 16 is ten times cheaper and
     enough for simple images."""
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
-    """Dropout rate of features; 0 to 0.5."""
+    """Dropout rate of features; usually 0 to 0.5."""
     pretrained_encoder_path: str | None = None
     """Safetensors file of initial encoder weights, as `export_encoder` writes it."""
     use_pretrain: bool | None = None

@@ -23,7 +23,7 @@ class ModelConfig(Section):
     """Observation encoder. ``auto`` is ``mlp`` for vectors, ``nature`` for images of 36x36 or more,
     ``impala`` for smaller ones."""
     hidden: list[PositiveInt] = Field(default=[64, 64])
-    """Sizes of the hidden layers; usually two of 64 to 256. Image features skip them unless
+    """Sizes of the hidden layers; usually two of 64 to 512. Image features skip them unless
     combined with a vector."""
     activation: ActivationName = "tanh"
     """Activation of the hidden layers; tanh for small on-policy networks, else relu."""
@@ -36,7 +36,8 @@ class ModelConfig(Section):
     dueling: bool = False
     """Dueling architecture for Q-networks: state value plus advantages of mean 0."""
     lstm: PositiveInt | None = None
-    """Size of an LSTM after the encoder, for networks that support it; 64 to 512, null for none."""
+    """Size of an LSTM after the encoder, for networks that support it; usually 64 to 512, null for
+    none."""
     share_encoder: bool = False
     """Whether actor and critic share an encoder; usual for images, rarely good for vectors."""
 

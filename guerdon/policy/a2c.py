@@ -20,15 +20,15 @@ class A2CConfig(PolicyConfig):
     """Options of `a2c`."""
 
     learning_rate: float = Field(default=7e-4, gt=0)
-    """Learning rate of Adam; 3e-4 to 2e-3."""
+    """Learning rate of Adam; usually 3e-4 to 2e-3."""
     max_grad_norm: float | None = Field(default=0.5, gt=0)
-    """Maximum norm for gradient clipping; 0.5 to 10."""
+    """Maximum norm for gradient clipping; usually 0.5 to 10."""
     gae_lambda: float = Field(default=1.0, ge=0, le=1)
-    """GAE lambda; 1 uses all collected rewards; 0.9 to 1."""
+    """GAE lambda, usually 0.9 to 1; 1 uses all collected rewards."""
     value_coefficient: float = Field(default=0.5, ge=0)
-    """Weight of the value loss, for a shared encoder and gradient clipping; 0.25 to 1."""
+    """Weight of the value loss, for a shared encoder and gradient clipping; usually 0.25 to 1."""
     entropy_coefficient: float = Field(default=0.0, ge=0)
-    """Weight of the entropy bonus; 0 to 0.02."""
+    """Weight of the entropy bonus; usually 0 to 0.02."""
     normalize_advantage: bool = False
     """Whether to normalise advantages in every rollout."""
     read_if: ClassVar[ReadIf] = (("model.dueling", "model.type", True),)

@@ -49,13 +49,13 @@ class PolicyConfig(Section):
     type: str = ""
     """Registered name of the policy."""
     gamma: float = Field(default=0.99, ge=0, le=1)
-    """Discount factor; 0.9 to 0.999."""
+    """Discount factor; usually 0.9 to 0.999."""
     learning_rate: float = Field(default=3e-4, gt=0)
-    """Learning rate of Adam; 1e-4 to 3e-3."""
+    """Learning rate of Adam; usually 1e-4 to 3e-3."""
     anneal: bool = False
     """Whether to anneal the learning rate linearly to zero over the run."""
     max_grad_norm: float | None = Field(default=None, gt=0)
-    """Maximum norm for gradient clipping; 0.5 to 10."""
+    """Maximum norm for gradient clipping; usually 0.5 to 10."""
     model: ModelConfig = ModelConfig()
     """Networks."""
 

@@ -23,7 +23,8 @@ class DDPGConfig(TD3Config):
     target_noise_clip: Literal[0] = 0
     """Clip range of the target noise; always 0."""
     exploration_noise: float = Field(default=0.1, ge=0)
-    """Standard deviation of action noise while collecting, for actions in [-1, 1]; 0.1 to 0.5."""
+    """Standard deviation of action noise while collecting, for actions in [-1, 1]; usually 0.1 to
+    0.5."""
 
 
 @register_policy("ddpg")

@@ -27,7 +27,7 @@ class EpsilonConfig(Section):
     start: float = Field(default=1.0, ge=0, le=1)
     """Initial value; usually 1."""
     end: float = Field(default=0.05, ge=0, le=1)
-    """Final value; 0.01 to 0.1."""
+    """Final value; usually 0.01 to 0.1."""
     decay: int = Field(default=10_000, ge=1)
     """Environment steps until the final value; usually a tenth of the run."""
     type: str = Field(default="linear", pattern="^(linear|exp)$")
@@ -38,9 +38,9 @@ class DQNConfig(PolicyConfig):
     """Options of `dqn`."""
 
     learning_rate: float = Field(default=5e-4, gt=0)
-    """Learning rate of Adam; 1e-4 for images, up to 1e-3 for small vectors."""
+    """Learning rate of Adam; usually 1e-4 for images, up to 1e-3 for small vectors."""
     max_grad_norm: float | None = Field(default=10.0, gt=0)
-    """Maximum norm for gradient clipping; 0.5 to 10."""
+    """Maximum norm for gradient clipping; usually 0.5 to 10."""
     model: ModelConfig = ModelConfig(activation="relu", orthogonal=False)
     """Network; ``model.dueling`` splits it into value and advantages
     (https://arxiv.org/abs/1511.06581)."""
@@ -48,11 +48,13 @@ class DQNConfig(PolicyConfig):
     """Whether the online network selects the next action and the target network evaluates it
     (https://arxiv.org/abs/1509.06461)."""
     n_step: int = Field(default=1, ge=1)
-    """Number of rewards in a target before bootstrapping; 1 to 5."""
+    """Number of rewards in a target before bootstrapping; usually 1 to 5."""
     target_update_every: int = Field(default=250, ge=1)
-    """Updates between copies to the target network; 10 for small problems, thousands for Atari."""
+    """Updates between copies to the target network; usually 10 for small problems, thousands for
+    Atari."""
     tau: float | None = Field(default=None, gt=0, le=1)
-    """Soft update coefficient of the target network, instead of periodic copies; 0.001 to 0.05."""
+    """Soft update coefficient of the target network, instead of periodic copies; usually 0.001 to
+    0.05."""
     huber: bool = True
     """Whether to use the Huber loss instead of the squared error. It limits outliers, but if values
     are much larger than 1, rare terminal transitions are outliers, too: then scale the reward, or
@@ -60,9 +62,10 @@ class DQNConfig(PolicyConfig):
     prioritized: bool = False
     """Prioritized experience replay (https://arxiv.org/abs/1511.05952)."""
     alpha: float = Field(default=0.6, ge=0, le=1)
-    """Exponent of priorities, if prioritized: 0 samples uniformly; 0.4 to 0.7."""
+    """Exponent of priorities, if prioritized: 0 samples uniformly; usually 0.4 to 0.7."""
     beta: float = Field(default=0.4, ge=0, le=1)
-    """Initial exponent of importance weights, if prioritized; it grows to 1 over the run."""
+    """Initial exponent of importance weights, if prioritized, usually 0.4; it grows to 1 over the
+    run."""
     epsilon: EpsilonConfig = EpsilonConfig()
     """Epsilon-greedy exploration."""
     read_if: ClassVar[ReadIf] = (

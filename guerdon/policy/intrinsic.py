@@ -25,9 +25,9 @@ class IntrinsicConfig(Section):
     """Reward terms of this value function. Give them weight 0 in the reward; the first value
     function predicts the others."""
     gamma: float = Field(default=0.99, ge=0, lt=1)
-    """Discount factor of these terms; 0.99 to 0.999."""
+    """Discount factor of these terms; usually 0.99 to 0.999."""
     coefficient: float = Field(default=1.0, ge=0)
-    """Weight of their advantages; 0.1 to 1."""
+    """Weight of their advantages; usually 0.1 to 1."""
     episodic: bool = False
     """Whether their return ends with the episode."""
 

@@ -14,8 +14,8 @@ class NoiseConfig(PolicyConfig):
     """Options of policies that add noise to actions while collecting."""
 
     exploration_noise: float = Field(default=0.0, ge=0)
-    """Standard deviation of action noise while collecting, for actions in [-1, 1]; 0.1 to 0.5, or 0
-    for none."""
+    """Standard deviation of action noise while collecting, for actions in [-1, 1]; 0 for none, else
+    usually 0.1 to 0.5."""
     noise_correlation: float = Field(default=0.0, ge=0, lt=1)
     """Fraction of the noise that is kept for the next step: 0 is independent noise, 0.85 the
     Ornstein-Uhlenbeck process of DDPG (theta 0.15), for environments with inertia."""

@@ -25,25 +25,25 @@ class PPOConfig(PolicyConfig):
     """Options of `ppo`."""
 
     learning_rate: float = Field(default=3e-4, gt=0)
-    """Learning rate of Adam; 1e-4 to 1e-3."""
+    """Learning rate of Adam; usually 1e-4 to 1e-3."""
     max_grad_norm: float | None = Field(default=0.5, gt=0)
-    """Maximum norm for gradient clipping; 0.5 to 10."""
+    """Maximum norm for gradient clipping; usually 0.5 to 10."""
     model: ModelConfig = ModelConfig(normalize_obs=True)
     """Actor and critic."""
     gae_lambda: float = Field(default=0.95, ge=0, le=1)
-    """GAE lambda; 0.8 to 0.97."""
+    """GAE lambda; usually 0.8 to 0.99."""
     clip_range: float = Field(default=0.2, gt=0)
-    """Clip range of the probability ratio; 0.1 to 0.3."""
+    """Clip range of the probability ratio; usually 0.1 to 0.3."""
     value_clip_range: float | None = Field(default=None, gt=0)
     """Clip range of the value function; rarely useful."""
     value_coefficient: float = Field(default=0.5, ge=0)
-    """Weight of the value loss, for a shared encoder and gradient clipping; 0.25 to 1."""
+    """Weight of the value loss, for a shared encoder and gradient clipping; usually 0.25 to 1."""
     entropy_coefficient: float = Field(default=0.0, ge=0)
-    """Weight of the entropy bonus; 0 to 0.02."""
+    """Weight of the entropy bonus; usually 0 to 0.02."""
     normalize_advantage: bool = True
     """Whether to normalise advantages in every minibatch."""
     target_kl: float | None = Field(default=None, gt=0)
-    """Approximate KL divergence at which an iteration stops early; 0.01 to 0.05."""
+    """Approximate KL divergence at which an iteration stops early; usually 0.01 to 0.05."""
     intrinsic: IntrinsicConfig | None = None
     """Second value function for bonus terms of the reward, such as `rnd`; null for none."""
     read_if: ClassVar[ReadIf] = (("model.dueling", "model.type", True),)

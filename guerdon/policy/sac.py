@@ -28,20 +28,21 @@ class SACConfig(NoiseConfig):
     """Options of `sac`."""
 
     learning_rate: float = Field(default=1e-3, gt=0)
-    """Learning rate of Adam, for actor, critics and temperature; 3e-4 to 1e-3."""
+    """Learning rate of Adam, for actor, critics and temperature; usually 3e-4 to 1e-3."""
     model: ModelConfig = ModelConfig(hidden=[256, 256], activation="relu", orthogonal=False)
     """Actor and critics, which do not share layers."""
     tau: float = Field(default=0.005, gt=0, le=1)
-    """Soft update coefficient of the target critics; 0.001 to 0.05."""
+    """Soft update coefficient of the target critics; usually 0.001 to 0.05."""
     n_step: int = Field(default=1, ge=1)
-    """Number of rewards in a target before bootstrapping; 1 to 5."""
+    """Number of rewards in a target before bootstrapping; usually 1 to 5."""
     temperature: Annotated[float, Field(gt=0)] | Literal["auto"] = "auto"
-    """Entropy coefficient, 0.01 to 1; ``auto`` tunes it towards `target_entropy`."""
+    """Entropy coefficient, usually 0.01 to 1; ``auto`` tunes it towards `target_entropy`."""
     target_entropy: float | None = None
     """Target entropy; by default minus the number of action dimensions, for Discrete actions
     `target_entropy_share` of the maximum entropy."""
     target_entropy_share: float = Field(default=0.5, gt=0, lt=1)
-    """Target entropy of Discrete actions as a fraction of log(number of actions); 0.3 to 0.98."""
+    """Target entropy of Discrete actions as a fraction of log(number of actions); usually 0.3 to
+    0.98."""
     read_if: ClassVar[ReadIf] = (
         *NoiseConfig.read_if,
         ("target_entropy", "temperature", "auto"),

@@ -22,23 +22,25 @@ class TD3Config(NoiseConfig):
     """Options of `td3`."""
 
     learning_rate: float = Field(default=1e-3, gt=0)
-    """Learning rate of Adam, for actor and critics; 3e-4 to 1e-3."""
+    """Learning rate of Adam, for actor and critics; usually 1e-4 to 1e-3."""
     model: ModelConfig = ModelConfig(hidden=[256, 256], activation="relu", orthogonal=False)
     """Actor and critics, which do not share layers."""
     tau: float = Field(default=0.005, gt=0, le=1)
-    """Soft update coefficient of the target networks; 0.001 to 0.05."""
+    """Soft update coefficient of the target networks; usually 0.001 to 0.05."""
     n_step: int = Field(default=1, ge=1)
-    """Number of rewards in a target before bootstrapping; 1 to 5."""
+    """Number of rewards in a target before bootstrapping; usually 1 to 5."""
     n_critics: int = Field(default=2, ge=1)
     """Number of critics; targets take their minimum."""
     actor_every: int = Field(default=2, ge=1)
-    """Critic updates per update of the actor and the target networks; 1 to 4."""
+    """Critic updates per update of the actor and the target networks; usually 1 to 4."""
     exploration_noise: float = Field(default=0.1, ge=0)
-    """Standard deviation of action noise while collecting, for actions in [-1, 1]; 0.1 to 0.5."""
+    """Standard deviation of action noise while collecting, for actions in [-1, 1]; usually 0.1 to
+    0.5."""
     target_noise: float = Field(default=0.2, ge=0)
-    """Standard deviation of the noise on target actions, for actions in [-1, 1]; 0 to 0.3."""
+    """Standard deviation of the noise on target actions, for actions in [-1, 1]; usually 0 to
+    0.3."""
     target_noise_clip: float = Field(default=0.5, ge=0)
-    """Maximum absolute value of that noise; 0.5."""
+    """Maximum absolute value of that noise; usually 0.5."""
     read_if: ClassVar[ReadIf] = (
         *NoiseConfig.read_if,
         ("target_noise_clip", "target_noise", True),

@@ -31,13 +31,13 @@ class AdversarialConfig(ImitationConfig, TrainedConfig):
     inputs: Inputs = Field(default=["obs", "act"])
     """Inputs of the discriminator; without ``act`` it imitates states only."""
     gradient_penalty: float = Field(default=1.0, ge=0)
-    """Weight of the gradient penalty (https://arxiv.org/abs/1704.00028); 0 to 10."""
+    """Weight of the gradient penalty (https://arxiv.org/abs/1704.00028); usually 0 to 10."""
     spectral_norm: bool = False
     """Whether to apply spectral normalisation to every layer."""
     weight_decay: float = Field(default=0.0, ge=0)
-    """Decoupled weight decay, as in AdamW; 0.01 to 10."""
+    """Decoupled weight decay, as in AdamW; 0 for none, else usually 0.01 to 10."""
     entropy_bonus: float = Field(default=0.0, ge=0)
-    """Weight of the entropy of the discriminator's output; up to 0.01."""
+    """Weight of the entropy of the discriminator's output; usually 0 to 0.01."""
     absorbing: bool = False
     """Whether to score absorbing states after the end of an episode, so that neither survival nor
     termination is rewarded by itself."""

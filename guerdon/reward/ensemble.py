@@ -34,10 +34,10 @@ class EnsembleConfig(RewardConfig):
     of: dict[str, Any]
     """Options of a member: ``{type: gail, ...}``."""
     members: int = Field(default=3, ge=1)
-    """Number of members, each with its own seed; 3 to 7."""
+    """Number of members, each with its own seed; usually 3 to 7."""
     pessimism: float = 0.0
-    """Multiple of the members' standard deviation that is subtracted from their mean; 0 to 2. A
-    negative value rewards uncertainty."""
+    """Multiple of the members' standard deviation that is subtracted from their mean; usually 0 to
+    2. A negative value rewards uncertainty."""
 
     @field_validator("of", mode="after")
     @classmethod

@@ -29,8 +29,8 @@ class GCLConfig(ImitationConfig, TrainedConfig):
     inputs: Inputs = Field(default=["obs", "act"])
     """Inputs of the cost network."""
     weight_decay: float = Field(default=1.0, ge=0)
-    """Decoupled weight decay, as in AdamW; 0.1 to 3. Without it, costs grow without bound far from
-    the demonstrations."""
+    """Decoupled weight decay, as in AdamW; usually 0.1 to 3. Without it, costs grow without bound
+    far from the demonstrations."""
     statistics_rate: float = Field(default=0.01, gt=0, le=1)
     """Step size of the running mean and variance that normalise rewards, per gradient step."""
     limit: float = Field(default=10.0, gt=0)

@@ -20,9 +20,9 @@ class ICMConfig(NoveltyConfig):
     """Options of `icm`."""
 
     feature_size: int = Field(default=64, ge=1)
-    """Number of features of an observation; 16 to 512."""
+    """Number of features of an observation; usually 16 to 512."""
     beta: float = Field(default=0.2, ge=0, le=1)
-    """Weight of the forward loss; the inverse loss has weight 1 - beta. 0.1 to 0.5."""
+    """Weight of the forward loss, usually 0.1 to 0.5; the inverse loss has weight 1 - beta."""
     eta: float = Field(default=1.0, gt=0)
     """Factor of half the squared error; used only with ``normalize_bonus: false``."""
     read_if: ClassVar[ReadIf] = (*NoveltyConfig.read_if, ("eta", "normalize_bonus", False))

@@ -26,14 +26,15 @@ class NGUConfig(NoveltyConfig):
     """Options of `ngu`."""
 
     embedding_size: int = Field(default=32, ge=1)
-    """Number of features of an observation, and size of the embedding for lifelong novelty; 16 to
-    128."""
+    """Number of features of an observation, and size of the embedding for lifelong novelty; usually
+    16 to 128."""
     neighbors: int = Field(default=10, ge=1)
-    """Number of nearest neighbours in the episode; 5 to 20."""
+    """Number of nearest neighbours in the episode; usually 5 to 20."""
     memory_size: int = Field(default=1000, ge=1)
     """Maximum number of steps of an episode that are stored per environment."""
     kernel_epsilon: float = Field(default=1e-3, gt=0)
-    """Kernel constant: if larger, similarity falls more slowly with distance; 1e-4 to 1e-2."""
+    """Kernel constant: if larger, similarity falls more slowly with distance; usually 1e-4 to
+    1e-2."""
     cluster_distance: float = Field(default=0.008, ge=0)
     """Distance below which points count as equal, relative to the mean squared distance of
     neighbours."""

@@ -24,7 +24,8 @@ class NoveltyConfig(TrainedConfig):
     """Options of every novelty reward."""
 
     update_proportion: float = Field(default=1.0, gt=0, le=1)
-    """Fraction of the new transitions to train on; 0.25 to 1. With less, novelty lasts longer."""
+    """Fraction of the new transitions to train on; usually 0.25 to 1. With less, novelty lasts
+    longer."""
     update_per_collect: int | None = Field(default=None, ge=1)  # type: ignore[assignment]
     """Gradient steps per call of `train`, instead of `update_proportion`."""
     max_updates: int = Field(default=16, ge=1)
@@ -32,11 +33,12 @@ class NoveltyConfig(TrainedConfig):
     train_every: int | None = Field(default=128, ge=1)
     """Minimum number of new transitions for training."""
     warmup: int = Field(default=1000, ge=0)
-    """Number of initial transitions that only update statistics, without bonus; 1,000 to 10,000."""
+    """Number of initial transitions that only update statistics, without bonus; usually 1,000 to
+    10,000."""
     normalize_bonus: bool = True
     """Whether to divide the bonus by the standard deviation of its discounted return."""
     gamma: float = Field(default=0.99, ge=0, lt=1)
-    """Discount factor of that return, which continues across episodes; 0.9 to 0.999."""
+    """Discount factor of that return, which continues across episodes; usually 0.9 to 0.999."""
     read_if: ClassVar[ReadIf] = (
         ("update_proportion", "update_per_collect", None),
         ("max_updates", "update_per_collect", None),

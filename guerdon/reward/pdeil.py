@@ -31,13 +31,13 @@ class PDEILConfig(ImitationConfig, TrainedConfig):
 
     alpha: float = Field(default=0.5, gt=0, le=1)
     """Weight of the expert's state density against the policy's. Near 0, demonstrated states that
-    the policy rarely visits get the largest rewards, up to 1 / alpha; 0.1 to 1."""
+    the policy rarely visits get the largest rewards, up to 1 / alpha; usually 0.1 to 1."""
     regularization: float = Field(default=1e-2, gt=0)
-    """Added to all variances, relative to those of the demonstrations; 1e-3 to 0.1."""
+    """Added to all variances, relative to those of the demonstrations; usually 1e-3 to 0.1."""
     hidden_size: PositiveInt | list[PositiveInt] = Field(default=[64])
     """Sizes of the hidden layers of the classifier for discrete actions."""
     update_per_collect: int = Field(default=1000, ge=1)
-    """Gradient steps of that classifier, which is trained once; 100 to 10,000."""
+    """Gradient steps of that classifier, which is trained once; usually 100 to 10,000."""
     train_every: int | None = Field(default=256, ge=1)
     """New transitions after which the density of the policy's states is estimated again."""
     buffer_size: int = Field(default=10_000, ge=1)

@@ -47,15 +47,16 @@ class TeacherConfig(Section):
     """Kind of errors: none, wrong labels, discounted early steps, no label if both segments are
     bad, or label 0.5 if they are similar."""
     beta: float | None = Field(default=None, gt=0)
-    """Rationality: logit of the right label per standard deviation of returns; 1 to 10."""
+    """Rationality: logit of the right label per standard deviation of returns; usually 1 to 10."""
     gamma: float | None = Field(default=None, gt=0, le=1)
-    """Discount factor by distance to the end of the segment; 0.9 to 1."""
+    """Discount factor by distance to the end of the segment; usually 0.9 to 1."""
     mistake: float | None = Field(default=None, ge=0, le=0.5)
-    """Probability of the opposite label; 0 to 0.2."""
+    """Probability of the opposite label; usually 0 to 0.2."""
     skip: float | None = Field(default=None, ge=0, le=1)
-    """Quantile of all returns; no label if both segments are below it; 0 to 0.5."""
+    """Quantile of all returns, usually 0 to 0.5; no label if both segments are below it."""
     equal: float | None = Field(default=None, ge=0)
-    """Difference of returns, in standard deviations, below which the label is 0.5; 0 to 1."""
+    """Difference of returns, in standard deviations, below which the label is 0.5; usually 0 to
+    1."""
 
 
 class Teacher:
@@ -101,12 +102,12 @@ class PreferenceConfig(RankingConfig, TrainedConfig):
     """Options of `preference`."""
 
     comparisons: int = Field(default=200, ge=0)
-    """Number of queries in the run, each for a pair of segments; 100 to 2,000. 0 uses only the
-    preferences of ``preferences_path``."""
+    """Number of queries in the run, each for a pair of segments; usually 100 to 2,000. 0 uses only
+    the preferences of ``preferences_path``."""
     initial_share: float = Field(default=0.2, gt=0, le=1)
-    """Fraction of the queries in the first round; 0.1 to 0.25."""
+    """Fraction of the queries in the first round; usually 0.1 to 0.25."""
     rounds: int = Field(default=10, ge=0)
-    """Number of later rounds, which share the other queries; 5 to 20."""
+    """Number of later rounds, which share the other queries; usually 5 to 60."""
     schedule: Literal["hyperbolic", "constant"] = "hyperbolic"
     """Share of round k in the other queries: proportional to 1 / k, or constant."""
     train_every: int | None = Field(default=1000, ge=1)
@@ -114,14 +115,15 @@ class PreferenceConfig(RankingConfig, TrainedConfig):
     queries: Literal["disagreement", "uniform"] = "disagreement"
     """Pairs to query: with the largest disagreement of the networks, or drawn uniformly."""
     candidates: int = Field(default=10, ge=1)
-    """Number of candidate pairs per query with ``queries: disagreement``; 5 to 20."""
+    """Number of candidate pairs per query with ``queries: disagreement``; usually 5 to 20."""
     segment_length: int = Field(default=50, ge=1)
-    """Length of a segment; 25 to 100. The last segment of an episode may be shorter and is compared
-    with the first part of another; of a broken episode, less than a quarter segment is dropped."""
+    """Length of a segment; usually 25 to 100. The last segment of an episode may be shorter and is
+    compared with the first part of another; of a broken episode, less than a quarter segment is
+    dropped."""
     teacher: TeacherConfig = TeacherConfig()
     """Synthetic teacher, which compares segments by the environment reward."""
     update_per_collect: int = Field(default=300, ge=1)
-    """Maximum number of gradient steps per round; 100 to 1,000."""
+    """Maximum number of gradient steps per round; usually 100 to 1,000."""
     buffer_size: int = Field(default=20_000, ge=1)
     """Maximum number of the policy's newest transitions for queries."""
     clear_buffer_per_iters: int | None = Field(default=None, ge=1)

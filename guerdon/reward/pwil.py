@@ -26,13 +26,13 @@ class PWILConfig(ExpertConfig):
     """Options of `pwil`."""
 
     subsample: int = Field(default=10, ge=1)
-    """Use every n-th transition of a demonstrated episode, from a random start; 1 to 20."""
+    """Use every n-th transition of a demonstrated episode, from a random start; usually 1 to 20."""
     sample_size: int | None = Field(default=None, ge=1)
     """Number of transitions drawn from these; null for all."""
     alpha: float = Field(default=5.0, gt=0)
-    """Reward of a step that equals a demonstrated one; about 5."""
+    """Reward of a step that equals a demonstrated one; usually 5."""
     beta: float = Field(default=5.0, gt=0)
-    """Decay of the reward with the distance; 1 to 10."""
+    """Decay of the reward with the distance; usually 1 to 10."""
     horizon: int | None = Field(default=None, ge=1)
     """Maximum length of an episode; by default the environment's limit."""
 

@@ -31,27 +31,27 @@ class RankingConfig(NetworkConfig):
     """Options of every reward model that learns from pairs of segments."""
 
     batch_size: int = Field(default=64, ge=1)
-    """Pairs of segments per gradient step; 16 to 128."""
+    """Pairs of segments per gradient step; usually 16 to 128."""
     inputs: Inputs = Field(default=["obs", "act"])
     """Inputs of the networks."""
     members: int = Field(default=3, ge=1)
-    """Number of networks, whose mean is the reward; 3 to 7."""
+    """Number of networks, whose mean is the reward; usually 3 to 7."""
     output: Literal["normalized", "tanh"] = "normalized"
     """``normalized``: rewards with mean 0 and standard deviation 1 over the fitted data; ``tanh``:
     every network is bounded by -1 and 1."""
     symlog: bool = False
     """Whether to transform observations by sign(x) log(1 + abs(x)), against outliers."""
     weight_decay: float = Field(default=0.1, ge=0)
-    """Decoupled weight decay, as in AdamW; 0.01 to 1."""
+    """Decoupled weight decay, as in AdamW; usually 0.01 to 1."""
     label_noise: float = Field(default=0.1, ge=0, lt=1)
-    """Assumed probability that a label is random; 0 to 0.2."""
+    """Assumed probability that a label is random; usually 0 to 0.2."""
     max_difference: float = Field(default=50.0, gt=0)
-    """Bound of the difference between the summed rewards of two segments; 10 to 100."""
+    """Bound of the difference between the summed rewards of two segments; usually 10 to 100."""
     validation_share: float = Field(default=0.1, ge=0, lt=1)
-    """Fraction of the data to hold out for accuracy and early stopping; 0 to 0.2."""
+    """Fraction of the data to hold out for accuracy and early stopping; usually 0 to 0.2."""
     patience: int = Field(default=10, ge=1)
     """Early stopping: evaluations on held-out pairs (one every 20 gradient steps) without
-    improvement before a fit ends; the best weights are kept. 5 to 20."""
+    improvement before a fit ends; usually 5 to 20. The best weights are kept."""
 
 
 @dataclass(frozen=True)

@@ -28,13 +28,13 @@ class REDConfig(ImitationConfig):
     sigma: float | None = Field(default=None, gt=0)
     """Reward is exp(-sigma * error); 1 / the median error on held-out demonstrations by default."""
     batch_size: int = Field(default=64, ge=1)
-    """Transitions per gradient step; 64 to 512."""
+    """Transitions per gradient step; usually 64 to 512."""
     hidden_size: PositiveInt | list[PositiveInt] = 128
     """Sizes of the hidden layers; one number is one layer."""
     embedding_size: int = Field(default=32, ge=1)
-    """Size of the predicted embedding; 8 to 128."""
+    """Size of the predicted embedding; usually 8 to 128."""
     update_per_collect: int = Field(default=1000, ge=1)
-    """Gradient steps of the only fit; 100 to 10,000."""
+    """Gradient steps of the only fit; usually 100 to 10,000."""
 
 
 class ExpertDistillation(nn.Module):

@@ -14,7 +14,7 @@ class RNDConfig(NoveltyConfig):
     """Options of `rnd`."""
 
     embedding_size: int = Field(default=64, ge=1)
-    """Size of the predicted embedding; 32 to 512."""
+    """Size of the predicted embedding; usually 32 to 512."""
 
 
 class Distillation(NoveltyNetwork):

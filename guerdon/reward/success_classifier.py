@@ -41,31 +41,35 @@ class ClassifierRewardConfig(RewardConfig):
     threshold: float | None = Field(default=None, gt=0, lt=1)
     """Minimum probability of a success; by default the threshold of the fit."""
     hold: int = Field(default=1, ge=1)
-    """Number of consecutive frames that have to be a success; 1 to 5. More is harder to exploit."""
+    """Number of consecutive frames that have to be a success; usually 1 to 5. More is harder to
+    exploit."""
     terminate: Literal["read", "online", "never"] = Field(
         default_factory=lambda given: "never" if given.get("reward_mode") == "per_step" else "read"
     )
     """Effect of the first (held) success: end of the episode for the learner (``read``), also a
     reset of the environment (``online``), or none (``never``, the default for ``per_step``)."""
     pessimism: float = Field(default=0.0, ge=0)
-    """Multiple of the members' standard deviation that is subtracted from their mean; 0 to 2."""
+    """Multiple of the members' standard deviation that is subtracted from their mean; usually 0 to
+    2."""
     min_precision: float = Field(default=0.8, ge=0, le=1)
-    """Minimum precision on held-out episodes at the threshold; 0.7 to 0.95."""
+    """Minimum precision on held-out episodes at the threshold; usually 0.7 to 0.95."""
     min_recall: float = Field(default=0.5, ge=0, le=1)
-    """Minimum recall on held-out episodes at the threshold; 0.3 to 0.9."""
+    """Minimum recall on held-out episodes at the threshold; usually 0.3 to 0.9."""
     train_every: int = Field(default=2_000, ge=1)
-    """New transitions between refits, with ``reward.cotrain``; 1,000 to 20,000."""
+    """New transitions between refits, with ``reward.cotrain``; usually 1,000 to 20,000."""
     update_per_collect: int = Field(default=50, ge=1)
-    """Gradient steps per refit; 20 to 200."""
+    """Gradient steps per refit; usually 20 to 200."""
     batch_size: int = Field(default=64, ge=4)
-    """Frames per gradient step: half collected successes, half the policy's; 32 to 256."""
+    """Frames per gradient step: half collected successes, half the policy's; usually 32 to 256."""
     learning_rate: float = Field(default=3e-4, gt=0)
-    """Learning rate of AdamW; 1e-4 to 1e-3."""
+    """Learning rate of AdamW; usually 1e-4 to 1e-3."""
     min_likeness: float = Field(default=0.05, gt=0, lt=0.5)
-    """Minimum probability of being a collected success; frames below it are rejected; 0.01 to 0.1.
-    At 0.05 the policy may show a kind of success 19 times as often as it was collected."""
+    """Minimum probability of being a collected success, usually 0.01 to 0.1; frames below it are
+    rejected. At 0.05 a kind of success may be 19 times as frequent among the policy's frames as
+    among the collected ones."""
     forget: float = Field(default=0.1, ge=0, le=1)
-    """Fraction by which weights move back to the fitted ones before each refit; 0.05 to 0.3."""
+    """Fraction by which weights move back to the fitted ones before each refit; usually 0.05 to
+    0.3."""
     buffer_size: int = Field(default=4_000, ge=1)
     """Maximum number of stored frames of the policy, a uniform sample of the run."""
     keep_per_collect: int = Field(default=500, ge=1)
@@ -209,7 +213,7 @@ class Refit(TrainedReward):
         logits = self.network(images, generator)
         loss = functional.binary_cross_entropy_with_logits(logits, labels)
         rejected = torch.sigmoid(logits[half:].detach()) < self.config.min_likeness
-        return loss, {"doubted": rejected.float().mean()}
+        return loss, {"rejected": rejected.float().mean()}
 
 
 def _first_successes(frames: Frames, number: int) -> np.ndarray:

@@ -27,13 +27,13 @@ class NetworkConfig(RewardConfig):
     """Options of every reward model with networks."""
 
     learning_rate: float = Field(default=1e-3, gt=0)
-    """Learning rate of Adam; 1e-4 to 3e-3."""
+    """Learning rate of Adam; usually 1e-4 to 3e-3."""
     batch_size: int = Field(default=128, ge=1)
-    """Transitions per gradient step, of each kind; 64 to 512."""
+    """Transitions per gradient step, of each kind; usually 64 to 1,024."""
     hidden_size: PositiveInt | list[PositiveInt] = Field(default=[64, 64])
     """Sizes of the hidden layers; one number is one layer."""
     update_per_collect: int = Field(default=16, ge=1)
-    """Gradient steps per call of `train`; 1 to 100."""
+    """Gradient steps per call of `train`; usually 1 to 100."""
 
     @property
     def hidden(self) -> list[int]:

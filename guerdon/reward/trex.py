@@ -25,15 +25,16 @@ class SnippetConfig(RankingConfig, ImitationConfig):
     symlog: bool = True
     """Whether to transform observations by sign(x) log(1 + abs(x)), against outliers."""
     update_per_collect: int = Field(default=1000, ge=1)
-    """Maximum number of gradient steps of the only fit; 500 to 5,000."""
+    """Maximum number of gradient steps of the only fit; usually 500 to 5,000."""
     num_snippets: int = Field(default=6000, ge=1)
-    """Number of pairs of snippets; 2,000 to 20,000. If longer demonstrations are better, inputs
-    that reveal the time (a clock, a counter, distance covered) get a high reward late in an
+    """Number of pairs of snippets; usually 2,000 to 20,000. If longer demonstrations are better,
+    inputs that reveal the time (a clock, a counter, distance covered) get a high reward late in an
     episode: leave them out, or cut the demonstrations to one length."""
     min_snippet_length: int = Field(default=20, ge=1)
-    """Minimum length of a snippet; both of a pair have the same length; 10 to 50."""
+    """Minimum length of a snippet, usually 10 to 50; both of a pair have the same length."""
     max_snippet_length: int = Field(default=50, ge=1)
-    """Maximum length of a snippet, up to the length of the shorter demonstration; 40 to 100."""
+    """Maximum length of a snippet, up to the length of the shorter demonstration; usually 40 to
+    100."""
     progress_prior: bool = False
     """Whether the better snippet starts no earlier than the worse one, as in the paper, which
     favours states late in an episode."""

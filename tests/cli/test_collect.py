@@ -88,12 +88,12 @@ def test_minari_can_be_written(run, tmp_path, monkeypatch):
     assert result.exit_code == 0, result.output
     assert len(load_demonstrations("minari:cartpole/mine-v0")) == 2
     assert "Minari does not take 'cartpole/mine-v0'" in refused(*arguments)
-    assert "no place for the level of noise" in refused(*arguments, "--noise", "0,1")
+    assert "cannot store the noise level" in refused(*arguments, "--noise", "0,1")
 
 
 @pytest.mark.parametrize("noise", ["much", "0,2", "-1", ""])
 def test_noise_is_a_share(run, noise, tmp_path):
-    assert "shares between 0 and 1" in refused(
+    assert "probabilities between 0 and 1" in refused(
         "collect", run, "--out", tmp_path / "data", f"--noise={noise}"
     )
     assert not (tmp_path / "data").exists()
@@ -123,8 +123,8 @@ def test_a_reward_is_probed_before_a_policy_learns_from_it(run, tmp_path):
     assert result.exit_code == 0, result.output
     title, header, *rows, ranking, conclusion = result.stdout.splitlines()
     assert title == "gail\N{MULTIPLICATION SIGN}1 → GAE"
-    assert header.split()[:4] == ["a", "step", "an", "episode"]
+    assert header.split()[:4] == ["per", "step", "per", "episode"]
     kinds = ["demonstrations", "permuted actions", "random actions", "constant actions"]
     assert [re.split(r" {2,}", row)[0] for row in rows] == kinds
-    assert ranking.startswith("A step of the demonstrations scores")
-    assert conclusion.startswith("It rewards survival as such")
+    assert ranking.startswith("Demonstrations have")
+    assert conclusion.startswith("Survival is rewarded by itself")

@@ -17,7 +17,7 @@ from tests.cli.tiny import guerdon, start, train
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ([], "nothing to train is named: give a preset (`guerdon list presets` shows them)"),
+        ([], "nothing to train: give a preset (`guerdon list presets` shows them)"),
         (["cartpole_pop"], "unknown preset 'cartpole_pop': did you mean 'cartpole_ppo'?"),
         (["cartpole_ppo", "policy.gama=1"], "unknown key 'policy.gama': did you mean 'gamma'?"),
         (["cartpole_ppo", "policy.gamma=2"], "'policy.gamma' is 2: it should be less than or"),
@@ -26,7 +26,7 @@ from tests.cli.tiny import guerdon, start, train
         (["cartpole_ppo", "env.imports=[no_such]"], "'env.imports' names the module 'no_such'"),
         (["cartpole_ppo", "env.wrappers=[no_such:X]"], "'env.wrappers' names the module 'no_such'"),
         (["cartpole_ppo", "env.kwargs.nonsense=1"], "'CartPole-v1' has no argument 'nonsense'"),
-        (["cartpole_ppo", "pendulum_sac"], "one preset or file is run at a time, not 'cart"),
+        (["cartpole_ppo", "pendulum_sac"], "give one preset or file, not 'cart"),
         (["nothing.yaml"], "there is no config file 'nothing.yaml'"),
         (["nothing.py"], "there is no config file 'nothing.py'"),
         (["env.id=CartPol-v1"], "there is no environment 'CartPol-v1'; did you mean 'CartPole-v1'"),

@@ -151,11 +151,11 @@ def test_a_run_or_its_config_can_be_evaluated(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["-m", "parallel", "-c", "x.py"], "-m parallel is not there yet: use -m serial"),
+        (["-m", "parallel", "-c", "x.py"], "-m parallel is not implemented: use -m serial"),
         (["-m", "serial"], "-m serial needs a config: add -c FILE"),
         (["-m", "serial", "-c", "no.py"], "there is no config file 'no.py'"),
-        (["-s", "3", "train", "cartpole_ppo"], "-m, -c and -s stand alone: leave them out, or"),
-        (["-m", "eval", "-c", "cartpole_ppo"], "cartpole_ppo belongs to no run that could be"),
+        (["-s", "3", "train", "cartpole_ppo"], "-m, -c and -s take no command: leave them out"),
+        (["-m", "eval", "-c", "cartpole_ppo"], "cartpole_ppo does not belong to a run: give"),
     ],
 )
 def test_flags_that_do_not_go_together_are_refused(arguments, sentence, tmp_path, monkeypatch):

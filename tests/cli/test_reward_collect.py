@@ -213,7 +213,7 @@ def test_mistakes_are_sentences(run, tmp_path):
     assert "name each camera once" in said(run, "--image-keys", "base_camera,base_camera")
     for size in ("64,64", "3,0,64", "3x64x64"):
         assert f"height and width, as in 3,64,64, not {size!r}" in said(run, "--image-size", size)
-    assert "shares between 0 and 1" in said(run, "--noise", 2)
+    assert "probabilities between 0 and 1" in said(run, "--noise", 2)
     assert "not 'beast'" in said(run, "--checkpoint", "best,beast")
     assert "is not a run directory" in said(tmp_path)
     train(tmp_path / "blind")

@@ -130,8 +130,8 @@ FINISHED = {"stop_reason": "max_steps", "eval_return_mean": 9.0}
     ("arguments", "sentence"),
     [
         (["seed=0,1", "run.dir=x"], "a sweep names the folders of its runs: use --sweep-dir, not"),
-        (["seed=0,1", "--resume", "x"], "a run has one value of each option: leave --resume and"),
-        (["seed=0,1", "--exact"], "a run has one value of each option: leave --resume and --exact"),
+        (["seed=0,1", "--resume", "x"], "--resume and --exact are for a single run: leave them"),
+        (["seed=0,1", "--exact"], "--resume and --exact are for a single run: leave them out"),
         (["seed=0"], "--sweep-dir is for several runs: give a list, as in seed=0,1,2"),
         (["policy.gamma=interval(0.9,1)"], "'policy.gamma=interval(0.9,1)' has no list of values"),
         (["policy.gama=0.9,1"], "unknown key 'policy.gama': did you mean 'gamma'?"),

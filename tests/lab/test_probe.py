@@ -77,10 +77,10 @@ def test_demonstrations_are_held_against_the_same_with_actions_exchanged(demonst
     assert real.true_return == permuted.true_return == 10
     assert real.per_step > 1.5 * max(row.per_step for row in (permuted, random, constant))
     assert found.ranking == (
-        "A step of the demonstrations scores higher than any other, by more than the margin."
+        "Demonstrations have the highest mean reward per step, by more than the margin."
     )
     assert found.conclusion.startswith(
-        "Neither living nor ending is a reward by itself: every episode"
+        "Neither survival nor termination is rewarded by itself: every episode"
     )
     assert "has 10 steps" in found.conclusion
 
@@ -91,8 +91,8 @@ def test_a_reward_that_cannot_tell_is_found_out(demonstrations):
         "gail": {"expert_data_path": demonstrations, "weight": 0.0},
     }}  # fmt: skip
     assert probed(reward).ranking == (
-        "A step of the demonstrations scores 1, not clearly higher than one of permuted actions "
-        "(1, margin 0) and random actions (1, margin 0) and constant actions (1, margin 0)."
+        "Demonstrations have a mean reward of 1 per step, not significantly higher than permuted "
+        "actions (1, margin 0) and random actions (1, margin 0) and constant actions (1, margin 0)."
     )
 
 
@@ -101,16 +101,16 @@ def test_demonstrations_have_to_score_higher_by_a_margin():
         return Probed(name, per_step, error, 1.0, 1.0, 1.0, 0.0, 1.0, 0.5, 0.5)
 
     others = [row("random actions", 0.5, 0.1)]
-    assert "not clearly higher" in _ranking([row(DEMONSTRATIONS, 0.75, 0.1), *others])
-    assert "higher than any other" in _ranking([row(DEMONSTRATIONS, 0.8, 0.1), *others])
+    assert "not significantly higher" in _ranking([row(DEMONSTRATIONS, 0.75, 0.1), *others])
+    assert "highest mean reward per step" in _ranking([row(DEMONSTRATIONS, 0.8, 0.1), *others])
 
 
 @pytest.mark.parametrize(
     ("value", "start", "shares"),
     [
-        (1.0, "It rewards survival as such,", (100, 0)),
-        (-0.5, "It rewards ending as such,", (0, 100)),
-        (0.0, "Neither living nor ending is a reward by itself:", (0, 0)),
+        (1.0, "Survival is rewarded by itself:", (100, 0)),
+        (-0.5, "Termination is rewarded by itself:", (0, 100)),
+        (0.0, "Neither survival nor termination is rewarded by itself:", (0, 0)),
     ],
 )
 def test_where_episodes_end_early_signs_matter(value, start, shares):
@@ -118,7 +118,8 @@ def test_where_episodes_end_early_signs_matter(value, start, shares):
     above, below = shares
     assert found.conclusion.startswith(start)
     assert found.conclusion.endswith(
-        f": {above}% of steps are worth more than one after an end (0), {below}% less."
+        f": {above}% of the steps have a higher reward than a step after the end of an episode "
+        f"(0), {below}% a lower one."
     )
     assert found.ranking == "There are no demonstrations to compare with."
 
@@ -134,9 +135,7 @@ def half(data):
     return np.where(np.arange(len(data.rew)) % 2, 1.0, -1.0)
 
 
-@pytest.mark.parametrize(
-    ("rule", "conclusion"), [("mostly", "It rewards surv"), ("half", "Neither")]
-)
+@pytest.mark.parametrize(("rule", "conclusion"), [("mostly", "Survival"), ("half", "Neither")])
 def test_a_few_steps_do_not_decide_but_many_do(rule, conclusion):
     reward = {"type": "function", "target": f"tests.lab.test_probe:{rule}"}
     found = probed(reward, env={"id": "CartPole-v1"})
@@ -155,8 +154,8 @@ PAID = 0.0
 @pytest.mark.parametrize(
     ("paid", "start", "end"),
     [
-        (2.0, "It rewards ending as such", "one after an end (2), 100% less."),
-        (0.5, "It rewards survival as such", "one after an end (0.5), 0% less."),
+        (2.0, "Termination is rewarded", "of an episode (2), 100% a lower one."),
+        (0.5, "Survival is rewarded", "of an episode (0.5), 0% a lower one."),
     ],
 )
 def test_steps_are_held_against_what_comes_after_an_end(paid, start, end, monkeypatch):

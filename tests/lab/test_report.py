@@ -28,10 +28,8 @@ RESULT = WorkflowResult(
     trajectories={"positive": 300, "negative": 120},
     fit={"pr_auc": 0.9914, "precision": 0.95, "recall": 0.876, "calibration_error": 0.0123},
     learn={
-        "env_steps": 61_440,
-        "eval_success_rate": 0.96,
-        "eval_success_at_prediction": 0.94,
-        "eval_model_success_rate": 1.0,
+        "env_steps": 61_440, "eval_success_rate": 0.96,
+        "eval_success_at_prediction": 0.94, "eval_model_success_rate": 1.0,
     },
     seconds={"collect": 20.4, "fit": 31.5, "learn": 60.0},
 )  # fmt: skip

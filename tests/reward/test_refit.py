@@ -223,7 +223,7 @@ def test_nothing_is_refitted_before_there_is_enough_data(data):
     show(model, rollout(39))
     metrics = model.train()
     assert np.isfinite(float(metrics["loss"]))
-    assert 0 <= float(metrics["doubted"]) <= 1
+    assert 0 <= float(metrics["rejected"]) <= 1
     first, second = (
         leaves(dict(each.state_dict())) for each in (model.members[0], model._refit.network)
     )
@@ -391,7 +391,7 @@ def test_a_false_success_is_unlearned_and_true_ones_are_not(squares):
         metrics = model.train()
     assert share_paid(model, false) < 0.1
     assert share_paid(model, true) > 0.8
-    assert metrics["doubted"] > 0.8
+    assert metrics["rejected"] > 0.8
 
 
 def test_frequent_true_successes_are_not_rejected(squares):
@@ -400,7 +400,7 @@ def test_frequent_true_successes_are_not_rejected(squares):
         show(model, seen(successes(100 + seed)))
         metrics = model.train()
     assert share_paid(model, successes(9)) > 0.9
-    assert metrics["doubted"] < 0.1
+    assert metrics["rejected"] < 0.1
 
 
 def test_an_old_false_success_stays_rejected(squares):
@@ -489,7 +489,7 @@ def test_a_run_that_refits_resumes_exactly(policy, fit, tmp_path):
         train(config, f"run.max_steps={steps}", display="none")
     resume(tmp_path / "run", "run.max_steps=128")
     assert_same_run(tmp_path / "one", tmp_path / "run")
-    assert sum("reward/classifier/doubted" in line for line in metrics_of(tmp_path / "one")) >= 2
+    assert sum("reward/classifier/rejected" in line for line in metrics_of(tmp_path / "one")) >= 2
     whole = load_checkpoint(tmp_path / "one/checkpoints", parts=("reward",))[0]["reward"]
     alone = load_checkpoint(tmp_path / "one/reward")[0]["state"]
     (frames,) = whole["terms"]["classifier"]["refit"]["memory"]["rows"].values()
@@ -516,7 +516,7 @@ def test_another_run_can_start_from_a_refitted_classifier(fit, tmp_path):
 
 def test_without_cotrain_nothing_is_refitted(fit, tmp_path):
     train(config_of(tmp_path / "run", fit), display="none")
-    assert not any("doubted" in key for line in metrics_of(tmp_path / "run") for key in line)
+    assert not any("rejected" in key for line in metrics_of(tmp_path / "run") for key in line)
     saved = load_checkpoint(tmp_path / "run/reward")[0]["state"]["terms"]["classifier"]
     assert "refit" not in saved
 
