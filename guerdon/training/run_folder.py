@@ -31,6 +31,8 @@ from guerdon.extras import require
 from guerdon.training.display import Display
 from guerdon.training.metric_files import AppendedFile, TensorBoardFile
 
+FORMAT = 1
+"""Format of the files of a run that have none of their own, in ``run.json``."""
 _held: set[Path] = set()  # a POSIX lock keeps other processes out, but not this one
 
 
@@ -75,7 +77,7 @@ class RunFolder:
                 sub.mkdir(exist_ok=True)
             folder.metrics.touch()
             folder.log.touch()
-            write_json(folder.info, {"starts": [_start()]})
+            write_json(folder.info, {"format": FORMAT, "starts": [_start()]})
             folder.write_config(config_text)
         return folder
 
@@ -95,6 +97,12 @@ class RunFolder:
                 f"{self.path} is not a run directory: it has no config.yaml (runs are in "
                 "runs/NAME/TIME-SEED, or where run.dir put them)"
             )
+        version = self._info().get("format", FORMAT)
+        if not isinstance(version, int) or version > FORMAT:
+            raise ValueError(
+                f"{self.path} has format {version} and this guerdon reads up to {FORMAT}: upgrade "
+                "guerdon"
+            )
         return self.config
 
     def holds_run(self) -> bool:
@@ -110,7 +118,8 @@ class RunFolder:
     @property
     def saved(self) -> list[str]:
         """Names of checkpoints that the run has had: ``latest``, ``scheduled``."""
-        return list(self._info().get("saved", []))
+        saved = self._info().get("saved")
+        return [str(name) for name in saved] if isinstance(saved, list) else []
 
     @saved.setter
     def saved(self, names: Collection[str]) -> None:

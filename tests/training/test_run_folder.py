@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import guerdon
-from guerdon.training.run_folder import RunFolder, make_folder
+from guerdon.training.run_folder import RunFolder, make_folder, write_json
 from tests.processes import Program
 
 SUMMARY = {"env_steps": 100, "fps": 66.7, "eval_return_mean": 9.0, "stop_reason": "steps"}
@@ -166,3 +166,11 @@ def test_the_default_folder_names_preset_time_and_seed(tmp_path, monkeypatch):
 def test_the_default_folder_stays_in_its_root(name, folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert re.fullmatch(rf"out/{folder}/\d+-\d+-0", str(make_folder(name, 0, "out")))
+
+
+def test_the_files_of_a_newer_version_are_refused(tmp_path):
+    with RunFolder.create(tmp_path / "run", "seed: 0\n") as run:
+        assert json.loads(run.info.read_bytes())["format"] == 1
+    write_json(run.info, {**json.loads(run.info.read_bytes()), "format": 2})
+    with pytest.raises(ValueError, match="has format 2 and this guerdon reads up to 1: upgrade"):
+        RunFolder.reopen(run.path)
