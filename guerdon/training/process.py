@@ -48,6 +48,8 @@ def keep_freed_memory() -> None:
 def interrupts(tell: Callable[[], None] | None = None) -> Iterator[Callable[[], bool]]:
     """Make the first SIGINT, SIGTERM or SIGHUP a request to stop; the second is not changed.
 
+    A signal that the process ignores, as under ``nohup``, stays ignored.
+
     Args:
         tell: Called by the handler of the signal; by default it writes a line to stderr.
     """
@@ -59,7 +61,8 @@ def interrupts(tell: Callable[[], None] | None = None) -> Iterator[Callable[[], 
         (tell or Display().interrupt)()
 
     in_main_thread = threading.current_thread() is threading.main_thread()  # others cannot set any
-    before: dict[int, Any] = {n: signal.getsignal(n) for n in _STOPPING if in_main_thread}
+    handlers = {n: signal.getsignal(n) for n in _STOPPING if in_main_thread}
+    before = {n: each for n, each in handlers.items() if each not in (signal.SIG_IGN, None)}
     try:
         for number in before:
             signal.signal(number, ask)

@@ -218,6 +218,7 @@ def test_the_report_comes_first_and_progress_in_lines(tmp_path, capsys):
     assert any("PR-AUC" in line for line in lines)
 
 
+@pytest.mark.usefixtures("signals")
 def test_an_interrupt_saves_what_there_is(tmp_path):
     data, report = frames(), "Frames.report"
 

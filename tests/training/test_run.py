@@ -185,6 +185,7 @@ class Interrupting(PPO):
         return super().update(*args, **options)
 
 
+@pytest.mark.usefixtures("signals")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_saves_first(number, tmp_path):
     class Asked(Interrupting):
@@ -208,6 +209,7 @@ def test_ctrl_c_saves_first(number, tmp_path):
     assert summary["env_steps"] == 132
 
 
+@pytest.mark.usefixtures("signals")
 def test_the_first_ctrl_c_is_answered_at_once(capfd):
     with interrupts() as asked:
         signal.raise_signal(signal.SIGINT)
@@ -216,21 +218,30 @@ def test_the_first_ctrl_c_is_answered_at_once(capfd):
         assert capfd.readouterr().err == said
 
 
+@pytest.mark.usefixtures("signals")
 def test_a_second_ctrl_c_ends_at_once(tmp_path):
     class Impatient(Interrupting):
         presses = 2
 
-    # Processes in the background ignore it.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            train(config_of("ppo", tmp_path / "run"), policy_fn=Impatient, display="none")
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with pytest.raises(KeyboardInterrupt):
+        train(config_of("ppo", tmp_path / "run"), policy_fn=Impatient, display="none")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert not (tmp_path / "run" / "summary.json").exists()
     assert checkpoint_steps(tmp_path / "run" / "checkpoints") == [33, 66]
     assert resume(tmp_path / "run")["stop_reason"] == "max_steps"  # and the folder is free
+
+
+@pytest.mark.usefixtures("signals")
+def test_a_signal_that_is_ignored_stays_ignored(capfd):
+    """As SIGHUP is under nohup."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with interrupts() as asked:
+        signal.raise_signal(signal.SIGHUP)
+        assert not asked()
+        signal.raise_signal(signal.SIGTERM)
+        assert asked()
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    assert "stopping" in capfd.readouterr().err
 
 
 def test_a_run_in_another_thread_leaves_signals_alone(tmp_path):

@@ -11,6 +11,8 @@ from guerdon.training.evaluation import Evaluator
 from guerdon.training.trainers import Policy
 from tests.training.running import assert_same_run, metrics_of, resume, run
 
+pytestmark = pytest.mark.usefixtures("signals")
+
 EVERY = {"eval": {"every": 64}, "run": {"checkpoint_every": 64, "log_every": 32, "keep": 9}}
 PLACES = {
     "update": (Policy, "update"),
