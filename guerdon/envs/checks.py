@@ -215,7 +215,9 @@ def _range_fault(values: Any, name: str) -> str | None:
     value = float(array[place])
     at = f" at index {place[0] if len(place) == 1 else place}" if place else ""
     if np.isfinite(value):
-        limit = f"policies learn in float32, which cannot hold squares of more than {LARGEST:.2g}"
+        limit = (
+            f"policies learn in float32, which cannot hold squares of numbers above {LARGEST:.2g}"
+        )
         return f"{name} is {value:g}{at}, too large: {limit}"
     return f"{name} is {value:g}{at}, not a finite number"
 

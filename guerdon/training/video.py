@@ -1,7 +1,9 @@
 """Videos of episodes: MP4 files, written while a policy plays."""
 
+import errno
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -88,21 +90,28 @@ class Film(gymnasium.Wrapper[Any, Any, Any, Any]):
                 (width, height),
                 fps=self._rate,
                 macro_block_size=2,  # the smallest that the format allows: odd sizes are scaled
-                ffmpeg_log_level="error",
+                ffmpeg_log_level="quiet",
             )
             self._writer.send(None)
-            self._writer.send(frame)
+            self._send(frame)
         return found
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Take a step, and record the frame after it."""
         step = super().step(action)
         if self._writer is not None:
-            self._writer.send(self._frame())
+            self._send(self._frame())
             if step[2] or step[3]:
                 self.finished = True
                 self._stop()
         return step
+
+    def _send(self, frame: np.ndarray) -> None:
+        try:
+            self._writer.send(frame)
+        except OSError as error:  # of the pipe to ffmpeg, which has ended
+            reason = "ffmpeg cannot write this video; the disk may be full, or cannot be written"
+            raise OSError(errno.EIO, reason, str(self.path)) from error
 
     def close(self) -> None:
         """Close the environment; an unfinished recording is removed."""
@@ -116,7 +125,8 @@ class Film(gymnasium.Wrapper[Any, Any, Any, Any]):
             if self.finished:
                 self._unfinished.replace(self.path)
             else:
-                self._unfinished.unlink(missing_ok=True)
+                with suppress(OSError):
+                    self._unfinished.unlink(missing_ok=True)
 
     def _frame(self) -> np.ndarray:
         name = self.env.spec.id if self.env.spec else type(self.env.unwrapped).__name__
