@@ -12,10 +12,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
-demo: $(VENV)/.lab ## set up, then learn a reward from images, and a policy from that reward alone
+demo: $(VENV)/.lab ## install, then learn a reward from images, and train a policy on it alone
 	$(BIN)/guerdon demo
 
-test: $(VENV)/.dev ## set up, then run the tests
+test: $(VENV)/.dev ## install, then run the tests
 	$(BIN)/pytest -n auto --dist worksteal
 
 test-slow: $(VENV)/.dev $(MANISKILL_VENV)/.maniskill ## the tests that take minutes
@@ -35,30 +35,30 @@ format: $(VENV)/.dev ## format the code and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(BENCH_VENV)/.peers .venv-diengine/.peer .venv-imitation/.peer ## guerdon beside its peers, in an environment of its own
+bench: $(BENCH_VENV)/.peers .venv-diengine/.peer .venv-imitation/.peer ## compare with other libraries, in separate virtual environments
 	$(BENCH_VENV)/bin/python benchmarks/buffers.py --markdown docs/benchmarks.md
 	$(BENCH_VENV)/bin/python benchmarks/training.py
 	$(BENCH_VENV)/bin/python benchmarks/rewards.py
 	$(BENCH_VENV)/bin/python benchmarks/workflow.py
 	$(BENCH_VENV)/bin/python benchmarks/startup.py
 
-results: reward-results workflow-results ## train what the pages of results lack, and write those pages
+results: reward-results workflow-results ## train missing runs of the result pages, and write the pages
 	$(BIN)/python benchmarks/learning.py
 
-reward-results: $(VENV)/.dev ## only those of reward models
+reward-results: $(VENV)/.dev ## the results of reward models alone
 	$(BIN)/python benchmarks/reward_learning.py
 
-workflow-results: $(VENV)/.dev ## only those of rewards from images
+workflow-results: $(VENV)/.dev ## the results of rewards from images alone
 	$(BIN)/python benchmarks/workflow_learning.py
 
-clean: ## remove what the other targets made
+clean: ## remove virtual environments and caches
 	rm -rf $(VENV) $(BENCH_VENV) $(MANISKILL_VENV) .venv-diengine .venv-imitation .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
-# Every install goes through constraints.txt, build requirements too. A stamp file is written last, so that a second
-# call does nothing and a broken one starts again.
+# All installs, including build requirements, use constraints.txt. A stamp file is written last, so that a second
+# call does nothing and an interrupted one starts again.
 INSTALL = PIP_CONSTRAINT=constraints.txt $(1)/bin/python -m pip install --quiet
 
-# Debian packages $(1) are installed by root alone; where they cannot be had, $(2) says what goes without them.
+# Installs the Debian packages $(1) if run as root; otherwise prints $(2), which says what is skipped.
 DEBIAN = dpkg -s $(1) >/dev/null 2>&1 || \
 	{ test "$$(id -u)" = 0 && { apt-get update -qq && \
 	apt-get install -y -qq --no-install-recommends $(1); } >/dev/null 2>&1; } || \
@@ -66,7 +66,7 @@ DEBIAN = dpkg -s $(1) >/dev/null 2>&1 || \
 
 %/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "guerdon needs Python 3.11 or newer; call make PYTHON=/path/to/python3.11"; exit 1; }
+		{ echo "guerdon needs Python 3.11 or newer: run make PYTHON=/path/to/python3.11"; exit 1; }
 	$(PYTHON) -m venv $*
 
 $(VENV)/.core: pyproject.toml constraints.txt | $(BIN)/python
@@ -78,36 +78,36 @@ $(VENV)/.lab: $(VENV)/.core
 	$(call INSTALL,$(VENV)) --editable '.[lab]'
 	@touch $@
 
-# EGL, OpenGL and Mesa's software, with which MuJoCo draws without a screen.
+# EGL, OpenGL and Mesa's software renderer, with which MuJoCo renders without a screen.
 DEV_NEEDS = libegl1 libopengl0 libgl1-mesa-dri
 # Opens the pages of `guerdon report`.
 BROWSER = chromium fonts-dejavu-core
 
 $(VENV)/.dev: $(VENV)/.core
-	@$(call DEBIAN,$(DEV_NEEDS),Tests that draw robots are left out)
-	@$(call DEBIAN,$(BROWSER),Tests that look at pages are left out)
-	@echo "Installing the tools for tests into $(VENV)."
+	@$(call DEBIAN,$(DEV_NEEDS),Tests that render robots are skipped)
+	@$(call DEBIAN,$(BROWSER),Tests of HTML pages are skipped)
+	@echo "Installing test tools into $(VENV)."
 	$(call INSTALL,$(VENV)) --editable '.[dev]'
 	@touch $@
 
-# SwiftShader, which draws without a GPU, and what OpenCV links to.
+# SwiftShader, which renders without a GPU, and libraries of OpenCV.
 MANISKILL_NEEDS = chromium-common libvulkan1 libgl1 libglib2.0-0
 
 $(MANISKILL_VENV)/.maniskill: pyproject.toml constraints.txt | $(MANISKILL_VENV)/bin/python
-	@$(call DEBIAN,$(MANISKILL_NEEDS),Without a Vulkan device ManiSkill's tests are left out)
+	@$(call DEBIAN,$(MANISKILL_NEEDS),Without a Vulkan device ManiSkill's tests are skipped)
 	@echo "Installing ManiSkill into $(MANISKILL_VENV): a few minutes, once."
 	$(call INSTALL,$(MANISKILL_VENV)) --editable '.[maniskill]' hypothesis pytest
 	@touch $@
 
 $(BENCH_VENV)/.peers: pyproject.toml constraints.txt benchmarks/requirements.txt | $(BENCH_VENV)/bin/python
-	@echo "Installing guerdon and its peers into $(BENCH_VENV): a few minutes, once."
+	@echo "Installing guerdon and other libraries into $(BENCH_VENV): a few minutes, once."
 	$(call INSTALL,$(BENCH_VENV)) --editable '.[box2d,mujoco]' --requirement benchmarks/requirements.txt
 	@touch $@
 
 .PRECIOUS: %/bin/python
 
-# Old requirements cannot share an environment, and one day will not be had: who has them is left out then.
+# Libraries with old requirements have their own environments, and are skipped if they cannot be installed.
 .venv-%/.peer: benchmarks/learners/%.txt | .venv-%/bin/python
 	@echo "Installing $* into .venv-$*."
 	@.venv-$*/bin/python -m pip install --quiet --no-deps --requirement $< && touch $@ || \
-		{ echo "$* could not be installed: it is left out."; rm -rf .venv-$*; }
+		{ echo "$* could not be installed and is skipped."; rm -rf .venv-$*; }

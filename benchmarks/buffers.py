@@ -1,4 +1,4 @@
-"""guerdon's buffers and `Batch` beside those of Tianshou, cpprb, Stable-Baselines3 and TorchRL.
+"""guerdon's buffers and `Batch` compared with Tianshou, cpprb, Stable-Baselines3 and TorchRL.
 
 `make bench` installs all of them and runs this. Every row is equal work: the same number of
 environments, fields, capacity and batch size, episodes that end, and rows that are checked to be
@@ -31,7 +31,7 @@ _RESULTS = Path(__file__).parent / "results" / "buffers.json"
 
 
 def main() -> int:
-    """Checks, measures, reports; returns the exit code."""
+    """Check, measure and report; return the exit code."""
     options = _options()
     load = report.load()
     torch.set_num_threads(1)
@@ -96,7 +96,7 @@ def _names(allowed: tuple[str, ...] = ()) -> Any:
 
 
 def _check(systems: list[System]) -> bool:
-    """Whether all that is measured is right."""
+    """Return whether all checks pass."""
     good = True
     for system in systems:
         done: list[str] = []

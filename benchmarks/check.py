@@ -1,4 +1,4 @@
-"""Proof of equal work: what each system gives back are transitions of the stream it was fed."""
+"""Check of equal work: each system returns transitions of the stream that was added."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PERIOD = 1200  # of streams that are longer than what is added, so that all row
 
 
 def check(system: System) -> Iterator[str]:
-    """Checks all that is measured; yields what was checked, and raises where something is wrong."""
+    """Check everything that is measured; yield names of checks, and raise on errors."""
     for use in ("add", "sample", "memory"):
         _vectors(system, 1, use)
     _vectors(system, 8, "add")
@@ -44,7 +44,7 @@ def check(system: System) -> Iterator[str]:
 
 
 def _overfill(store: Store, stream: Stream, capacity: int) -> range:
-    """Adds one and a half times what fits; returns the times of the steps that are left."""
+    """Add one and a half times the capacity; return the times of the stored steps."""
     slots = capacity // stream.n_envs
     steps = slots + slots // 2
     for time in range(steps):
@@ -53,7 +53,7 @@ def _overfill(store: Store, stream: Stream, capacity: int) -> range:
 
 
 def _cover(store: Store, stream: Stream, stored: range, capacity: int, n: int) -> None:
-    """Samples until nearly every stored row must have come up."""
+    """Sample until nearly every stored row was drawn."""
     seen = np.zeros(_PERIOD * stream.n_envs, bool)
     for _ in range(4 * capacity // n):
         rows = store.rows(store.sample(n))

@@ -1,7 +1,7 @@
-"""Training speed of two checkouts of guerdon, and of the bare loop, measured in turns.
+"""Training speed of two checkouts of guerdon, and of the bare loop, measured in alternation.
 
 `python benchmarks/commits.py OLD NEW` runs every speed row in both checkouts, pair by pair, each
-measurement in a process of its own, and writes ratios with 95 % intervals to
+measurement in its own process, and writes ratios with 95 % intervals to
 `results/commits.json`. Run it on an idle machine.
 """
 

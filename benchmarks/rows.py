@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from peers import Store, System
 
     Run = Callable[[int], Any]
-    """Does the work of a row so many times."""
+    """Repeat the work of a row."""
 
 BATCH = 256
 FRAMES = 32
@@ -47,17 +47,17 @@ class Row:
     key: str
     title: str
     build: Callable[[System, Workbench], Run]
-    """Raises `MissingError` where a system has no such thing."""
+    """Raise `MissingError` if a system does not support the row."""
 
 
 def filled(store: Store, stream: Stream, size: int) -> Store:
-    """The store, after at least so many transitions."""
+    """Return the buffer, after at least this many transitions."""
     store.fill(stream, -(-size // (stream.n_envs * stream.period)))
     return store
 
 
 def repeat(call: Callable[[], Any]) -> Run:
-    """A run of equal calls."""
+    """Repeat a call."""
 
     def run(n: int) -> None:
         for _ in itertools.repeat(None, n):
@@ -67,7 +67,7 @@ def repeat(call: Callable[[], Any]) -> Run:
 
 
 def add(n_envs: int) -> Row:
-    """Adding steps, in the order in which they happen, to a full buffer."""
+    """Add steps, in time order, to a full buffer."""
 
     def build(system: System, bench: Workbench) -> Run:
         store = bench.vector_store(system, n_envs, "add")
@@ -85,7 +85,7 @@ def add(n_envs: int) -> Row:
 
 
 def sample(key: str, title: str, n_envs: int = 1, tensors: bool = False) -> Row:
-    """Drawing transitions of vectors."""
+    """Sample transitions of vectors."""
 
     def build(system: System, bench: Workbench) -> Run:
         store = bench.vector_store(system, n_envs, "sample")
@@ -128,7 +128,7 @@ def leaves(rows: int) -> dict[str, np.ndarray]:
 
 
 def batch(key: str, title: str) -> Row:
-    """Something done with named arrays: seven of 64 rows, or 64 rows taken of 256."""
+    """An operation on named arrays: seven of 64 rows, or 64 of 256 rows."""
 
     def build(system: System, bench: Workbench) -> Run:  # noqa: ARG001
         batches = system.batches()
@@ -152,7 +152,7 @@ def batch(key: str, title: str) -> Row:
 
 @dataclass(frozen=True)
 class MemoryRow:
-    """One line of the table, in bytes a transition."""
+    """A row of the table in bytes per transition."""
 
     key: str
     title: str

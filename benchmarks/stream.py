@@ -1,4 +1,4 @@
-"""What every system is fed: endless, periodic streams in which each row says where it belongs.
+"""Test data: endless, periodic streams in which each row identifies itself.
 
 Environment ``e`` at time ``t`` has one possible observation, action, reward and next observation,
 so that a sampled row can be checked without knowing how it was stored. Episodes end after `EPISODE`
@@ -36,7 +36,7 @@ class Step(NamedTuple):
 
 
 class Stream:
-    """A stream with ``period`` steps before it repeats; the kind of observation is a subclass's."""
+    """A stream that repeats after ``period`` steps; a subclass defines the observations."""
 
     def __init__(self, n_envs: int, period: int) -> None:
         if period % PERIOD:
@@ -56,7 +56,7 @@ class Stream:
         self.rew = (time * 0.5 + env).astype(np.float32)
 
     def step(self, time: int) -> Step:
-        """What happens at a time."""
+        """Return the step at a time."""
         t = time % self.period
         obs, next_obs = self.observations(np.full(self.n_envs, t), np.arange(self.n_envs))
         ends = self.terminated[t], self.truncated[t]
@@ -71,7 +71,7 @@ class Stream:
         raise NotImplementedError
 
     def verify(self, rows: Rows, stored: range, true_next: bool = True) -> np.ndarray:
-        """Raises unless all rows are transitions of this stream, of the times that are stored.
+        """Raise unless all rows are transitions of this stream at stored times.
 
         Args:
             rows: Sampled transitions. Fields that a system does not give back are left out.

@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Measure:
-    """What one system needs in one row: microseconds a call, or bytes a transition."""
+    """Microseconds per call, or bytes per transition, of a system in a row."""
 
     median: float
     quartiles: tuple[float, float]
     best: float
-    """Of all rounds: what is left of the noise of a busy machine."""
+    """Median over rounds."""
     calls: int
-    """Of each round."""
+    """Value of each round."""
 
 
 def measure_time(runs: dict[str, Run], rounds: int, seconds: float) -> dict[str, Measure]:
-    """Times all systems side by side.
+    """Time all systems in interleaved rounds.
 
     In every round each system runs a block of calls; the order rotates, so that a change in the
     machine's speed meets all of them alike. A block takes about as long as ``seconds`` says.
@@ -53,7 +53,7 @@ def _summary(values: list[float], calls: int) -> Measure:
 
 
 def _calibrate(run: Run, seconds: float) -> int:
-    """How many calls make a block; also the warm-up."""
+    """Return the number of calls per block; also warms up."""
     run(1)  # compiles, where something is compiled
     n = 1
     while (taken := _block(run, n)) < seconds / 2:

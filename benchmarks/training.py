@@ -1,4 +1,4 @@
-"""guerdon's training beside that of other libraries, of a plain loop and of a bare one.
+"""guerdon's training compared with other libraries, a plain loop and a bare one.
 
 `make bench` installs them and runs this. All have the same networks, batches, epochs and threads
 (one); every measurement has a process of its own, and in every round all learners of a row run, in
@@ -28,11 +28,11 @@ _HERE = Path(__file__).parent
 _RESULTS = _HERE / "results" / "training.json"
 _PAGE = _HERE.parent / "docs" / "benchmarks_training.md"
 _APART = ("diengine", "imitation")
-"""Whose packages do not go with those of the others: each has an environment of its own."""
+"""Libraries whose requirements conflict with others: each has its own virtual environment."""
 
 
 def main() -> int:
-    """Measures and reports; returns the exit code."""
+    """Measure and report; return the exit code."""
     options = _options()
     if options.page:
         data = json.loads(_RESULTS.read_text("utf-8"))
@@ -58,7 +58,7 @@ def main() -> int:
 
 
 def _save(data: dict[str, Any], options: argparse.Namespace) -> None:
-    """Into the file that was asked for; into that of the page if everything was measured."""
+    """Write to the requested file; to that of the page if everything was measured."""
     if options.out:
         _write(options.out, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
     elif not options.quick and set(options.only) == set(learners.NAMES):
@@ -113,7 +113,7 @@ def _describe(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
 def _measure(
     row: Row, described: dict[str, Any], options: argparse.Namespace
 ) -> tuple[dict[str, Any], bool]:
-    """All rounds of a row, and whether something went wrong."""
+    """Return all rounds of a row, and whether any failed."""
     names = [name for name in row.learners if name in described]
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     missing: dict[str, str] = {}
@@ -150,7 +150,7 @@ def _measure(
 
 
 def _child(options: argparse.Namespace, name: str, *arguments: str) -> dict[str, Any]:
-    """What a process of its own answers; ``error`` with the last line it wrote if it failed."""
+    """Return the result of a process; ``error`` with its last line if it failed."""
     python = getattr(options, name) if name in _APART else Path(sys.executable)
     if not python.exists():
         return {"error": f"there is no {python}"}

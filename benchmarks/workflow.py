@@ -1,6 +1,6 @@
-"""How fast the three stages are: the tabletop, collecting, fitting, and learning from a classifier.
+"""Speed of the three stages: the tabletop, collecting, fitting, and training on a classifier.
 
-A fit is measured beside a plain one, which reads a trajectory anew for each of its frames; see
+A fit is compared with a plain one, which reads a whole trajectory for each frame; see
 `workflow_plain.py`. Rounds are interleaved, in rotating order, on one thread.
 
     python benchmarks/workflow.py            # about five minutes, then the page
@@ -61,26 +61,26 @@ LEARNING_RATE = 1e-3
 
 @dataclass(frozen=True)
 class Size:
-    """How much is measured."""
+    """Sizes of the measurements."""
 
     rounds: int = 5
-    """Of everything but fits."""
+    """Rounds of everything except fits."""
     fit_rounds: int = 3
     table_steps: int = 500
-    """Of all environments together, in a round."""
+    """Steps of all environments together, per round."""
     trajectories: int = 200
-    """Of 50 frames, to load and to fit on."""
+    """Trajectories of 50 frames, to load and to fit."""
     epochs: int = 1
-    """Of a fit; one is about 200 steps."""
+    """Epochs of a fit; one has about 200 steps."""
     iterations: int = 10
-    """Of reach_ppo."""
+    """Environment steps of reach_ppo."""
 
 
 QUICK = Size(rounds=2, fit_rounds=1, table_steps=50, trajectories=40, iterations=2)
 
 
 def main() -> None:
-    """Measures, writes the results and the page."""
+    """Measure, and write the results and the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="rough figures, which are not kept")
     parser.add_argument("--page", action="store_true", help="only write the page anew")
@@ -101,7 +101,7 @@ def main() -> None:
 
 
 def measured(size: Size) -> dict[str, Any]:
-    """All figures."""
+    """Return all measurements."""
     with tempfile.TemporaryDirectory(prefix="guerdon_bench_") as name:
         folder = Path(name)
         _say("the tabletop")
@@ -140,7 +140,7 @@ def measured(size: Size) -> dict[str, Any]:
 
 
 def interleaved(measures: dict[str, Callable[[int], T]], rounds: int) -> dict[str, list[T]]:
-    """What each of them finds, in turns; the order rotates from round to round.
+    """Return the results of interleaved rounds; the order rotates.
 
     Args:
         measures: Called with the number of the round.
@@ -160,7 +160,7 @@ def interleaved(measures: dict[str, Callable[[int], T]], rounds: int) -> dict[st
 
 
 def table_frames(table: str, steps: int, seed: int) -> float:
-    """Frames a second, states and pictures, with all resets."""
+    """Return frames per second, with states, images and resets."""
     with closing(make_vec(table, N_ENVS)) as env:
         env.reset(seed)
         actions = np.random.default_rng(seed).uniform(-1, 1, (50, N_ENVS, 2)).astype(np.float32)
@@ -176,7 +176,7 @@ def table_frames(table: str, steps: int, seed: int) -> float:
 
 
 def plain_loading(folder: Path, seed: int) -> dict[str, float]:
-    """Seconds that the plain side needs for its index, and then for one epoch."""
+    """Return seconds of the plain loop for its index, and for one epoch."""
     start = time.perf_counter()
     loader = _plain_loader(folder, seed)
     read = time.perf_counter()
@@ -190,7 +190,7 @@ def _plain_loader(folder: Path, seed: int) -> Any:
 
 
 def own_loading(folder: Path, kind: str, seed: int) -> dict[str, float]:
-    """Seconds that guerdon needs to read the files, and then for as many batches."""
+    """Return seconds of guerdon to read the files, and for as many batches."""
     start = time.perf_counter()
     frames = load_frames(**folders_of(folder, kind), image_keys=[CAMERA])
     reading = time.perf_counter() - start
@@ -275,7 +275,7 @@ def _fit_config(folder: Path, kind: str, size: Size, augment: bool, seed: int = 
 
 
 def measured_runs(folder: Path, size: Size) -> dict[str, list[float]]:
-    """Steps a second of reach_ppo, by what it does beside learning."""
+    """Return steps per second of reach_ppo, with and without collecting or scoring."""
     picked = folder / "picked"
 
     def collecting(kind: str) -> list[str]:

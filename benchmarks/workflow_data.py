@@ -1,4 +1,4 @@
-"""The trajectories that `workflow.py` loads and fits on: the same ones in both formats."""
+"""Trajectories for `workflow.py`: the same ones in both formats."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FORMATS: tuple[Literal["npy", "npz"], ...] = ("npy", "npz")
 
 
 def make_data(folder: Path, trajectories: int) -> None:
-    """The same trajectories in both formats: half of them go to the goal, half go anywhere."""
+    """Write the same trajectories in both formats; half reach the goal, half are random."""
     n_envs = min(trajectories, 50)
     collectors = [
         RewardDataCollector(DataCollectionConfig(**folders_of(folder, kind), format=kind), n_envs)
@@ -45,12 +45,12 @@ def make_data(folder: Path, trajectories: int) -> None:
 
 
 def folders_of(folder: Path, kind: str) -> dict[str, Any]:
-    """The folders of a format, as configs name them."""
+    """Return the folders of a format, by config key."""
     return {f"{side}_dir": str(folder / kind / side) for side in SIDES}
 
 
 def check_data(folder: Path) -> int:
-    """Sees that all sides read the same frames; returns their number."""
+    """Check that all formats have the same frames; return their number."""
     read = {kind: load_frames(**folders_of(folder, kind), image_keys=[CAMERA]) for kind in FORMATS}
     assert read["npy"].hash == read["npz"].hash
     frames, plain = read["npy"], PlainFrames([folder / "npy" / side for side in SIDES], CAMERA)
@@ -63,5 +63,5 @@ def check_data(folder: Path) -> int:
 
 
 def bytes_of(folder: Path) -> float:
-    """The mean size of a file."""
+    """Return the mean size of a file."""
     return float(np.mean([path.stat().st_size for path in folder.rglob("*.np?")]))

@@ -1,4 +1,4 @@
-"""A plain fit, as one writes it first: a `Dataset` that reads a whole trajectory for each frame."""
+"""A plain fit: a `Dataset` that reads a whole trajectory for each frame."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _load(path: Path) -> dict[str, Any]:
 def plain_loader(
     folders: list[Path], camera: str, batch_size: int, seed: int
 ) -> DataLoader[Sample]:
-    """Batches in a new order in every epoch, all in this process."""
+    """Return batches in a new order in every epoch, loaded in this process."""
     return DataLoader(
         PlainFrames(folders, camera),
         batch_size,
@@ -71,14 +71,14 @@ def plain_fit(
     learning_rate: float,
     seed: int,
 ) -> dict[str, float]:
-    """Fits a classifier for so many steps.
+    """Fit a classifier for a number of steps.
 
     Args:
-        loader_of: Makes what gives the batches of an epoch; the time it takes is loading, too.
+        loader_of: Makes the batches of an epoch; its time counts as loading.
         config: The classifier.
         steps: Gradient steps.
-        learning_rate: Of AdamW.
-        seed: Of the first weights.
+        learning_rate: Learning rate of AdamW.
+        seed: Random seed of the initial weights.
 
     Returns:
         Seconds in all, and those of loading.

@@ -1,4 +1,4 @@
-"""What is measured, and what a learner has to offer for it.
+"""Settings of the measurements, and the interface of a learner.
 
 A learner trains with its own loop and calls ``watch(steps, act)`` before the first iteration and
 after each one; ``steps`` are environment steps so far, ``act`` is the greedy policy. It stops when
@@ -22,7 +22,7 @@ Watch = Callable[[int, Act], bool]
 
 
 class StopTraining(Exception):  # noqa: N818  it is no error
-    """Leaves the loop of a library that has no other way to stop."""
+    """Raised to leave the loop of a library that cannot be stopped otherwise."""
 
 
 class MissingError(Exception):
@@ -48,7 +48,7 @@ class PPOSetting:
 
     @property
     def rows(self) -> int:
-        """Of a rollout."""
+        """Transitions per rollout."""
         return self.n_envs * self.n_steps
 
     @property

@@ -1,4 +1,4 @@
-"""The clocks that watch a training: for its speed, and for the time it takes to solve CartPole."""
+"""Clocks: for the speed of training, and for the time to solve CartPole."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SpeedClock:
         self._end = (0, 0.0)
 
     def __call__(self, steps: int, act: Act) -> bool:  # noqa: ARG002
-        """True when the time is over."""
+        """Return whether the time is over."""
         self._end = (steps, time.perf_counter())
         if steps < self.warmup_steps:
             return False
@@ -50,8 +50,8 @@ class SolveClock:
 
     Args:
         every: Environment steps from one evaluation to the next, or to the end of the iteration.
-        limit_steps: It is given up after these.
-        limit_seconds: Or after these.
+        limit_steps: Steps after which a run is stopped.
+        limit_seconds: Seconds after which it is stopped.
     """
 
     def __init__(self, every: int, limit_steps: int, limit_seconds: float) -> None:
@@ -66,7 +66,7 @@ class SolveClock:
         self._evaluations: list[tuple[int, float, float]] = []
 
     def __call__(self, steps: int, act: Act) -> bool:
-        """True when it is solved, or given up."""
+        """Return whether it is solved, or at a limit."""
         now = time.perf_counter()
         if self._resumed is not None:
             self._trained += now - self._resumed

@@ -1,4 +1,4 @@
-"""The rows of the table, who is in them, and what guerdon has to reach."""
+"""Rows of the table, their learners, and guerdon's goals."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ GOALS = (
     ("solve-dqn", "the best peer", 1.0),
     ("gail", "imitation", 4.0),
 )
-"""Row, who is beside guerdon, and how many times as fast as that it has to be."""
+"""Row, learner to compare with, and minimum ratio of guerdon's speed."""
 
 
 def measure(
@@ -116,10 +116,10 @@ def measure(
 
     Args:
         row: What to measure.
-        learner: Of whom.
-        seed: Of everything that is drawn.
+        learner: The learner.
+        seed: Random seed.
         seconds: How long to train after the warm-up, where speed is measured.
-        limit: Steps and seconds after which a solver is given up.
+        limit: Steps and seconds after which a solver is stopped.
     """
     if row.unit == SPEED:
         clock = SpeedClock(row.warmup_steps, seconds)

@@ -1,4 +1,4 @@
-"""What the benchmark asks of a system."""
+"""Interface of a system in the benchmark."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Store:
     """Whether the next observation at the end of an episode is the one that was given."""
 
     def prepare(self, step: Step) -> Any:
-        """A step as this system wants it."""
+        """Return a step in the format of the system."""
         raise NotImplementedError
 
     def add(self, item: Any) -> None:
-        """Adds a prepared step."""
+        """Add a prepared step."""
         raise NotImplementedError
 
     def fill(self, stream: Stream, periods: int) -> None:
@@ -43,19 +43,19 @@ class Store:
                 self.add(item)
 
     def sample(self, n: int) -> Any:
-        """Rows drawn at random, as this system gives them."""
+        """Sample rows, in the format of the system."""
         raise NotImplementedError
 
     def tensors(self, sample: Any) -> Any:
-        """The same rows as torch tensors."""
+        """Sample rows as torch tensors."""
         return sample
 
     def priorities(self, values: np.ndarray) -> Any:
-        """Priorities as this system wants them; not timed."""
+        """Return priorities in the format of the system; not timed."""
         return values
 
     def update(self, sample: Any, priorities: Any) -> None:
-        """Gives sampled rows new priorities."""
+        """Update the priorities of sampled rows."""
         raise NotImplementedError
 
     def rows(self, sample: Any) -> Rows:

@@ -55,7 +55,7 @@ def shape_of(space: Space[Any]) -> tuple[int, ...]:
     return space.shape
 
 
-def seen_space(space: Any, keys: Sequence[str] | None) -> Any:
+def used_space(space: Any, keys: Sequence[str] | None) -> Any:
     """Return the parts of an observation space that a network uses; a single part is unwrapped.
 
     Args:
@@ -74,11 +74,11 @@ def seen_space(space: Any, keys: Sequence[str] | None) -> Any:
             f"'policy.model.keys' is {list(keys)}, but observations have the parts "
             f"{', '.join(space.spaces)}: choose one or more of these"
         )
-    return seen_parts(space, keys) if len(keys) == 1 else spaces.Dict(seen_parts(space, keys))
+    return used_parts(space, keys) if len(keys) == 1 else spaces.Dict(used_parts(space, keys))
 
 
-def seen_parts(observation: Any, keys: Sequence[str] | None) -> Any:
-    """Return the parts of an observation, or of a space, by `keys`; see `seen_space`."""
+def used_parts(observation: Any, keys: Sequence[str] | None) -> Any:
+    """Return the parts of an observation, or of a space, by `keys`; see `used_space`."""
     if keys is None:
         return observation
     if len(keys) == 1:

@@ -19,7 +19,7 @@ from guerdon.nn import create_model, seeded
 from guerdon.nn.adapter import evaluating
 from guerdon.nn.config import ModelConfig
 from guerdon.nn.optimizer import Optimizer
-from guerdon.nn.spaces import lead_dims, seen_parts, seen_space
+from guerdon.nn.spaces import lead_dims, used_parts, used_space
 
 _NODES, _NUMBERS = (Batch, dict), (int, float)
 Metrics = dict[str, Any]
@@ -115,8 +115,8 @@ class Policy(nn.Module):
         self.config: Any = config
         model_config = self.config.model
         self.obs_keys = model_config.keys if isinstance(model_config, ModelConfig) else None
-        """Parts of a Dict observation that it sees; None for all of them."""
-        self.observation_space = seen_space(observation_space, self.obs_keys)
+        """Parts of a Dict observation to use; None for all."""
+        self.observation_space = used_space(observation_space, self.obs_keys)
         self.action_space = action_space
         self.device = torch.device(device)
         self.seed = seed
@@ -217,7 +217,7 @@ class Policy(nn.Module):
 
     def observation(self, obs: Any) -> Any:
         """Convert observations to inputs of the networks: a tensor, or a dictionary of tensors."""
-        return self._tensors(obs if self.obs_keys is None else seen_parts(obs, self.obs_keys))
+        return self._tensors(obs if self.obs_keys is None else used_parts(obs, self.obs_keys))
 
     def _tensors(self, obs: Any) -> Any:
         if isinstance(obs, _NODES):

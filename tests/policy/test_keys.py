@@ -12,7 +12,7 @@ from guerdon.collect import Collector
 from guerdon.config import compose
 from guerdon.data import Batch
 from guerdon.envs import make_vec
-from guerdon.nn.spaces import seen_space
+from guerdon.nn.spaces import used_space
 from guerdon.policy import create_policy
 from tests.policy.cases import assert_same_weights
 from tests.reward.seeing import ID, SIZE
@@ -27,9 +27,9 @@ PARTS = spaces.Dict({"state": VECTOR, "wrist": PICTURE, "other": VECTOR})
 
 
 def test_one_part_stands_for_itself_and_several_are_a_dict():
-    assert seen_space(PARTS, None) is PARTS
-    assert seen_space(PARTS, ["state"]) == VECTOR
-    assert seen_space(PARTS, ["wrist", "state"]) == spaces.Dict({"wrist": PICTURE, "state": VECTOR})
+    assert used_space(PARTS, None) is PARTS
+    assert used_space(PARTS, ["state"]) == VECTOR
+    assert used_space(PARTS, ["wrist", "state"]) == spaces.Dict({"wrist": PICTURE, "state": VECTOR})
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_one_part_stands_for_itself_and_several_are_a_dict():
 def test_parts_that_are_not_there_are_named(space, keys, sentence):
     sentence = re.escape(f"'policy.model.keys' {sentence}")
     with pytest.raises(ValueError, match=sentence):
-        seen_space(space, keys)
+        used_space(space, keys)
     with pytest.raises(ValueError, match=sentence):
         create_policy({"type": "ppo", "model": {"keys": keys}}, space, spaces.Discrete(2))
 

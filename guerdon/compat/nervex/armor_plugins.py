@@ -116,7 +116,7 @@ class ActionNoise(Sampler):
 
     Args:
         noise_type: ``gauss`` (independent) or ``ou`` (Ornstein-Uhlenbeck, one path per row).
-        sigma: Standard deviation; 0.1 to 0.3 for actions in [-1, 1].
+        sigma: Standard deviation; usually 0.1 to 0.3 for actions in [-1, 1].
         mu: Mean.
         theta: Rate at which ``ou`` returns to its mean.
         dt: Time step of ``ou``.

@@ -58,7 +58,7 @@ class CommonConfig(PolicyConfig):
     prioritized: bool = False
     """Whether replay is prioritized; `_forward_learn` returns ``priority``."""
     alpha: float = Field(default=0.6, ge=0, le=1)
-    """Exponent of priorities: 0 samples uniformly; 0.4 to 0.7."""
+    """Exponent of priorities: 0 samples uniformly; usually 0.4 to 0.7."""
     beta: float = Field(default=0.4, ge=0, le=1)
     """Initial exponent of importance weights; it increases to 1 over the run."""
 
