@@ -41,7 +41,7 @@ def test_the_whole_configuration_can_be_shown_and_used(tmp_path):
         (
             ["policy.clip_range", "policy=ppo"],
             [
-                "policy.clip_range (ppo): Clip range of the probability ratio; 0.1 to 0.3.",
+                "policy.clip_range (ppo): Clip range of the probability ratio; usually 0.1 to 0.3.",
                 "  type: float, > 0",
                 "  default: 0.2",
             ],
@@ -55,7 +55,7 @@ def test_the_whole_configuration_can_be_shown_and_used(tmp_path):
             [
                 (
                     "collect.n_step: Environment steps per iteration, over all environments; "
-                    "1 to 8, on-policy 64 to 8,192."
+                    "usually 1 to 64, on-policy 32 to 8,192."
                 ),
                 "  type: int or null, ≥ 1",
                 "  default: null; 8 for dqn",
