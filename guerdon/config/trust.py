@@ -18,6 +18,7 @@ from typing import Any
 
 from guerdon.config import imports, sources
 from guerdon.config.errors import ConfigError
+from guerdon.limits import read_json
 
 _OWN = {"guerdon.envs.minigrid:minigrid_view", "guerdon.envs.cameras:ImageObservation"}
 _DATA = ("zoo:", "minari:", "expert:")  # prefixes of names of demonstrations
@@ -183,7 +184,7 @@ def _record(folder: Path) -> Path:
     identity = str(folder.resolve())
     for place in (folder, folder.parent):
         try:
-            identity = json.dumps(json.loads((place / "run.json").read_bytes())["starts"][0])
+            identity = json.dumps(read_json(place / "run.json")["starts"][0])
             break
         except (OSError, ValueError, LookupError, TypeError):
             continue
@@ -193,6 +194,6 @@ def _record(folder: Path) -> Path:
 
 def _read(file: Path) -> Code:
     try:
-        return dict(json.loads(file.read_bytes())["code"])
+        return dict(read_json(file)["code"])
     except (OSError, ValueError, LookupError, TypeError):
         return {}

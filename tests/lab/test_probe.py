@@ -180,7 +180,7 @@ def test_absorbing_states_and_demonstrations_of_members_are_found(members, tmp_p
     found = probed(reward, env={"id": "CartPole-v1"})
     assert found.rows[0].name == "demonstrations"
     assert found.after > 0.1
-    assert f"one after an end ({found.after:.3g})" in found.conclusion
+    assert f"a step after the end of an episode ({found.after:.3g})" in found.conclusion
 
 
 class Forgetful(RewardModel):
