@@ -74,8 +74,10 @@ def train(
             f"--resume {folder}"
         )
         raise typer.Exit(common.INTERRUPTED)
+    learned = summary.get("eval_learned_return_mean")
+    also = "" if learned is None else f", learned return {learned:.2f},"
     typer.echo(
-        f"return {summary['eval_return_mean']:.2f} ± {summary['eval_return_std']:.2f} after "
+        f"return {summary['eval_return_mean']:.2f} ± {summary['eval_return_std']:.2f}{also} after "
         f"{steps} steps, in {folder}\n"
         f"next: guerdon eval {folder}, guerdon plot {folder}, guerdon report {folder}"
     )

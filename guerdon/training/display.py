@@ -17,6 +17,7 @@ Mode = Literal["auto", "live", "lines", "none"]
 RUN = {
     "return": "rollout/ep_rew_mean",
     "eval": "eval/mean_reward",
+    "learned": "reward/eval_return",
     "best": "eval/best_mean_reward",
     "success": "eval/success_rate",
     "predicted success": "reward/success_rate",

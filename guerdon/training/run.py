@@ -101,7 +101,8 @@ _MAY_CHANGE = {
     "negative_dir",
 }
 # Metrics of the last evaluation in the summary, where they are known.
-_SUCCESSES = {
+_OPTIONAL = {
+    "eval_learned_return_mean": "reward/eval_return",
     "eval_success_rate": "eval/success_rate",
     "eval_success_at_prediction": "eval/success_at_prediction",
     "eval_success_once": "eval/success_once",
@@ -441,7 +442,7 @@ class _Run:
                 hint = f"free some space, then continue with --resume {folder.path}"
                 raise OSError(error.errno, f"{error.strerror or error}; {hint}") from error
             self.recorder.warn(f"{error.strerror or error}; the next one is tried at its time")
-        if not self.monitor.progress.episodes and self.monitor.reason is None:
+        if scheduled and not self.monitor.progress.episodes and self.monitor.reason is None:
             self.recorder.text(
                 f"step {steps}: no episode has ended yet, and each checkpoint truncates them: make "
                 "'run.checkpoint_every' larger"
@@ -465,7 +466,7 @@ class _Run:
             "seed": self.config.seed,
             "best_step": best.get("step"),
             "episodes": progress.episodes,
-            **{name: metrics[key] for name, key in _SUCCESSES.items() if key in metrics},
+            **{name: metrics[key] for name, key in _OPTIONAL.items() if key in metrics},
         }
         if self.parts.images is not None:
             self.parts.images.flush()
