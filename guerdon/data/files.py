@@ -106,6 +106,15 @@ def temporary_name(path: Path) -> Path:
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
 
 
+def remove_temporary(folder: Path, name: str = "*") -> None:
+    """Remove what killed processes have left under a `temporary_name`."""
+    for leftover in folder.glob(f".{name}.*.tmp"):
+        if leftover.is_dir():
+            shutil.rmtree(leftover, ignore_errors=True)
+        else:
+            leftover.unlink(missing_ok=True)
+
+
 def set_aside(path: Path) -> Path:
     """Return the name of a folder while it is being replaced."""
     return path.with_name(f".{path.name}.replaced")

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from guerdon.data.array_files import read_arrays
 from guerdon.data.batch import Batch, flatten
-from guerdon.data.files import atomic_file, remove_folder
+from guerdon.data.files import atomic_file, remove_folder, remove_temporary
 from guerdon.data.serializer import check_replaceable, read_tree, write_tree
 from guerdon.limits import parse_json, read_bytes
 
@@ -114,7 +114,10 @@ def remove_preferences(path: pathlib.Path, digests: Mapping[str, str]) -> None:
     others = {_pair_of(line) for line, mine in zip(lines, own, strict=True) if not mine}
     for pair in digests.keys() - others:  # before the lines, which are found again if this stops
         folder = _segments(path) / pair
-        if _PAIR.fullmatch(pair) and folder.is_dir() and not folder.is_symlink():
+        if not _PAIR.fullmatch(pair):
+            continue
+        remove_temporary(folder.parent, pair)
+        if folder.is_dir() and not folder.is_symlink():
             check_replaceable(folder, _KIND)
             remove_folder(folder)
     if any(own):

@@ -8,7 +8,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterable, Iterator
-from multiprocessing import connection, parent_process
+from multiprocessing import connection, parent_process, resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -52,7 +52,7 @@ class Worker:
         self.process: Any = context.Process(
             target=run, args=(theirs,), name=f"guerdon-env-{index}", daemon=True
         )
-        with _one_thread():
+        with _one_thread(), _without_interrupts():
             try:
                 self.process.start()
             except (EOFError, ConnectionError):  # the fork server, which imports it too, ended
@@ -132,6 +132,20 @@ def _one_thread() -> Iterator[None]:
         for name in _ONE_THREAD:
             del os.environ[name]
         os.environ.update(before)
+
+
+@contextlib.contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Hold back Ctrl-C: a new process inherits that, and prints no traceback while it starts."""
+    if not hasattr(signal, "pthread_sigmask"):  # on Windows
+        yield
+        return
+    resource_tracker.ensure_running()  # which would let Ctrl-C through again when it starts
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 # --- in the process

@@ -2,7 +2,6 @@
 
 import errno
 import re
-import shutil
 import warnings
 import zlib
 from collections.abc import Collection
@@ -10,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from guerdon.data.files import atomic_file, remove_folder, restore
+from guerdon.data.files import atomic_file, remove_folder, remove_temporary, restore
 from guerdon.data.serializer import DamagedError, read_tree, write_tree
 
 MARKS = ("best", "scheduled")
@@ -133,11 +132,7 @@ def _tidy(root: Path) -> None:
     """Clear away what killed processes left."""
     for aside in root.glob(".step_*.replaced"):
         restore(root / aside.name.removeprefix(".").removesuffix(".replaced"))
-    for leftover in root.glob(".*.tmp"):
-        if leftover.is_dir():
-            shutil.rmtree(leftover, ignore_errors=True)
-        else:
-            leftover.unlink(missing_ok=True)
+    remove_temporary(root)
 
 
 def _prune(root: Path, step: int, keep: int) -> None:

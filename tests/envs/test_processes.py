@@ -4,12 +4,14 @@ import contextlib
 import gc
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -218,6 +220,16 @@ def test_an_interrupt_is_not_for_the_environments():
             step = env.step(np.zeros(2, np.int64))
         assert step.obs[:, 2].tolist() == [3, 3]
         assert env.restarts == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_an_interrupt_is_held_back_from_the_start_of_a_process():
+    """One that comes while it imports would be printed with a traceback."""
+    with made("subprocess", LONG, 1) as env:
+        status = Path(f"/proc/{pids(env)[0]}/status").read_text()
+    (blocked,) = re.findall(r"^SigBlk:\s*(\w+)$", status, re.MULTILINE)
+    assert int(blocked, 16) & 1 << (signal.SIGINT - 1)
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 def test_a_signal_to_the_whole_group_is_not_for_the_environments():

@@ -11,6 +11,7 @@ from guerdon.training.replay import evaluate_run
 from guerdon.training.reward_files import with_reward_of
 from guerdon.training.run import train
 from guerdon.training.run_folder import RunFolder
+from tests.cli.tiny import BUDGET, guerdon
 from tests.training.running import config_of, resume, run
 
 SUB = ("checkpoints", "best", "reward", "tb", "videos")
@@ -146,3 +147,15 @@ def test_what_another_run_owns_is_not_pruned(finished, tmp_path):
         resume(theirs, "run.max_steps=999", "run.keep=1")
     assert content(mine) == before
     assert json.loads((mine / "summary.json").read_text())["stop_reason"] == "max_steps"
+
+
+@pytest.mark.parametrize("name", ["curves.png", "sweep.json", "seed=1", "seed=0/output.txt"])
+def test_a_sweep_is_not_written_through_links_in_its_folder(name, tmp_path):
+    folder, thesis = tmp_path / "sweep", tmp_path / "thesis"
+    thesis.write_text("my thesis")
+    (folder / name).parent.mkdir(parents=True)
+    (folder / name).symlink_to(thesis)
+    result = guerdon("train", "cartpole_ppo", *BUDGET, "seed=0,1", "--sweep-dir", folder)
+    assert result.exit_code == 2
+    assert f"Error: {folder / name} is a symbolic link" in result.stderr
+    assert thesis.read_text() == "my thesis"

@@ -53,10 +53,14 @@ import os, sys
 os.setpgrp()
 from guerdon.cli import main
 try:
+    sys.stdout.write("begun\\n")
+    sys.stdout.flush()
     main()
 except SystemExit as end:
     sys.stdout.flush()
     os._exit(end.code or 0)
+except KeyboardInterrupt:  # before or after the command
+    os._exit(130)
 """
 SECONDS = 120  # after which a process counts as hung
 SIGNALS = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -158,10 +162,11 @@ class Torture:
         written = [
             name for name in ("checkpoints", "best", "reward") if any((whole / name).iterdir())
         ]
-        moment = str(generator.choice(["seconds", "seconds", "lines", *written]))
+        moment = str(generator.choice(["seconds", "seconds", "lines", "config", *written]))
         after = {
             "seconds": generator.uniform(0, self._seconds[kind]),
             "lines": generator.integers(1, 1 + count(whole, "lines", set())),
+            "config": 1,  # when the run has just begun
         }.get(moment, generator.integers(1, 2 if moment == "best" else 5))
         before, resumed, seen = stopped_at(run), len(resumed_at(run)), set[str]()
         begun = time.monotonic()
@@ -217,7 +222,9 @@ def start(folder: Path, exact: bool = False) -> Program:
     """Starts a run, or resumes it."""
     begun = (folder / "run" / "config.yaml").exists()
     arguments = ["--resume", "run", *["--exact"] * exact] if begun else ["config.yaml"]
-    return Program("-c", GUERDON, "train", *arguments, "--display", "none", cwd=folder)
+    program = Program("-c", GUERDON, "train", *arguments, "--display", "none", cwd=folder)
+    assert program.stdout.readline() == "begun\n"
+    return program
 
 
 def run_to_end(folder: Path, exact: bool = False) -> None:
@@ -248,6 +255,8 @@ def send(program: Program, number: int) -> None:
 
 def count(run: Path, what: str, seen: set[str]) -> int:
     """The number of lines of metrics, or of the temporary names in a folder that were seen."""
+    if what == "config":
+        return int((run / "config.yaml").exists())
     if what == "lines":
         file = run / "metrics.jsonl"
         return file.read_bytes().count(b"\n") if file.exists() else 0
