@@ -23,6 +23,7 @@ from guerdon.training.checkpoints import (
     checkpoint_steps,
     drop_later,
     load_checkpoint,
+    load_weights,
     save_checkpoint,
 )
 from guerdon.training.display import Mode, make_display
@@ -205,6 +206,7 @@ def _resumed_config(
         ("env.id", before.env.id, now.env.id),
         ("env.n_envs", before.env.n_envs, now.env.n_envs),
         ("policy.type", before.policy["type"], now.policy["type"]),
+        ("policy.init_from", before.policy.get("init_from"), now.policy.get("init_from")),
         *_options("policy.model", before.policy.get("model"), now.policy.get("model")),
         ("reward.terms", list(before.reward.terms), list(now.reward.terms)),
         ("reward.checkpoint_path", before.reward.checkpoint_path, now.reward.checkpoint_path),
@@ -234,6 +236,8 @@ def _check_config(config: GuerdonConfig, state: dict[str, Any] | None) -> None:
         require("wandb", "wandb")
     if state is None and config.reward.checkpoint_path is not None:
         check_path(config.reward.checkpoint_path)
+    if state is None and config.policy.get("init_from") is not None:
+        load_weights(config.policy["init_from"])
 
 
 def _check_reward(config: GuerdonConfig, parts: Parts) -> None:
@@ -271,7 +275,7 @@ def _saved_state(folder: RunFolder, exact: bool) -> tuple[dict[str, Any] | None,
 def _load(
     config: GuerdonConfig, parts: Parts, state: dict[str, Any] | None, run_dir: str | Path | None
 ) -> None:
-    """Load a checkpoint, or the reward of `checkpoint_path` where there is none."""
+    """Load a checkpoint; where there is none, `init_from` and the reward of `checkpoint_path`."""
     if state is not None:
         try:
             parts.load_training_state(state)
@@ -280,11 +284,34 @@ def _load(
                 f"the checkpoint in {run_dir} does not fit this config or this version of guerdon "
                 f"({str(error).splitlines()[0]}): resume with the config and version that wrote it"
             ) from error
-    elif config.reward.checkpoint_path is not None:
-        restore_reward(parts.reward, config.reward)
+    else:
+        if (run := config.policy.get("init_from")) is not None:
+            _start_from(parts.policy, run)
+        if config.reward.checkpoint_path is not None:
+            restore_reward(parts.reward, config.reward)
     with seeded(0):  # what it draws does not change what layers draw after
         for model in parts.reward.models if config.reward.cotrain else ():
             model.prepare()
+
+
+def _start_from(policy: Policy, run: str) -> None:
+    """Load the weights of another run's policy."""
+    weights, ours = load_weights(run)[0], policy.state_dict()
+    shapes = [
+        (name, *(tuple(each[name].shape) if name in each else "not" for each in (weights, ours)))
+        for name in dict.fromkeys((*weights, *ours))
+    ]
+    misfits = [
+        f"{name} is {theirs} there and {here} here"
+        for name, theirs, here in shapes
+        if theirs != here
+    ]
+    if misfits:
+        raise ValueError(
+            f"the policy of {run} ('policy.init_from') does not fit this one: "
+            f"{', '.join(misfits)}; use its 'policy.type' and 'policy.model', and the same spaces"
+        )
+    policy.load_state_dict(weights)
 
 
 def _with_checkpoint_interval(config: GuerdonConfig) -> GuerdonConfig:
