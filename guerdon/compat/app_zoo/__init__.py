@@ -1,0 +1,1 @@
+"""Environments and configs of nerveX's ``app_zoo``."""
