@@ -9,10 +9,20 @@ from typing import Any
 class Report:
     """What became of the keys of another layout."""
 
-    taken: dict[str, tuple[str, Any]] = field(default_factory=dict)
-    """By key: guerdon's key and value."""
+    taken: list[tuple[str, str, Any]] = field(default_factory=list)
+    """Key, guerdon's key and value."""
     dropped: dict[str, str] = field(default_factory=dict)
     """By key: why it is ignored."""
+
+    def take(self, old: str, new: str, value: Any) -> None:
+        """Add a key that became one of guerdon's, in place of what `new` came from before."""
+        self.taken = [row for row in self.taken if row[1] != new]
+        self.taken.append((old, new, value))
+
+    def drop_taken(self, new: str, reason: str) -> None:
+        """Make the keys that became one of guerdon's ignored ones."""
+        self.dropped |= {old: reason for old, key, _ in self.taken if key == new}
+        self.taken = [row for row in self.taken if row[1] != new]
 
     def reasons(self) -> dict[str, list[str]]:
         """Return the ignored keys by reason."""

@@ -133,7 +133,7 @@ def train(
         model: A network for the policy, instead of its own.
         policy_fn: A policy class, instead of ``policy.type``.
         callback: Function to call with the step, the metrics and the policy whenever metrics are
-            logged; the run stops if it returns False. The config's ``run.callback`` by default.
+            logged, beside the config's ``run.callback``; the run stops if one returns False.
     """
     refuse_while_importing("train")
     changes = [*overrides, *([] if seed is None else [f"seed={seed}"])]
@@ -351,9 +351,9 @@ class _Run:
         self.folder, self.recorder = folder, recorder
         self.evaluator = Evaluator(parts, config.eval, folder.best, recorder.text)
         run = config.run
-        if callback is None and run.callback is not None:
-            callback = find_object(run.callback, "run.callback")
-        self.callback = callback
+        self.callbacks = [] if callback is None else [callback]
+        if run.callback is not None:
+            self.callbacks.append(find_object(run.callback, "run.callback"))
         assert run.checkpoint_every is not None
         self.monitor = Monitor(
             Budget(run.max_steps, run.max_updates, run.max_seconds, config.eval.target_return),
@@ -391,13 +391,11 @@ class _Run:
                 say("the reward had nothing to learn from: 'reward.pretrain' changed nothing")
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> Any:
-        """Log metrics, and return what the callback returns."""
+        """Log metrics, and return whether no callback returns False."""
         self.recorder.log(step, metrics)
-        if self.callback is None:
-            return None
-        numbers = {name: float(value) for name, value in metrics.items()}
-        answer = self.callback(step, numbers, self.parts.policy)
-        return not (isinstance(answer, bool | np.bool_) and not answer)
+        numbers = {name: float(value) for name, value in metrics.items()} if self.callbacks else {}
+        answers = [each(step, dict(numbers), self.parts.policy) for each in self.callbacks]
+        return not any(isinstance(each, bool | np.bool_) and not each for each in answers)
 
     def save(self, scheduled: bool) -> None:
         """Truncate open episodes, and save a checkpoint."""

@@ -1,6 +1,6 @@
 """nerveX's environments: their base class and registry, and those of its configs."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
@@ -124,5 +124,5 @@ def eleven_actions(env: AnyEnv) -> AnyEnv:
     """Make the actions eleven equally spaced values of a Box with one number."""
     box = env.action_space
     assert isinstance(box, spaces.Box)
-    values: Sequence[np.ndarray] = np.linspace(box.low, box.high, 11, dtype=box.dtype)
+    values = np.linspace(box.low, box.high, 11, dtype=box.dtype)
     return wrappers.TransformAction(env, lambda action: values[action], spaces.Discrete(11))

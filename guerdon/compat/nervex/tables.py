@@ -281,15 +281,15 @@ ENV_KEYS: dict[str, tuple[str, ...]] = {
 }
 """Keys of ``env`` that are arguments of the environment."""
 
+_MUJOCO = (
+    "Ant|HalfCheetah|Hopper|Humanoid|HumanoidStandup|InvertedDoublePendulum|InvertedPendulum|"
+    "Pusher|Reacher|Swimmer|Walker2d"
+)
 ENV_IDS = (
     (r"(\w+)NoFrameskip-v\d", r"ALE/\1-v5"),
     (r"(LunarLander|LunarLanderContinuous|CarRacing)-v[12]", r"\1-v3"),
     (r"Taxi-v3", "Taxi-v4"),
-    (
-        r"(Ant|HalfCheetah|Hopper|Humanoid|HumanoidStandup|InvertedDoublePendulum|"
-        r"InvertedPendulum|Pusher|Reacher|Swimmer|Walker2d)-v[234]",
-        r"\1-v5",
-    ),
+    (rf"({_MUJOCO})-v[234]", r"\1-v5"),
 )
 """Ids of other versions of Gym, and their replacements."""
 

@@ -61,7 +61,9 @@ def translate(values: Values, report: Report, chosen: Collection[str] = ()) -> b
     if policy is not None:
         _settle_amounts(values, report, policy, in_updates)
         for key, value in tables.FIXED.get(values["policy"]["type"], {}).items():
-            put(values, key, value)
+            if get(values, key) is None:
+                put(values, key, value)
+                report.take("policy.type", key, value)
     if get(values, "eval.target_return") is not None:
         put(values, "run.max_steps", _MAX_STEPS)
         put(values, "run.checkpoint_every", _SAVE_EVERY)
@@ -110,7 +112,7 @@ def _take_modules(values: Values, report: Report) -> None:
         gone = [name for name in names if str(name).partition(".")[0] in missing]
         report.dropped |= dict.fromkeys(gone, "guerdon has its own policies and environments")
         if kept := [name for name in names if name not in gone]:
-            report.taken[old] = (new, kept)
+            report.take(old, new, kept)
             put(values, new, [*(take(values, new, []) or []), *kept])
     with suppress(ConfigError):  # reported by composition, unless overridden
         named = [*(values.get("imports") or []), *(get(values, "env.imports") or [])]
@@ -122,15 +124,16 @@ def _find_policy(values: Values, report: Report) -> tuple[Any, str]:
     section = values.setdefault("policy", {})
     if not isinstance(section, dict):
         return registry_of("policy").get(section), section
-    given = section.pop("policy_type", None) or section.get("type") or DEFAULTS["policy"]
+    given = str(section.pop("policy_type", None) or section.get("type") or DEFAULTS["policy"])
     name, options = tables.POLICIES.get(given, (given, {}))
     if name == "ddpg" and _is_td3(section):
         name = "td3"
-    if name != given:
-        report.taken["policy.type"] = ("policy.type", name)
     section["type"] = name
     for key, value in options.items():
         put(values, key, value)
+        report.take("policy.type", key, value)
+    if name != given:
+        report.take("policy.type", "policy.type", name)
     known = ":" in name or name in registry_of("policy").names()
     return registry_of("policy").get(name) if known else None, given
 
@@ -151,26 +154,32 @@ def _translate_env(values: Values, report: Report) -> list[str]:
     env = values.setdefault("env", {})
     if not isinstance(env, dict):
         return []
-    name, env_id = env.pop("env_type", None) or env.pop("type", None), env.pop("env_id", None)
-    given = env_id or name
-    if "id" in env or given is None:
-        return []
+    name = env.pop("env_type", None) or env.pop("type", None)
     if (own := env_mapping.get(str(name))) and own.__module__.partition(".")[0] != "guerdon":
         _use_class(values, report, own)
         return []
+    env_id = env.pop("env_id", None)
+    given, key = (name, "env.env_type") if env_id is None else (env_id, "env.env_id")
+    if "id" in env or given is None:
+        return []
+    found: Values = {"env.id": _newer(str(given))}
     if name in tables.ENVS:
-        options = {f"env.kwargs.{key}": env.pop(key) for key in tables.ENV_KEYS.get(name, ()) if key in env}
-        for key, value in {**tables.ENVS[name], **options}.items():
-            if value is not None and not (key == "env.id" and env_id):
-                put(values, key, value)
-                report.taken[f"env.{name}"] = (key, value)
+        found = {
+            **tables.ENVS[name],
+            **(found if env_id or "env.id" not in tables.ENVS[name] else {}),
+        }
+        arguments = [each for each in tables.ENV_KEYS.get(name, ()) if each in env]
+        found |= {f"env.kwargs.{each}": env.pop(each) for each in arguments}
+        if name == "pendulum" and env.pop("continuous", True) is False:
+            found["env.wrappers"] = ["guerdon.compat.nervex.envs:eleven_actions"]
     elif env_id is None and name in sources.options("env"):
-        values["env"] = {**sources.read(sources.ZOO / "env" / f"{name}.yaml")["env"], **env}
-    put(values, "env.id", _newer(str(given)))
-    if name == "pendulum" and values["env"].pop("continuous", True) is False:
-        put(values, "env.wrappers", ["guerdon.compat.nervex.envs:eleven_actions"])
-    report.taken["env.env_id" if env_id else "env.env_type"] = ("env.id", values["env"]["id"])
-    return [] if _exists(values["env"]["id"]) else [f"environment {given!r}"]
+        zoo = sources.read(sources.ZOO / "env" / f"{name}.yaml")["env"]
+        found = {f"env.{each}": value for each, value in zoo.items()}
+    for new, value in found.items():
+        if value is not None:
+            put(values, new, value)
+            report.take(key, new, value)
+    return [] if _exists(found["env.id"]) else [f"environment {given!r}"]
 
 
 def _use_class(values: Values, report: Report, env: type) -> None:
@@ -178,7 +187,7 @@ def _use_class(values: Values, report: Report, env: type) -> None:
     name, section = imports.name_of(env), values["env"]
     if name is None:
         raise ConfigError(
-            f"{env.__name__} cannot be found by name: define it in a file, or pass it as env_setting"
+            f"{env.__name__} cannot be found by name: define it in a file, or pass env_setting"
         )
     known = [key for key in section if key in EnvConfig.model_fields or f"env.{key}" in tables.KEYS]
     cfg = {key: section.pop(key) for key in [*section] if key not in known}
@@ -186,7 +195,7 @@ def _use_class(values: Values, report: Report, env: type) -> None:
         "id": "guerdon.compat.nervex.envs:make_env",
         "kwargs": {"env_fn": name, "cfg": cfg},
     }
-    report.taken["env.env_type"] = ("env.kwargs.env_fn", name)
+    report.take("env.env_type", "env.kwargs.env_fn", name)
 
 
 def _newer(env_id: str) -> str:
@@ -218,10 +227,10 @@ def _translate_keys(values: Values, report: Report, policy: Any) -> dict[str, st
     activation = get(values, "policy.model.activation")
     if activation is not None and not isinstance(activation, str):  # a module of PyTorch
         _set(values, "policy.model.activation", type(activation).__name__.lower())
-    for path, value in [*leaves(values)]:
-        if path.partition(".")[0] in ("env", "policy", "exp_name", *_SECTIONS):
-            if not _is_native(path, policy):
-                found.append((*_rule(path), path, value))
+    for path, value in leaves(values):
+        there = path.partition(".")[0] in ("env", "policy", "exp_name", *_SECTIONS)
+        if there and not _is_native(path, policy):
+            found.append((*_rule(path), path, value))
     for _, short, new, reason, path, value in sorted(found, key=lambda each: each[0]):
         keep = own and path.startswith("policy.")
         if not keep:
@@ -268,7 +277,7 @@ def _is_native(path: str, policy: Any) -> bool:
 
 
 def _rule(path: str) -> tuple[int, str, str | None, str | None]:
-    """Return the rule of a key: its place in the table, its short key, guerdon's key or a reason."""
+    """Return the place of a key in the table, its short form, and guerdon's key or a reason."""
     short = path.removeprefix("policy.").replace(".algo.", ".")
     part, _, rest = short.partition(".")
     shorts = (short, rest) if path.startswith("policy.") and part in tables.PARTS else (short,)
@@ -291,12 +300,16 @@ def _put(
     if value is None:
         return None
     option = new.removeprefix("policy.").partition(".")[0]
-    if new.startswith("policy.") and policy is not None and option not in policy.Config.model_fields:
+    if (
+        new.startswith("policy.")
+        and policy is not None
+        and option not in policy.Config.model_fields
+    ):
         return f"{values['policy']['type']} has no option {option!r}"
     before = get(values, new)
     put(values, new, value)
     if before is None:
-        report.taken[path] = (new, value)
+        report.take(path, new, value)
     elif before != value:
         return f"{new!r} is {before!r} already"
     return None
@@ -324,8 +337,8 @@ def _converted(new: str, short: str, value: Any, policy: str, images: bool) -> A
         return value / (value + 1)
     if new == "policy.anneal":
         return value == 0
-    if new == "policy.init_from" and not Path(str(value)).is_dir():
-        return (tables.DROPPED["load_path"],)
+    if new == "policy.init_from":
+        return value if value and Path(value).is_dir() else (tables.DROPPED["load_path"],)
     return value
 
 
@@ -363,13 +376,13 @@ def _translate_reward(values: Values, report: Report) -> None:
         elif new != key and new in (*fields, "weight") and value is not None:
             in_folder = (key, kind) == ("data_path", "gail")
             kept[new] = f"{value}/expert_data.pkl" if in_folder else value
-            report.taken[path] = (f"reward.{new}", kept[new])
+            report.take(path, f"reward.{new}", kept[new])
         elif (reason := tables.REWARD_DROPPED.get(key)) is not None or new != key:
             if reason != "" and value is not None:
                 report.dropped[path] = reason or tables.UNKNOWN
         else:
             kept[key] = value  # which composition refuses, with the nearest right key
-    report.taken["reward_model"] = ("reward.type", kept.get("type"))
+    report.take("reward_model", "reward.type", kept.get("type"))
     if section.get("intrinsic_reward_type") == "assign":  # without the environment's reward
         kept = {"terms": {str(kind): kept}}
     values["reward"] = kept
@@ -393,6 +406,7 @@ def _settle_amounts(
     amounts = ("collect.n_step", "learn.batch_size", "learn.updates_per_collect", "learn.repeat")
     steps, batch, updates, epochs = (_amount(values, key) for key in amounts)
     episodes = _amount(values, "collect.n_episode")
+    batch = batch or policy.defaults.get("learn", {}).get("batch_size")
     if steps is None and episodes is not None:
         limit = _amount(values, "env.max_episode_steps")
         steps = episodes * (limit or registered_limit(str(get(values, "env.id"))) or 0) or None
@@ -404,20 +418,26 @@ def _settle_amounts(
             updates = epochs * -(-steps // batch)
         elif updates is not None:
             put(values, "learn.repeat", max(1, round(updates * batch / steps)))
-            _move(report, "learn.updates_per_collect", "learn.repeat", get(values, "learn.repeat"))
+            report.taken = [
+                (old, "learn.repeat", get(values, "learn.repeat"))
+                if new == "learn.updates_per_collect"
+                else (old, new, value)
+                for old, new, value in report.taken
+            ]
     if not policy.on_policy and batch and not _reads_parts(policy):
-        warmup, size = _amount(values, "collect.warmup_steps"), _amount(values, "collect.buffer_size")
+        warmup, size = (
+            _amount(values, "collect.warmup_steps"),
+            _amount(values, "collect.buffer_size"),
+        )
         least = max(warmup or 0, batch)  # theirs do not learn before there is a batch
         _set(values, "collect.warmup_steps", min(least, size or least))
     for key in unread(policy):
         if take(values, key, []) is not None:
-            for path in [path for path, (new, _) in report.taken.items() if new == key]:
-                del report.taken[path]
-                report.dropped[path] = f"{values['policy']['type']} does not read {key!r}"
+            report.drop_taken(key, f"{values['policy']['type']} does not read {key!r}")
     for key, path in in_updates.items():
         count = get(values, key) * (steps / updates if steps and updates else 1)
         _set(values, key, max(1, round(count)))
-        report.taken[path] = (key, get(values, key))
+        report.take(path, key, get(values, key))
     if (most := _amount(values, "eval.episodes")) and (_amount(values, "eval.n_envs") or 0) > most:
         _set(values, "eval.n_envs", most)
 
@@ -430,8 +450,3 @@ def _set(values: Values, key: str, value: Any) -> None:
 def _amount(values: Values, key: str) -> int | None:
     value = get(values, key)
     return value if isinstance(value, int) and value > 0 else None
-
-
-def _move(report: Report, old: str, new: str, value: Any) -> None:
-    for path in [path for path, (key, _) in report.taken.items() if key == old]:
-        report.taken[path] = (new, value)
