@@ -1,1 +1,1 @@
-"""Environments and configs of nerveX's ``app_zoo``."""
+"""Environments and configs under the names of nerveX's app_zoo."""

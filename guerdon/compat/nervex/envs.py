@@ -1,6 +1,6 @@
 """nerveX's environments: their base class and registry, and those of its configs."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
@@ -89,19 +89,7 @@ def make_env(env_fn: str, cfg: Mapping[str, Any]) -> AnyEnv:
         env_fn: ``package.module:Name`` or ``path/to/file.py:Name``.
         cfg: Settings.
     """
-    return as_gymnasium(find_object(env_fn, "env.kwargs.env_fn")(AttrDict(cfg)))
-
-
-def gymnasium_form(make: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that makes environments of a class in Gymnasium's form."""
-    if not isinstance(make, type) or issubclass(make, gymnasium.Env):
-        return make
-
-    def adapted(*args: Any, **kwargs: Any) -> AnyEnv:
-        return as_gymnasium(make(*args, **kwargs))
-
-    adapted.__name__ = make.__name__
-    return adapted
+    return as_gymnasium(find_object(env_fn, "env.kwargs.env_fn"))(AttrDict(cfg))
 
 
 # --- wrappers for environments that differ from guerdon's

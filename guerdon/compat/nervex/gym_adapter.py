@@ -1,7 +1,11 @@
-"""nerveX's interface of environments over Gymnasium's, and the reverse."""
+"""nerveX's interface of environments over Gymnasium's, and the reverse.
+
+Does not import torch, which environment processes do not need.
+"""
 
 from collections import namedtuple
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import wraps
 from typing import Any, ClassVar
 
 import gymnasium
@@ -117,6 +121,25 @@ def _space(element: Any, dtype: Any = None) -> gymnasium.Space[Any]:
     return spaces.Box(low, high, dtype=np.float32)
 
 
-def as_gymnasium(env: Any) -> gymnasium.Env[Any, Any]:
-    """Return an environment with Gymnasium's interface."""
-    return env if isinstance(env, gymnasium.Env) else AsGymnasium(env)
+def as_gymnasium(env_fn: Callable[..., Any]) -> Callable[..., gymnasium.Env[Any, Any]]:
+    """Return a function that makes environments with Gymnasium's interface.
+
+    Args:
+        env_fn: Makes environments with either interface.
+    """
+
+    @wraps(env_fn, ("__name__", "__qualname__", "__module__", "__doc__"), ())
+    def make(*args: Any, **kwargs: Any) -> gymnasium.Env[Any, Any]:
+        env = env_fn(*args, **kwargs)
+        return env if isinstance(env, gymnasium.Env) else AsGymnasium(env)
+
+    return make
+
+
+def make_seeded(env_fn: Callable[..., Any], setting: tuple[Any, int | None]) -> Any:
+    """Make an environment from its argument and a random seed, or None, of its first episode."""
+    cfg, seed = setting
+    env = as_gymnasium(env_fn)(cfg)
+    if seed is not None:
+        env.env.seed(seed) if isinstance(env, AsGymnasium) else env.reset(seed=seed)
+    return env

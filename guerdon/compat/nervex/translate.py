@@ -7,9 +7,7 @@ directly; for other policies they become options. ``reward_model`` is the sectio
 
 import re
 from collections.abc import Collection
-from contextlib import suppress
 from fnmatch import fnmatchcase
-from importlib.util import find_spec as find_module
 from pathlib import Path
 from typing import Any
 
@@ -99,31 +97,40 @@ def _refuse_systems(values: Values) -> None:
 
 
 def _take_modules(values: Values, report: Report) -> None:
-    """Move ``import_names`` to ``imports``, without the systems' own packages if missing."""
-    missing = [package for package in tables.PACKAGES if find_module(package) is None]
-    for old, new in (
-        ("env.import_names", "env.imports"),
-        ("policy.import_names", "imports"),
-        ("reward_model.import_names", "imports"),
+    """Move ``import_names`` to ``imports``, without modules whose content guerdon has."""
+    policies = {*registry_of("policy").names(), *tables.POLICIES}
+    for section, new, known in (
+        ("env", "env.imports", {*tables.ENVS}),
+        ("policy", "imports", policies),
+        ("reward_model", "imports", {*registry_of("reward").names()}),
     ):
-        names = take(values, old, [])
-        if not isinstance(names, list):
-            continue
-        gone = [name for name in names if str(name).partition(".")[0] in missing]
-        report.dropped |= dict.fromkeys(gone, "guerdon has its own policies and environments")
-        if kept := [name for name in names if name not in gone]:
-            report.take(old, new, kept)
+        names, kept = take(values, f"{section}.import_names", []), []
+        kind = get(values, f"{section}.{section}_type") or get(values, f"{section}.type")
+        for name in names if isinstance(names, list) else ():
+            theirs = str(name).partition(".")[0] in tables.PACKAGES
+            if theirs and (kind in known or not _can_import(name)):
+                report.dropped[name] = "guerdon has its own policies, environments and rewards"
+            else:
+                kept.append(name)
+        if kept:
+            report.take(f"{section}.import_names", new, kept)
             put(values, new, [*(take(values, new, []) or []), *kept])
-    with suppress(ConfigError):  # reported by composition, unless overridden
-        named = [*(values.get("imports") or []), *(get(values, "env.imports") or [])]
-        imports.import_all(imports.resolved(named, Path.cwd()))
+            _can_import(*kept)  # what cannot is reported by composition, unless overridden
+
+
+def _can_import(*names: str) -> bool:
+    try:
+        imports.import_all(imports.resolved([*names], Path.cwd()))
+    except ConfigError:
+        return False
+    return True
 
 
 def _find_policy(values: Values, report: Report) -> tuple[Any, str]:
     """Return the policy class, or None, and its name in the config; set ``policy.type``."""
     section = values.setdefault("policy", {})
     if not isinstance(section, dict):
-        return registry_of("policy").get(section), section
+        values["policy"] = section = {"type": section}
     given = str(section.pop("policy_type", None) or section.get("type") or DEFAULTS["policy"])
     name, options = tables.POLICIES.get(given, (given, {}))
     if name == "ddpg" and _is_td3(section):
@@ -435,7 +442,7 @@ def _settle_amounts(
         if take(values, key, []) is not None:
             report.drop_taken(key, f"{values['policy']['type']} does not read {key!r}")
     for key, path in in_updates.items():
-        count = get(values, key) * (steps / updates if steps and updates else 1)
+        count = float(get(values, key)) * (steps / updates if steps and updates else 1)
         _set(values, key, max(1, round(count)))
         report.take(path, key, get(values, key))
     if (most := _amount(values, "eval.episodes")) and (_amount(values, "eval.n_envs") or 0) > most:

@@ -92,7 +92,7 @@ def warned(values) -> dict[str, list[str]]:
 
 def test_keys_without_a_meaning_are_named_in_one_warning_with_the_reason():
     assert warned(layout()) == {
-        "guerdon has its own policies and environments": [
+        "guerdon has its own policies, environments and rewards": [
             "app_zoo.classic_control.cartpole.envs",
             "nervex.policy.dqn",
         ],

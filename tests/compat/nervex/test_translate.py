@@ -192,6 +192,13 @@ def test_sac_and_td3_of_di_engine():
     assert values(di_engine("td3", policy=part), "policy.target_noise") == [0.0]
 
 
+def test_a_pair_is_one_config():
+    main = {"env": {"stop_value": 9}, "policy": {"collect": {"n_sample": 96}}}
+    create = {"env": {"type": "cartpole"}, "policy": {"type": "ppo"}}
+    keys = ("env.id", "eval.target_return", "collect.n_step")
+    assert values((main, create), *keys) == ["CartPole-v1", 9, 96]
+
+
 def test_environments_of_older_gym():
     for given, ours in (
         ("Hopper-v3", "Hopper-v5"),

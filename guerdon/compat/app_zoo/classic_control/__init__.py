@@ -1,1 +1,1 @@
-"""Classic control."""
+"""Environments and configs under the names of nerveX's app_zoo."""
