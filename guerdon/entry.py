@@ -12,6 +12,7 @@ from guerdon.compat.di_engine.entry import (
     serial_pipeline_reward_model_offpolicy,
     serial_pipeline_reward_model_onpolicy,
 )
+from guerdon.compat.keys import Report
 from guerdon.compat.layouts import Source, translated
 from guerdon.config import sources
 from guerdon.config.imports import name_of
@@ -42,7 +43,11 @@ eval_pipeline = evaluate_run
 
 
 def compose(
-    source: Source | None = None, overrides: Iterable[str] = (), *, trust: bool = False
+    source: Source | None = None,
+    overrides: Iterable[str] = (),
+    *,
+    trust: bool = False,
+    report: Report | None = None,
 ) -> configuration.GuerdonConfig:
     """`guerdon.config.compose`, for configs in other layouts, too.
 
@@ -50,12 +55,13 @@ def compose(
         source: A preset, the path of a file or of a run, sections, a config, or None.
         overrides: ``key=value``.
         trust: Whether to run the code that another user's run names.
+        report: What becomes of the keys of another layout is added to this.
     """
     overrides = list(overrides)
     with code_of(
         sources.run_dir_of(source), trust=trust, own=configuration.override_values(overrides)
     ):
-        return configuration.compose(*translated(source, overrides))
+        return configuration.compose(*translated(source, overrides, report))
 
 
 def train(

@@ -1,6 +1,7 @@
 """The functions of the package `guerdon`."""
 
 import json
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 import torch
 
 import guerdon
-from guerdon.config import as_overrides, compose, sources
+from guerdon.config import as_overrides, compose, imports, sources
 from guerdon.data import Batch, Demonstrations
 from guerdon.data.frames import Trajectory
 from guerdon.data.loading import load_demonstrations
@@ -114,6 +115,17 @@ def test_a_callback_sees_metrics_and_stops_the_run(tmp_path):
     resumed = guerdon.train(resume=tmp_path / "run", display="none")
     assert resumed["stop_reason"] == "max_steps"
     assert resumed["env_steps"] >= 640
+
+
+def test_the_callback_of_the_config_is_called_too(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("named.py").write_text("seen = []\n\n\ndef note(step, *_):\n    seen.append(step)\n")
+    run = {"max_steps": 64, "dir": "run", "callback": "named.py:note"}
+    seen = []
+    options = SHORT | {"run": run, "callback": lambda step, *_: seen.append(step)}
+    guerdon.train("cartpole_ppo", **options)
+    named = imports.loaded(Path("named.py"))
+    assert named.seen == seen != []
 
 
 def test_keys_that_are_no_words_are_passed_on():

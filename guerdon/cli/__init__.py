@@ -13,6 +13,7 @@ from guerdon import __version__
 from guerdon.cli import common, errors, info, rewards, runs, sweep
 
 Mode = Literal["serial", "parallel", "eval"]
+Platform = Literal["local", "slurm", "k8s"]
 
 app = typer.Typer(
     cls=errors.Group,
@@ -79,6 +80,9 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+_HOST = "With -m parallel: its host."
+
+
 @app.callback()
 def _options(
     context: typer.Context,
@@ -92,13 +96,27 @@ def _options(
     seed: Annotated[
         int | None, Option("--seed", "-s", metavar="INT", min=0, help="With -m: random seed.")
     ] = None,
+    platform: Annotated[
+        Platform, Option("--platform", "-p", help="With -m parallel: where to run.")
+    ] = "local",
+    coordinator_host: Annotated[
+        str | None, Option("--coordinator_host", "-ch", metavar="HOST", help=_HOST)
+    ] = None,
+    learner_host: Annotated[
+        str | None, Option("--learner_host", "-lh", metavar="HOST", help=_HOST)
+    ] = None,
+    actor_host: Annotated[
+        str | None, Option("--actor_host", "-ah", metavar="HOST", help=_HOST)
+    ] = None,
     _version: Annotated[
         bool,
         Option("--version", "-v", callback=_show_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
     """Reinforcement learning for people whose reward has to be learned."""
-    if mode is None and config is None and seed is None:
+    hosts = (coordinator_host, learner_host, actor_host)
+    parallel = mode == "parallel" or platform != "local" or any(hosts)
+    if mode is None and config is None and seed is None and not parallel:
         if context.invoked_subcommand is None:
             typer.echo(context.get_help())
         return
@@ -106,13 +124,17 @@ def _options(
         raise ValueError(
             f"-m, -c and -s take no command: leave them out, or `{context.invoked_subcommand}`"
         )
+    if parallel:
+        raise ValueError(
+            "the parallel mode (-m parallel, -p, -ch, -lh, -ah) is not there yet: use -m serial"
+        )
     mode = mode or "serial"
-    if mode == "parallel":
-        raise ValueError("-m parallel is not implemented: use -m serial")
     if config is None:
         raise ValueError(f"-m {mode} needs a config: add -c FILE")
     if mode == "serial":
-        runs.train([config, *([] if seed is None else [f"seed={seed}"])])
+        from guerdon.compat.nervex.run_files import RunFiles
+
+        runs.run(config, [] if seed is None else [f"seed={seed}"], callback=RunFiles())
     else:
         runs.evaluate(_run_of(config), seed=seed or 0)
 

@@ -30,6 +30,7 @@ def explain(
 ) -> None:
     """Explain an option, or the reward of a configuration."""
     from guerdon import config
+    from guerdon.compat.keys import Report
     from guerdon.config import sources
     from guerdon.entry import compose
 
@@ -42,8 +43,11 @@ def explain(
     if keys:
         _explain_key(keys[0], *split([each for each in arguments if each not in keys]), trust)
         return
-    resolved = compose(*split(arguments), trust=trust)
+    report = Report()
+    resolved = compose(*split(arguments), trust=trust, report=report)
     typer.echo(config.explain(resolved))
+    for old, new, value in report.taken:
+        typer.echo(f"{old} → {new}={value}")
     if full:
         typer.echo(f"\n{config.to_yaml(resolved)}", nl=False)
 

@@ -4,7 +4,7 @@ import json
 import shlex
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from typer import Argument, Option
@@ -46,9 +46,7 @@ def train(
             "nothing to train: give a preset (`guerdon list presets` shows them), a config file, "
             "or env=NAME policy=NAME"
         )
-    from guerdon import entry
     from guerdon.cli import sweep
-    from guerdon.config import sources
     from guerdon.config.compose import parse
 
     if any(parse(text).is_sweep_override() for text in overrides):
@@ -63,10 +61,18 @@ def train(
         return
     if sweep_dir is not None:
         raise ValueError("--sweep-dir is for several runs: give a list, as in seed=0,1,2")
-    summary = entry.train(
-        source, *overrides,
+    run(
+        source, overrides,
         resume=resume, exact=exact, from_reward=from_reward, trust=trust, display=display,
-    ).summary  # fmt: skip
+    )  # fmt: skip
+
+
+def run(source: str | None, overrides: list[str], **options: Any) -> None:
+    """Train with options of `guerdon.train`, and print the result."""
+    from guerdon import entry
+    from guerdon.config import sources
+
+    summary = entry.train(source, *overrides, **options).summary
     steps, folder = f"{summary['env_steps']:,}", shlex.quote(summary["run_dir"])
     if summary["stop_reason"] == "interrupted":
         typer.echo(

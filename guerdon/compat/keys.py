@@ -1,6 +1,35 @@
-"""Dotted keys of configurations as nested dictionaries."""
+"""Dotted keys of configurations as nested dictionaries, and what became of those of others."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
+
+
+@dataclass
+class Report:
+    """What became of the keys of another layout."""
+
+    taken: list[tuple[str, str, Any]] = field(default_factory=list)
+    """Key, guerdon's key and value."""
+    dropped: dict[str, str] = field(default_factory=dict)
+    """By key: why it is ignored."""
+
+    def take(self, old: str, new: str, value: Any) -> None:
+        """Add a key that became one of guerdon's, in place of what `new` came from before."""
+        self.taken = [row for row in self.taken if row[1] != new]
+        self.taken.append((old, new, value))
+
+    def drop_taken(self, new: str, reason: str) -> None:
+        """Make the keys that became one of guerdon's ignored ones."""
+        self.dropped |= {old: reason for old, key, _ in self.taken if key == new}
+        self.taken = [row for row in self.taken if row[1] != new]
+
+    def reasons(self) -> dict[str, list[str]]:
+        """Return the ignored keys by reason."""
+        grouped: dict[str, list[str]] = {}
+        for key, reason in self.dropped.items():
+            grouped.setdefault(reason, []).append(key)
+        return grouped
 
 
 def take(sections: dict[str, Any], path: str, taken: list[str], keep: bool = False) -> Any:
@@ -16,6 +45,11 @@ def take(sections: dict[str, Any], path: str, taken: list[str], keep: bool = Fal
     return sections.get(key) if keep else sections.pop(key, None)
 
 
+def get(sections: dict[str, Any], path: str) -> Any:
+    """Return the value of a dotted key, or None."""
+    return take(sections, path, [], keep=True)
+
+
 def put(sections: dict[str, Any], path: str, value: Any) -> None:
     """Set a dotted key, unless it is set already or its section is not a mapping."""
     *outer, key = path.split(".")
@@ -25,3 +59,12 @@ def put(sections: dict[str, Any], path: str, value: Any) -> None:
             return
         sections = inner
     sections.setdefault(key, value)
+
+
+def leaves(sections: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield dotted keys and values; an empty dictionary is a value."""
+    for key, value in sections.items():
+        if isinstance(value, dict) and value:
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

@@ -5,8 +5,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from guerdon.compat.nervex import config as nervex
+from guerdon.compat.keys import Report
+from guerdon.compat.nervex.translate import translate
 from guerdon.compat.rlinf import config as rlinf
+from guerdon.compat.stand_ins import stand_ins
 from guerdon.config import ConfigError, GuerdonConfig, imports, sources
 
 Pair = tuple[Mapping[str, Any], Mapping[str, Any]]
@@ -14,7 +16,9 @@ Pair = tuple[Mapping[str, Any], Mapping[str, Any]]
 Source = str | Path | Mapping[str, Any] | GuerdonConfig | Pair
 
 
-def translated(source: Source | None, overrides: Iterable[str] = ()) -> tuple[Any, list[str]]:
+def translated(
+    source: Source | None, overrides: Iterable[str] = (), report: Report | None = None
+) -> tuple[Any, list[str]]:
     """Translate a source and overrides to guerdon's keys, for `guerdon.config.compose`.
 
     Keys without a meaning in guerdon are dropped with a warning. Keys of another layout set
@@ -23,18 +27,21 @@ def translated(source: Source | None, overrides: Iterable[str] = ()) -> tuple[An
     Args:
         source: A preset, the path of a file or of a run, sections, a config, or None.
         overrides: ``key=value``.
+        report: What becomes of the keys is added to this.
     """
+    report, overrides = report or Report(), list(overrides)
     named = source is None or sources.is_preset(source)
-    values = {} if named else sections(source)  # type: ignore[arg-type]
+    values = {} if named else sections(source, report)  # type: ignore[arg-type]
     dropped: list[str] = []
-    foreign = nervex.translate(values, dropped)
+    chosen = {text.partition("=")[0].removesuffix(".type") for text in overrides}
+    foreign = translate(values, report, chosen)
     with_reward_model, changes = rlinf.translate(values, overrides, dropped)
     if foreign or with_reward_model:
         if named:
             changes = ["eval.select_by=env", *changes]
         elif isinstance(evaluation := values.setdefault("eval", {}), dict):
             evaluation.setdefault("select_by", "env")
-    _warn(dropped)
+    _warn(dropped, report)
     return source if named else values, changes
 
 
@@ -55,14 +62,21 @@ def translated_fit(
     return source, changes
 
 
-def _warn(dropped: list[str]) -> None:
-    if dropped:
-        names = ", ".join(dict.fromkeys(dropped))
-        warnings.warn(f"keys without a meaning in guerdon are ignored: {names}", stacklevel=3)
+def _warn(dropped: list[str], report: Report | None = None) -> None:
+    parts = [", ".join(dict.fromkeys(dropped))] if dropped else []
+    for reason, keys in (report.reasons() if report is not None else {}).items():
+        parts.append(f"{', '.join(keys)} ({reason})")
+    if parts:
+        warnings.warn(
+            f"keys without a meaning in guerdon are ignored: {'; '.join(parts)}", stacklevel=3
+        )
 
 
-def sections(source: Source) -> dict[str, Any]:
-    """Return the sections of a source that is not a preset, with its own keys."""
+def sections(source: Source, report: Report | None = None) -> dict[str, Any]:
+    """Return the sections of a source that is not a preset, with its own keys.
+
+    Names that a Python file imports, and guerdon lacks, are added to the report.
+    """
     if isinstance(source, GuerdonConfig):
         return source.model_dump()
     if isinstance(source, tuple):
@@ -73,7 +87,8 @@ def sections(source: Source) -> dict[str, Any]:
             f"training needs a config and got {source!r}: give a preset, the path of a file, or a "
             f"dictionary of sections"
         )
-    values = sources.sections(source)
+    with stand_ins(report or Report()):
+        values = sources.sections(source)
     module = None if isinstance(source, Mapping) else imports.loaded(Path(source))
     return merged(sources.plain(getattr(module, "create_config", {})), values)
 

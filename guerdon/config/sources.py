@@ -100,6 +100,8 @@ def _read_python(path: Path) -> dict[str, Any]:
     imports.announce(str(path))
     try:
         module = imports.run_file(path)
+    except ConfigError:
+        raise
     except Exception as error:
         raise ConfigError(
             f"the config file {str(path)!r} fails with {type(error).__name__}: {line(error)}"

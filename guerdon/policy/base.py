@@ -58,6 +58,8 @@ class PolicyConfig(Section):
     """Maximum norm for gradient clipping; usually 0.5 to 10."""
     model: ModelConfig = ModelConfig()
     """Networks."""
+    init_from: str | None = None
+    """Run whose policy a new run starts with: its networks alone, best or else latest."""
 
     @model_validator(mode="before")
     @classmethod

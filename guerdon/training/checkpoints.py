@@ -9,6 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from guerdon.data.files import atomic_file, remove_folder, remove_temporary, restore
 from guerdon.data.serializer import DamagedError, read_tree, write_tree
 
@@ -103,6 +105,33 @@ def load_checkpoint(
         f"no checkpoint up to step {wanted} in {root} is whole (there are {listed}): "
         "name another step, or start a new run"
     )
+
+
+def load_weights(
+    run_dir: str | Path, which: str | int | None = None
+) -> tuple[dict[str, Tensor], int]:
+    """Read the weights of the policy of a run; its code is not needed.
+
+    Args:
+        run_dir: Directory of the run.
+        which: ``best``, ``latest`` or a step; by default ``best`` if there is one.
+
+    Returns:
+        The weights by name, and the step they were saved at.
+    """
+    best, all_of_it = Path(run_dir) / "best", Path(run_dir) / "checkpoints"
+    evaluated = bool(checkpoint_steps(best))
+    if which is None:
+        which = "best" if evaluated else "latest"
+    if which != "best":
+        state, step = load_checkpoint(all_of_it, which, parts=("policy",))
+        return state["policy"]["module"], step
+    if not evaluated:
+        raise FileNotFoundError(
+            f"{run_dir} has no best policy, since it was not evaluated: use the latest one"
+        )
+    state, step = load_checkpoint(best)
+    return state["weights"], step
 
 
 def drop_later(root: str | Path, step: int) -> None:

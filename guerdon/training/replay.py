@@ -22,7 +22,7 @@ from guerdon.data.demonstrations import KEYS, Demonstrations
 from guerdon.envs import Step, VectorEnv, make_vec
 from guerdon.policy import Policy, create_policy
 from guerdon.reward import Reward, Setting, make_reward
-from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint
+from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint, load_weights
 from guerdon.training.evaluation import evaluate, evaluation_metrics, in_testing_state
 from guerdon.training.fit_files import is_fit
 from guerdon.training.parts import (
@@ -122,7 +122,7 @@ def _load(
     policy_fn: Callable[..., Policy] | None,
 ) -> tuple[Policy, GuerdonConfig, int]:
     """Return the policy, the config, and the step of the checkpoint."""
-    config, folder = compose_run(run_dir, policy_fn=policy_fn), RunFolder(run_dir)
+    config = compose_run(run_dir, policy_fn=policy_fn)
     try:
         device = find_device(config.run.device)
     except ValueError:  # this machine has no such device
@@ -134,16 +134,7 @@ def _load(
         policy: Policy = (policy_fn or create_policy)(
             config.policy, env.observation_space, env.action_space, device=device, model=model
         )
-    if checkpoint != "best":
-        state, step = load_checkpoint(folder.checkpoints, checkpoint, parts=("policy",))
-        weights = state["policy"]["module"]
-    elif checkpoint_steps(folder.best):
-        state, step = load_checkpoint(folder.best)
-        weights = state["weights"]
-    else:
-        raise FileNotFoundError(
-            f"{run_dir} has no best policy, since it was not evaluated: use the latest one"
-        )
+    weights, step = load_weights(run_dir, checkpoint)
     try:
         # Only the networks: an optimizer or a generator of another device cannot be loaded here.
         policy.load_state_dict(weights)

@@ -31,6 +31,7 @@ from guerdon.training.checkpoints import (
     checkpoint_steps,
     drop_later,
     load_checkpoint,
+    load_weights,
     save_checkpoint,
 )
 from guerdon.training.display import Mode, make_display
@@ -89,7 +90,14 @@ class Result(Mapping[str, Any]):
 _EPISODE = 1_000  # assumed length of episodes without a limit
 # Options that may not change when a run is resumed, as all of policy.model and reward.terms, but
 # for the options of a term that follow.
-_FIXED = {"seed", "env.id", "env.n_envs", "policy.type", "reward.checkpoint_path"}
+_FIXED = {
+    "seed",
+    "env.id",
+    "env.n_envs",
+    "policy.type",
+    "policy.init_from",
+    "reward.checkpoint_path",
+}
 _MAY_CHANGE = {
     "learning_rate",
     "batch_size",
@@ -143,7 +151,7 @@ def train(
         model: A network for the policy, instead of its own.
         policy_fn: A policy class, instead of ``policy.type``.
         callback: Function to call with the step, the metrics and the policy whenever metrics are
-            logged; the run stops if it returns False. The config's ``run.callback`` by default.
+            logged, beside the config's ``run.callback``; the run stops if one returns False.
     """
     refuse_while_importing("train")
     changes = [*overrides, *([] if seed is None else [f"seed={seed}"])]
@@ -261,6 +269,8 @@ def _check_config(config: GuerdonConfig, state: dict[str, Any] | None) -> None:
         require("wandb", "wandb")
     if state is None and config.reward.checkpoint_path is not None:
         check_path(config.reward.checkpoint_path)
+    if state is None and config.policy.get("init_from") is not None:
+        load_weights(config.policy["init_from"])
 
 
 def _check_reward(config: GuerdonConfig, parts: Parts) -> None:
@@ -322,7 +332,7 @@ def _rewind(folder: RunFolder, reward: Reward, state: dict[str, Any] | None, ste
 def _load(
     config: GuerdonConfig, parts: Parts, state: dict[str, Any] | None, run_dir: str | Path | None
 ) -> None:
-    """Load a checkpoint, or the reward of `checkpoint_path` where there is none."""
+    """Load a checkpoint; where there is none, `init_from` and the reward of `checkpoint_path`."""
     if state is not None:
         try:
             parts.load_training_state(state)
@@ -331,11 +341,34 @@ def _load(
                 f"the checkpoint in {run_dir} does not fit this config or this version of guerdon "
                 f"({str(error).splitlines()[0]}): resume with the config and version that wrote it"
             ) from error
-    elif config.reward.checkpoint_path is not None:
-        restore_reward(parts.reward, config.reward)
+    else:
+        if (run := config.policy.get("init_from")) is not None:
+            _start_from(parts.policy, run)
+        if config.reward.checkpoint_path is not None:
+            restore_reward(parts.reward, config.reward)
     with seeded(0):  # what it draws does not change what layers draw after
         for model in parts.reward.models if config.reward.cotrain else ():
             model.prepare()
+
+
+def _start_from(policy: Policy, run: str) -> None:
+    """Load the weights of another run's policy."""
+    weights, ours = load_weights(run)[0], policy.state_dict()
+    shapes = [
+        (name, *(tuple(each[name].shape) if name in each else "not" for each in (weights, ours)))
+        for name in dict.fromkeys((*weights, *ours))
+    ]
+    misfits = [
+        f"{name} is {theirs} there and {here} here"
+        for name, theirs, here in shapes
+        if theirs != here
+    ]
+    if misfits:
+        raise ValueError(
+            f"the policy of {run} ('policy.init_from') does not fit this one: "
+            f"{', '.join(misfits)}; use its 'policy.type' and 'policy.model', and the same spaces"
+        )
+    policy.load_state_dict(weights)
 
 
 def _with_checkpoint_interval(config: GuerdonConfig) -> GuerdonConfig:
@@ -375,9 +408,9 @@ class _Run:
         self.folder, self.recorder = folder, recorder
         self.evaluator = Evaluator(parts, config.eval, folder.best, recorder.text)
         run = config.run
-        if callback is None and run.callback is not None:
-            callback = find_object(run.callback, "run.callback")
-        self.callback = callback
+        self.callbacks = [] if callback is None else [callback]
+        if run.callback is not None:
+            self.callbacks.append(find_object(run.callback, "run.callback"))
         assert run.checkpoint_every is not None
         self.monitor = Monitor(
             Budget(run.max_steps, run.max_updates, run.max_seconds, config.eval.target_return),
@@ -415,13 +448,11 @@ class _Run:
                 say("the reward had nothing to learn from: 'reward.pretrain' changed nothing")
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> Any:
-        """Log metrics, and return what the callback returns."""
+        """Log metrics, and return whether no callback returns False."""
         self.recorder.log(step, metrics)
-        if self.callback is None:
-            return None
-        numbers = {name: float(value) for name, value in metrics.items()}
-        answer = self.callback(step, numbers, self.parts.policy)
-        return not (isinstance(answer, bool | np.bool_) and not answer)
+        numbers = {name: float(value) for name, value in metrics.items()} if self.callbacks else {}
+        answers = [each(step, dict(numbers), self.parts.policy) for each in self.callbacks]
+        return not any(isinstance(each, bool | np.bool_) and not each for each in answers)
 
     def save(self, scheduled: bool) -> None:
         """Truncate open episodes, and save a checkpoint."""

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 import typer
 
 import guerdon as package
@@ -80,16 +81,26 @@ def test_an_unknown_verb_gets_the_nearest():
 # --- guerdon -m serial|eval -c FILE -s SEED
 
 
+NOT_PARALLEL = "the parallel mode (-m parallel, -p, -ch, -lh, -ah) is not there yet: use -m serial"
+
+
 @pytest.fixture
-def config(tmp_path):
-    file = tmp_path / "config.py"
+def here(tmp_path, monkeypatch):
+    """The current folder, where -m serial writes."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def config(here):
+    file = here / "config.py"
     sections = {}
     for override in BUDGET:
         key, _, value = override.partition("=")
         section, _, name = key.partition(".")
         sections.setdefault(section, {})[name] = int(value)
     sections["env"]["id"] = "CartPole-v1"
-    sections["run"]["dir"] = str(tmp_path / "run")
+    sections["run"]["dir"] = str(here / "run")
     file.write_text(f"main_config = dict({sections!r}, policy='ppo')\n")
     return file
 
@@ -105,6 +116,7 @@ def test_the_documented_flags_train_and_evaluate(flags, config, tmp_path):
     assert result.stdout == guerdon("eval", tmp_path / "run", "--seed", 5).stdout
 
 
+@pytest.mark.usefixtures("here")
 @pytest.mark.filterwarnings("default:keys without a meaning")
 def test_the_layout_of_the_tutorial_is_trained_and_evaluated(tmp_path):
     layout = {
@@ -119,19 +131,37 @@ def test_the_layout_of_the_tutorial_is_trained_and_evaluated(tmp_path):
         "replay_buffer": {"meta_maxlen": 2_000},
         "actor": {"n_sample": 8},
         "evaluator": {"n_episode": 1},
-        "run": {"dir": str(tmp_path / "run"), "max_steps": 1_016},
+        "run": {"dir": str(tmp_path / "run"), "max_steps": 32},
     }
     file = tmp_path / "layout.py"
     file.write_text(f"main_config = {layout!r}\n")
     result = guerdon("-m", "serial", "-c", file, "-s", 4)
     assert result.exit_code == 0, result.output
     assert result.stderr.startswith(
-        "Warning: keys without a meaning in guerdon are ignored: policy.on_policy, "
+        "Warning: keys without a meaning in guerdon are ignored: policy.model.obs_dim, "
     )
     found = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert (found["seed"], found["updates"]) == (4, 2)  # after a warm-up of 1,000 steps
+    assert (found["seed"], found["updates"]) == (4, 3)  # not before there is a batch
     shown = guerdon("-m", "eval", "-c", file).stdout
     assert shown.startswith(f"CartPole-v1 · dqn · step {found['env_steps']:,} ·")
+
+
+def test_a_serial_run_leaves_the_documents_files(config, here):
+    result = guerdon("-m", "serial", "-c", config, "-p", "local")
+    assert result.exit_code == 0, result.output
+    [checkpoints] = here.glob("ckptBaseLearner*")
+    weights = torch.load(next(checkpoints.glob("iteration_*.pth.tar")), weights_only=True)
+    assert weights["model"].keys() == package.load_policy(here / "run").state_dict().keys()
+    logs = {str(path.relative_to(here / "log")) for path in here.glob("log/**/*.txt")}
+    assert logs == {
+        "actor/collect_logger.txt",
+        "buffer/armor_buffer/armor_logger.txt",
+        "evaluator/evaluator_logger.txt",
+        "learner/learner_logger.txt",
+    }
+    assert "eval/mean_reward=" in (here / "log/evaluator/evaluator_logger.txt").read_text()
+    boards = {path.parent.name for path in here.glob("log/**/events.out.tfevents.*")}
+    assert boards == {"armor_tb_logger", "evaluator_tb_logger", "learner_tb_logger"}
 
 
 def test_a_config_alone_is_trained(config, tmp_path):
@@ -151,7 +181,13 @@ def test_a_run_or_its_config_can_be_evaluated(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["-m", "parallel", "-c", "x.py"], "-m parallel is not implemented: use -m serial"),
+        (["-m", "parallel", "-c", "x.py"], NOT_PARALLEL),
+        (["-m", "parallel", "-p", "slurm", "-c", "x.py", "-s", "0"], NOT_PARALLEL),
+        (["-c", "x.py", "-ch", "one"], NOT_PARALLEL),
+        (["-lh", "one", "-ah", "two"], NOT_PARALLEL),
+        (["--learner_host", "one", "--actor_host", "two"], NOT_PARALLEL),
+        (["--coordinator_host", "one", "--platform", "k8s"], NOT_PARALLEL),
+        (["-p", "mars"], "Invalid value for '--platform' / '-p': "),
         (["-m", "serial"], "-m serial needs a config: add -c FILE"),
         (["-m", "serial", "-c", "no.py"], "there is no config file 'no.py'"),
         (["-s", "3", "train", "cartpole_ppo"], "-m, -c and -s take no command: leave them out"),

@@ -5,6 +5,7 @@ from typing import Any
 
 from guerdon import config as configuration
 from guerdon.compat.layouts import Source, sections, translated
+from guerdon.compat.nervex.gym_adapter import as_gymnasium
 from guerdon.config import sources
 from guerdon.config.trust import code_of
 from guerdon.policy import POLICIES, Policy, register_policy
@@ -113,6 +114,8 @@ def _pipeline(
 ) -> Summary:
     limits = {"run.max_steps": max_env_step, "run.max_updates": max_train_iter}
     overrides = [f"{key}={int(value)}" for key, value in limits.items() if value is not None]
+    if env_setting is not None:
+        env_setting = (as_gymnasium(env_setting[0]), *env_setting[1:])
     overrides += ["reward.pretrain=true"] * pretrain + ["reward.cotrain=false"] * (not cotrain)
     with code_of(sources.run_dir_of(source)):
         if sources.is_preset(source):

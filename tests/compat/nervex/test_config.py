@@ -4,6 +4,7 @@ import copy
 
 import pytest
 
+from guerdon.compat.keys import Report
 from guerdon.compat.layouts import merged
 from guerdon.config import ConfigError
 from guerdon.entry import compose
@@ -61,7 +62,8 @@ def test_every_part_finds_its_place():
     assert (config.collect.n_step, config.collect.buffer_size) == (6, 5_000)
     assert (config.learn.batch_size, config.learn.updates_per_collect) == (16, 3)
     assert (config.eval.episodes, config.eval.n_envs, config.eval.target_return) == (5, 3, 195)
-    assert config.run.device == "cuda"
+    assert config.run.device == "auto"  # theirs uses a GPU if there is one
+    assert config.env.max_episode_steps == 200  # CartPole-v0, which 195 is the goal of
     policy = config.policy
     assert (policy["type"], policy["gamma"], policy["n_step"]) == ("dqn", 0.97, 2)
     assert (policy["learning_rate"], policy["target_update_every"]) == (0.01, 100)
@@ -78,10 +80,31 @@ def test_the_best_is_selected_by_the_environments_return():
     assert compose({"env": "cartpole", "policy": {"type": "dqn"}}).eval.select_by == "reward"
 
 
-def test_keys_without_a_meaning_are_named_in_a_warning():
-    named = "app_zoo.classic_control.cartpole.envs, nervex.policy.dqn, policy.on_policy, "
-    with pytest.warns(UserWarning, match=f"are ignored: {named}policy.model.obs_dim, .*traj_len"):
-        compose(layout())
+def warned(values) -> dict[str, list[str]]:
+    """The keys in the warning, by reason."""
+    report = Report()
+    with pytest.warns(UserWarning, match="are ignored: ") as found:
+        compose(values, report=report)
+    assert len(found) == 1
+    assert all(f"({reason})" in str(found[0].message) for reason in report.reasons())
+    return report.reasons()
+
+
+def test_keys_without_a_meaning_are_named_in_one_warning_with_the_reason():
+    assert warned(layout()) == {
+        "guerdon has its own policies, environments and rewards": [
+            "app_zoo.classic_control.cartpole.envs",
+            "nervex.policy.dqn",
+        ],
+        "spaces and networks follow the environment": [
+            "policy.model.obs_dim",
+            "policy.model.action_dim",
+        ],
+        "transitions are stored one by one, and read with what follows them": [
+            "policy.collect.traj_len",
+            "policy.collect.unroll_len",
+        ],
+    }
 
 
 def test_guerdons_own_keys_go_before():
@@ -102,20 +125,17 @@ def test_an_on_policy_policy_needs_no_buffer_and_no_number_of_updates():
 
 
 def test_what_has_no_counterpart_is_named():
-    learn = LAYOUT["policy"]["learn"] | {"weight_decay": 0.1}
-    assert refused(layout(learn=learn)) == (
-        "unknown key 'policy.learn.weight_decay': no equivalent in guerdon, leave it out"
-    )
-    values = layout(learn=learn) | {"actor": {"n_sample": 6, "print_freq": 1}}
-    assert refused(values) == (
-        "unknown keys 'actor.print_freq', 'policy.learn.weight_decay': no equivalent in guerdon, "
-        "leave them out"
-    )
+    learn = LAYOUT["policy"]["learn"] | {"weight_decay": 0.1, "ignore_done": False}
+    values = layout(learn=learn, use_prioriti=3) | {"actor": {"n_sample": 6, "speed": 1}}
+    reasons = warned(values)
+    assert reasons["Adam has no weight decay"] == ["policy.learn.weight_decay"]
+    assert reasons["not known to guerdon"] == ["policy.use_prioriti", "actor.speed"]
+    assert "policy.learn.ignore_done" not in str(reasons)  # it is off
 
 
 def test_a_section_that_is_none_is_left_to_validation():
     assert refused(layout() | {"collect": 3}).startswith("'collect' is 3")
-    assert refused(layout() | {"learner": 3}).startswith("unknown key 'learner'")
+    assert warned(layout() | {"learner": 3})["not known to guerdon"] == ["learner"]
 
 
 def test_another_policy_can_be_chosen():
@@ -185,8 +205,9 @@ def test_di_engines_layout_is_understood_too():
 def test_red_takes_di_engines_option_that_has_no_meaning_for_it():
     values = merged(CREATE, MAIN)
     values["reward_model"] |= {"type": "red", "sample_size": 1000, "sigma": 5, "hidden_size": 128}
-    with pytest.warns(UserWarning, match="are ignored: .*reward.clear_buffer_per_iters"):
-        config = compose(values)
+    reason = "this reward keeps no such data"
+    assert warned(values)[reason] == ["reward_model.clear_buffer_per_iters"]
+    config = compose(values)
     red = config.reward.terms["red"]
     given = values["reward_model"].keys() - {"clear_buffer_per_iters"}
     assert {key: red[key] for key in given} == {key: values["reward_model"][key] for key in given}

@@ -1,0 +1,16 @@
+"""CartPole with nerveX's interface."""
+
+from typing import ClassVar
+
+from guerdon.compat.nervex.envs import BaseEnv, register_env
+from guerdon.compat.nervex.gym_adapter import GymEnv
+
+
+class CartPoleEnv(GymEnv, BaseEnv):
+    """CartPole-v0: episodes of 200 steps."""
+
+    env_id = "CartPole-v1"
+    options: ClassVar = {"max_episode_steps": 200}
+
+
+register_env("cartpole", CartPoleEnv)
