@@ -311,7 +311,7 @@ def _recorder(
 class Run:
     """A run with an open folder: what it does before, beside and after the loop.
 
-    A `Callback` may use `policy`, `reward`, `parts`, `config`, `progress`, `path`, `say` and `stop`.
+    For callbacks it has `policy`, `reward`, `parts`, `config`, `progress`, `path`, `say`, `stop`.
     """
 
     def __init__(

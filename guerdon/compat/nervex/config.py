@@ -98,6 +98,7 @@ def translate(values: Values, dropped: list[str]) -> bool:
         if (cuda := take(values, key, taken)) is not None:
             put(values, "run.device", "cuda" if cuda else "cpu")
     take(values, "policy.on_policy", dropped)  # defined by the class
+    take(values, "learner.hook", taken)  # see `worker.learner.learner_of`
     if "reward_model" in taken and not _clears_data(values["reward"]):
         take(values, "reward.clear_buffer_per_iters", dropped)
     name = take(values, "env.env_type", taken) or take(values, "env.type", taken)

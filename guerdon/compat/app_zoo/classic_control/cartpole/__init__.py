@@ -1,0 +1,1 @@
+"""Environments and configs under the names of nerveX's app_zoo."""
