@@ -5,6 +5,7 @@ from typing import Any
 
 from guerdon import config as configuration
 from guerdon.compat.layouts import Source, sections, translated
+from guerdon.compat.nervex.gym_adapter import as_gymnasium
 from guerdon.compat.nervex.worker.learner import learner_of
 from guerdon.config import sources
 from guerdon.config.trust import code_of
@@ -116,6 +117,8 @@ def _pipeline(
     overrides = [f"{key}={int(value)}" for key, value in limits.items() if value is not None]
     overrides += ["reward.pretrain=true"] * pretrain + ["reward.cotrain=false"] * (not cotrain)
     callback = None
+    if env_setting is not None:
+        env_setting = (as_gymnasium(env_setting[0]), *env_setting[1:])
     with code_of(sources.run_dir_of(source)):
         if sources.is_preset(source):
             if isinstance(policy_fn, type):

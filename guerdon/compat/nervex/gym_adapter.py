@@ -5,6 +5,7 @@ Does not import torch, which environment processes do not need.
 
 from collections import namedtuple
 from collections.abc import Callable, Mapping
+from functools import wraps
 from typing import Any, ClassVar
 
 import gymnasium
@@ -120,17 +121,25 @@ def _space(element: Any, dtype: Any = None) -> gymnasium.Space[Any]:
     return spaces.Box(low, high, dtype=np.float32)
 
 
-def make_env(
-    env_fn: Callable[..., Any], setting: tuple[Any, int | None]
-) -> gymnasium.Env[Any, Any]:
-    """Make an environment with Gymnasium's interface.
+def as_gymnasium(env_fn: Callable[..., Any]) -> Callable[..., gymnasium.Env[Any, Any]]:
+    """Return a function that makes environments with Gymnasium's interface.
 
     Args:
-        env_fn: Makes an environment with either interface.
-        setting: Its argument, and a random seed or None.
+        env_fn: Makes environments with either interface.
     """
+
+    @wraps(env_fn, ("__name__", "__qualname__", "__module__", "__doc__"), ())
+    def make(*args: Any, **kwargs: Any) -> gymnasium.Env[Any, Any]:
+        env = env_fn(*args, **kwargs)
+        return env if isinstance(env, gymnasium.Env) else AsGymnasium(env)
+
+    return make
+
+
+def make_seeded(env_fn: Callable[..., Any], setting: tuple[Any, int | None]) -> Any:
+    """Make an environment from its argument and a random seed, or None, of its first episode."""
     cfg, seed = setting
-    env = env_fn(cfg)
+    env = as_gymnasium(env_fn)(cfg)
     if seed is not None:
-        env.seed(seed) if hasattr(env, "seed") else env.reset(seed=seed)
-    return env if isinstance(env, gymnasium.Env) else AsGymnasium(env)
+        env.env.seed(seed) if isinstance(env, AsGymnasium) else env.reset(seed=seed)
+    return env

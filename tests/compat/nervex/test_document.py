@@ -223,6 +223,18 @@ def test_the_documented_policy_is_made_by_its_name(module):
     assert [sample["reward"].tolist() for sample in samples] == [[1, 1, 1], [1, 1, 0], [1, 0, 0]]
 
 
+def test_environments_of_the_caller(tmp_path):
+    from guerdon.compat.app_zoo.classic_control.cartpole.envs import CartPoleEnv
+
+    config = copy.deepcopy(CONFIG)
+    del config.env, config.evaluator["stop_val"]
+    config.collect = {"warmup_steps": 64}
+    config.run = {"dir": str(tmp_path / "run"), "max_steps": 80}
+    env_setting = CartPoleEnv, [{} for _ in range(8)], [{} for _ in range(5)]
+    summary = serial_pipeline(config, seed=0, env_setting=env_setting)
+    assert summary["env_steps"] >= 80
+
+
 def test_the_documented_policy_is_trained(module, tmp_path):
     config = copy.deepcopy(CONFIG)
     config.run = {"dir": str(tmp_path / "run"), "max_steps": 120}

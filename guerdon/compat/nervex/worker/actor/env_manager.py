@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from guerdon.compat.nervex.gym_adapter import BaseEnvTimestep, make_env
+from guerdon.compat.nervex.gym_adapter import BaseEnvTimestep, make_seeded
 from guerdon.compat.nervex.samples import row
 from guerdon.compat.nervex.torch_utils import to_ndarray, to_tensor
 from guerdon.envs.make import Backend, make_vec
@@ -66,7 +66,7 @@ class BaseEnvManager:
             raise RuntimeError("the environments are running: close() them first")
         settings = list(zip(self._env_cfg, self._seeds, strict=True))
         self._vector = make_vec(
-            partial(make_env, self._env_fn),
+            partial(make_seeded, self._env_fn),
             self.env_num,
             backend=self.backend,
             settings=settings,
