@@ -58,9 +58,7 @@ class FunctionCallback(Callback):
 
 
 def as_callback(given: Any) -> Callback:
-    """Return a callback for a `Callback`, a subclass of it, a function, or None."""
-    if given is None:
-        return Callback()
+    """Return a callback for a `Callback`, a subclass of it, or a function."""
     if isinstance(given, type) and issubclass(given, Callback):
         return given()
     return given if isinstance(given, Callback) else FunctionCallback(given)

@@ -132,7 +132,7 @@ def train(
         policy_fn: A policy class, instead of ``policy.type``.
         callback: A `Callback`; or a function to call with the step, the metrics and the policy
             whenever metrics are logged, and the run stops if it returns False. The config's
-            ``run.callback`` by default.
+            ``run.callback`` is called, too.
     """
     refuse_while_importing("train")
     changes = [*overrides, *([] if seed is None else [f"seed={seed}"])]
@@ -329,9 +329,10 @@ class Run:
         self.recorder, self.say = recorder, recorder.text
         self.evaluator = Evaluator(parts, config.eval, folder.best, recorder.text)
         run = config.run
-        if callback is None and run.callback is not None:
-            callback = find_object(run.callback, "run.callback")
-        self.callback = as_callback(callback)
+        given = [] if callback is None else [callback]
+        if run.callback is not None:
+            given.append(find_object(run.callback, "run.callback"))
+        self.callbacks = list(map(as_callback, given))
         assert run.checkpoint_every is not None
         self.monitor = Monitor(
             Budget(run.max_steps, run.max_updates, run.max_seconds, config.eval.target_return),
@@ -353,8 +354,9 @@ class Run:
         return self.monitor.progress
 
     def event(self, name: str, *arguments: Any) -> None:
-        """Call a method of the callback."""
-        getattr(self.callback, f"on_{name}")(self, *arguments)
+        """Call a method of the callbacks."""
+        for callback in self.callbacks:
+            getattr(callback, f"on_{name}")(self, *arguments)
 
     def start(self, state: dict[str, Any] | None, step: int | None) -> None:
         """Restore counters and the best policy of a resumed run; pretrain the reward of a new one.

@@ -122,7 +122,7 @@ def test_a_callback_that_does_nothing_changes_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["Counting", "count"])
-def test_the_class_or_function_of_a_config(name, tmp_path, monkeypatch):
+def test_the_class_or_function_of_a_config_is_called_beside_another(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "calls.py").write_text(
         "import guerdon\n\n\n"
@@ -134,8 +134,10 @@ def test_the_class_or_function_of_a_config(name, tmp_path, monkeypatch):
         "        print(step, file=file)\n"
     )
     options = run_options(tmp_path / "run", callback=f"calls.py:{name}")
-    guerdon.train("cartpole_dqn", **options)
+    other = Recording()
+    guerdon.train("cartpole_dqn", callback=other, **options)
     assert (tmp_path / "steps").read_text().split() == ["16", "32", "48", "64"]
+    assert [step for name, step, *_ in other.seen if name == "log"] == [16, 32, 48, 64]
 
 
 def test_what_is_added_and_sampled_is_logged(tmp_path):
