@@ -89,6 +89,7 @@ class _Buffer:
         self.items: dict[int, Item] = {}  # by row
         self.ids: dict[int, str] = {}
         self.uses = np.zeros(options.maxlen, np.int64)
+        self.collected = np.full(options.maxlen, np.inf)  # learner iterations; inf: not known
         self.used: deque[Item] = deque()
         self.counts = dict.fromkeys(("pushed", "sampled", "removed"), 0)
         self.log = _Log(name, options.monitor or {})
@@ -105,6 +106,7 @@ class _Buffer:
             self.items[row] = copy.deepcopy(item) if self.options.deepcopy else item
             self.ids[row] = f"{self.name}_{self.counts['pushed']}"
             self.uses[row] = 0
+            self.collected[row] = np.min(item.get("collect_iter", np.inf))
             self.counts["pushed"] += 1
             if item.get("priority") is not None:
                 self.rows.update_weight([row], [item["priority"]])
@@ -113,9 +115,8 @@ class _Buffer:
 
     def ready(self, number: int, iteration: int) -> bool:
         """Remove items that are too old, and return whether so many can be sampled."""
-        if self.options.max_staleness < float("inf"):
-            limit = self.options.max_staleness
-            self.remove([row for row in self.items if self._staleness(row, iteration) >= limit])
+        rows = self.rows.stored_rows()
+        self.remove(rows[iteration - self.collected[rows] >= self.options.max_staleness].tolist())
         return not number or len(self.items) >= max(number * self.options.min_sample_ratio, 1)
 
     def sample(self, number: int, iteration: int) -> list[Item]:
@@ -135,7 +136,7 @@ class _Buffer:
                 priority=float(priorities[row] ** scale),
                 reuse=int(self.uses[row]),
                 use=int(self.uses[row]) + 1,
-                staleness=self._staleness(row, iteration),
+                staleness=int(max(iteration - self.collected[row], -1)),  # -1: not known
                 replay_unique_id=self.ids[row],
                 replay_buffer_idx=row,
             )
@@ -169,10 +170,6 @@ class _Buffer:
         self.ids.pop(row, None)
         if item is not None and self.options.enable_track_used_data:
             self.used.append(item)
-
-    def _staleness(self, row: int, iteration: int) -> int:
-        collected = self.items[row].get("collect_iter", iteration + 1)  # -1 if it is not known
-        return iteration - int(min(collected) if isinstance(collected, list) else collected)
 
 
 class _Log:

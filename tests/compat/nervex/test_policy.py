@@ -154,3 +154,13 @@ def test_samples_may_be_collated_by_the_policy():
         )  # fmt: skip
     metrics = policy.update(4, buffer)
     assert (metrics["train/number"], float(metrics["train/sum"])) == (4, 8.0)
+
+
+def test_what_samples_of_a_buffer_become():
+    section = {"type": "values", "use_priority": True}
+    for config, weight in ((section, [0.5, 1.0]), ({"type": "values"}, None)):
+        policy = Values(config, spaces.Box(-1, 1, (1,)), spaces.Discrete(2))
+        rows = [{"obs": torch.zeros(1), "done": n > 0, "IS": 0.5 + n / 2} for n in range(2)]
+        data = policy.learn_mode.data_preprocess(rows)
+        assert (1 - data["done"]).tolist() == [1.0, 0.0]
+        assert weight == (data["weight"] if weight is None else data["weight"].tolist())

@@ -195,8 +195,12 @@ class CommonPolicy(Policy):
         raise NotImplementedError(f"{type(self).__name__} has to define _forward_learn(data)")
 
     def _data_preprocess_learn(self, data: list[Any]) -> dict[str, Any]:
-        """Collate samples for `_forward_learn`."""
+        """Collate samples for `_forward_learn`; ``done`` is 0 or 1, ``weight`` may be ``IS``."""
         collated: dict[str, Any] = {"weight": None, **stacked_collate(data)}
+        if isinstance(done := collated.get("done"), Tensor):
+            collated["done"] = done.float()
+        if "IS" in collated and (self.config.prioritized or self._cfg.get("use_priority")):
+            collated["weight"] = collated["IS"]
         return collated
 
     def _reset_learn(self, data_id: list[int] | None = None) -> None:
