@@ -13,17 +13,19 @@ from copy import deepcopy
 from typing import Any
 
 import torch
-from torch.optim import Adam
 
-from guerdon.compat.nervex import Armor, AttrDict, CommonPolicy, FCDiscreteNet
+from guerdon.compat.nervex import AttrDict
+from guerdon.compat.nervex.armor import Armor
+from guerdon.compat.nervex.model import FCDiscreteNet
+from guerdon.compat.nervex.policy import CommonPolicy, register_policy
 from guerdon.compat.nervex.rl_utils import (
     Adder,
     epsilon_greedy,
     q_nstep_td_data,
     q_nstep_td_error,
 )
+from guerdon.compat.nervex.torch_utils import Adam
 from guerdon.entry import serial_pipeline
-from guerdon.policy import register_policy
 
 
 class DQNPolicy(CommonPolicy):
@@ -81,7 +83,7 @@ class DQNPolicy(CommonPolicy):
     # --- collect
 
     def _init_collect(self) -> None:
-        self._traj_len = float(self._cfg.collect.traj_len)  # may be "inf"
+        self._traj_len = self._cfg.collect.traj_len
         self._unroll_len = self._cfg.collect.unroll_len
         self._adder = Adder(self._use_cuda, self._unroll_len)
         self._collect_nstep = self._cfg.collect.algo.nstep

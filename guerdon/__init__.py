@@ -7,14 +7,25 @@ if TYPE_CHECKING:
     from guerdon.entry import train
     from guerdon.lab.curves import plot
     from guerdon.lab.export import export
+    from guerdon.training.callback import Callback
     from guerdon.training.replay import evaluate_policy as evaluate
     from guerdon.training.replay import evaluate_run, load_policy, load_reward
 
 __version__ = "0.2.0"
-__all__ = ["evaluate", "evaluate_run", "export", "load_policy", "load_reward", "plot", "train"]
+__all__ = [
+    "Callback",
+    "evaluate",
+    "evaluate_run",
+    "export",
+    "load_policy",
+    "load_reward",
+    "plot",
+    "train",
+]
 
 # Imported when asked for: torch and others take seconds, which `guerdon --help` should not.
 _HOMES = {
+    "Callback": "guerdon.training.callback:Callback",
     "evaluate": "guerdon.training.replay:evaluate_policy",
     "evaluate_run": "guerdon.training.replay:evaluate_run",
     "export": "guerdon.lab.export:export",

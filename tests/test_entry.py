@@ -134,8 +134,8 @@ def test_an_id_goes_before_the_type_of_an_environment(tmp_path):
 
 def test_a_key_of_the_tutorial_that_guerdon_has_not_is_named(tmp_path):
     config = {**copy.deepcopy(TUTORIAL), "run": {"dir": str(tmp_path / "run")}}
-    config["learner"] = {"hook": "log"}
-    with pytest.warns(UserWarning, match=r"are ignored: .*learner\.hook \(not known to guerdon"):
+    config["learner"] = {"hooks": "log"}
+    with pytest.warns(UserWarning, match=r"are ignored: .*learner\.hooks \(not known to guerdon"):
         serial_pipeline(config, max_env_step=6)
 
 

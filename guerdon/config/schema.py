@@ -323,8 +323,9 @@ class RunConfig(Section):
     keep: int = Field(default=3, ge=1)
     """Number of checkpoints to keep."""
     callback: str | None = None
-    """Function (``package.module:Name`` or ``path/to/file.py:Name``) to call with the step, the
-    metrics and the policy whenever metrics are logged; the run stops if it returns False."""
+    """Subclass of `guerdon.Callback` (``package.module:Name`` or ``path/to/file.py:Name``); or a
+    function to call with the step, the metrics and the policy whenever metrics are logged, and the
+    run stops if it returns False."""
     device: str = Field(default="cpu", pattern=r"^(cpu|auto|mps|cuda(:\d+)?)$")
     """Device of the learner: ``cpu``, ``cuda``, ``cuda:1``, ``mps`` or ``auto``."""
     threads: int | None = Field(default=1, ge=1)
@@ -335,7 +336,7 @@ class RunConfig(Section):
     @classmethod
     def _check_callback(cls, name: str | None) -> str | None:
         if name is not None and not callable(find_object(name, "run.callback")):
-            raise ConfigError(f"'run.callback' is {name!r}, which is no function")
+            raise ConfigError(f"'run.callback' is {name!r}, which is no class or function")
         return name
 
 

@@ -209,15 +209,8 @@ class MixedReplay:
 
     def _counts(self, batch_size: int) -> dict[str, int]:
         """Divide a batch among the buffers; remainders are assigned randomly."""
-        if batch_size < 1:
-            raise ValueError(f"batch_size is {batch_size}, but has to be 1 or more")
-        # Systematic rounding: cumulative shares are cut at whole numbers plus one random offset, so
-        # that each count has the exact expectation and deviates by less than one row.
-        ends = np.round(np.cumsum(self._shares) * batch_size, 9)
-        whole = np.floor(ends)
-        cuts = whole + (ends - whole + self._generator.random() >= 1.0)
-        counts = np.diff(cuts, prepend=0.0).astype(int)
-        return dict(zip(self.names, counts.tolist(), strict=True))
+        counts = divided(batch_size, self._shares, self._generator)
+        return dict(zip(self.names, counts, strict=True))
 
     def _check_names(self, names: Any, what: str) -> None:
         for name in names:
@@ -225,3 +218,16 @@ class MixedReplay:
                 raise KeyError(
                     f"{what}: unknown buffer {name!r}; there are: {', '.join(self.names)}"
                 )
+
+
+def divided(batch_size: int, shares: np.ndarray, generator: np.random.Generator) -> list[int]:
+    """Divide a batch by shares, which add up to 1; remainders are assigned randomly."""
+    if batch_size < 1:
+        raise ValueError(f"batch_size is {batch_size}, but has to be 1 or more")
+    # Systematic rounding: cumulative shares are cut at whole numbers plus one random offset, so
+    # that each count has the exact expectation and deviates by less than one row.
+    ends = np.round(np.cumsum(shares) * batch_size, 9)
+    whole = np.floor(ends)
+    cuts = whole + (ends - whole + generator.random() >= 1.0)
+    counts: list[int] = np.diff(cuts, prepend=0.0).astype(int).tolist()
+    return counts

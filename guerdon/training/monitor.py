@@ -57,12 +57,13 @@ class Monitor:
         budget: When to stop.
         evaluator: Evaluates the policy; None for no evaluations.
         eval_every: Steps between evaluations.
-        log: Called with the number of steps and metrics; the run stops if it returns False.
+        log: Called with the number of steps and metrics.
         log_every: Steps between logs.
         save: Saves a checkpoint; called with whether it is a scheduled one.
         save_every: Steps between checkpoints.
         show: Called with the number of steps after every iteration; has to be quick.
         interrupted: Returns whether the user has asked the run to stop.
+        event: Called with the name of an event and its arguments; see `Callback`.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Monitor:
         save_every: int = 10_000,
         show: Callable[[int], None] = lambda _: None,
         interrupted: Callable[[], bool] = lambda: False,
+        event: Callable[..., None] = lambda *_: None,
     ) -> None:
         self.budget = budget
         self.progress = Progress()
@@ -84,6 +86,7 @@ class Monitor:
         """Why the run has stopped."""
         self._evaluator = evaluator
         self._log, self._save, self._show, self._interrupted = log, save, show, interrupted
+        self.event = event
         self._every = {"eval": eval_every, "log": log_every, "save": save_every}
         self._due = dict(self._every)
         self._recent = {name: deque[float](maxlen=_RECENT) for name in _MEANS}
@@ -92,7 +95,7 @@ class Monitor:
         self._evaluated_at = -1
         self._confirmed_at = -1
         self._saved_at = -1
-        self._refused = False  # whether `log` has returned False
+        self._stopped = False
         self._newest: dict[str, Any] = {}  # metrics since the last log: some come now and then
 
     @property
@@ -104,7 +107,11 @@ class Monitor:
         """Why the run has to stop now, or None."""
         if self._interrupted():
             return "interrupted"
-        return "callback" if self._refused else next(self._reached(), None)
+        return "callback" if self._stopped else next(self._reached(), None)
+
+    def stop(self) -> None:
+        """Stop the run after the current iteration."""
+        self._stopped = True
 
     def _reached(self) -> Iterator[str]:
         """Yield the limits that are reached."""
@@ -171,9 +178,9 @@ class Monitor:
             line, self._newest = {**self._rollout_metrics(), **self._newest}, {}
         if "eval" in due:
             self._evaluated_at = steps
-            line |= self._evaluator.evaluate(steps) if self._evaluator is not None else {}
+            line |= self._evaluation(steps)
         if line:
-            self._refused |= self._log(steps, line) is False
+            self._log(steps, line)
         if self._evaluated_at > self._confirmed_at and "target_return" in self._reached():
             assert self._evaluator is not None
             self._confirmed_at = steps  # on other episodes: the first were selected as good ones
@@ -182,6 +189,15 @@ class Monitor:
             self._saved_at = steps
             self._save(scheduled)
         self._since = time.perf_counter()
+
+    def _evaluation(self, steps: int) -> dict[str, Any]:
+        if self._evaluator is None:
+            return {}
+        self.event("evaluation")
+        metrics = self._evaluator.evaluate(steps)
+        if self._evaluator.best.get("step") == steps:
+            self.event("best")
+        return metrics
 
     def _check_finite(self) -> None:
         """Raise an error before weights that are not finite are saved."""

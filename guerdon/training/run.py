@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import guerdon
 from guerdon.config import (
     GuerdonConfig,
@@ -27,6 +25,7 @@ from guerdon.extras import require
 from guerdon.nn import seeded
 from guerdon.policy import Policy
 from guerdon.reward import Reward
+from guerdon.training.callback import Callback, Function, as_callback
 from guerdon.training.checkpoints import (
     checkpoint_steps,
     drop_later,
@@ -37,7 +36,7 @@ from guerdon.training.checkpoints import (
 from guerdon.training.display import Mode, make_display
 from guerdon.training.evaluation import Evaluator, evaluation_metrics
 from guerdon.training.experts import make_experts
-from guerdon.training.monitor import Budget, Monitor
+from guerdon.training.monitor import Budget, Monitor, Progress
 from guerdon.training.parts import (
     EnvSetting,
     Parts,
@@ -130,7 +129,7 @@ def train(
     env_setting: EnvSetting | None = None,
     model: Any = None,
     policy_fn: Callable[..., Policy] | None = None,
-    callback: Callable[[int, dict[str, float], Policy], Any] | None = None,
+    callback: Callback | Function | None = None,
 ) -> Result:
     """Train a policy, and write a run directory.
 
@@ -150,8 +149,9 @@ def train(
             that collect and for those that evaluate, instead of the config's ``env.id``.
         model: A network for the policy, instead of its own.
         policy_fn: A policy class, instead of ``policy.type``.
-        callback: Function to call with the step, the metrics and the policy whenever metrics are
-            logged, beside the config's ``run.callback``; the run stops if one returns False.
+        callback: A `Callback`; or a function to call with the step, the metrics and the policy
+            whenever metrics are logged, and the run stops if it returns False. The config's
+            ``run.callback`` is called, too.
     """
     refuse_while_importing("train")
     changes = [*overrides, *([] if seed is None else [f"seed={seed}"])]
@@ -205,7 +205,7 @@ def train(
         asked = stack.enter_context(interrupts(recorder.interrupt))
         for key, (old, new) in changed.items():
             recorder.text(f"{key} was {old}, and is now {new}")
-        run = _Run(config, parts, folder, recorder, asked, callback)
+        run = Run(config, parts, folder, recorder, asked, callback)
         run.start(state, step)
         run_trainer(parts, config, run.monitor)
         return Result(parts.policy.eval(), parts.reward, run.finish(), folder.path)
@@ -392,8 +392,11 @@ def _recorder(
 # --- beside the loop
 
 
-class _Run:
-    """A run with an open folder: what it does before, beside and after the loop."""
+class Run:
+    """A run with an open folder: what it does before, beside and after the loop.
+
+    For callbacks it has `policy`, `reward`, `parts`, `config`, `progress`, `path`, `say`, `stop`.
+    """
 
     def __init__(
         self,
@@ -402,15 +405,18 @@ class _Run:
         folder: RunFolder,
         recorder: Recorder,
         interrupted: Callable[[], bool],
-        callback: Callable[..., Any] | None,
+        callback: Callback | Function | None,
     ) -> None:
         self.config, self.parts = config, parts
-        self.folder, self.recorder = folder, recorder
+        self.policy, self.reward = parts.policy, parts.reward
+        self.folder, self.path = folder, folder.path
+        self.recorder, self.say = recorder, recorder.text
         self.evaluator = Evaluator(parts, config.eval, folder.best, recorder.text)
         run = config.run
-        self.callbacks = [] if callback is None else [callback]
+        given = [] if callback is None else [callback]
         if run.callback is not None:
-            self.callbacks.append(find_object(run.callback, "run.callback"))
+            given.append(find_object(run.callback, "run.callback"))
+        self.callbacks = list(map(as_callback, given))
         assert run.checkpoint_every is not None
         self.monitor = Monitor(
             Budget(run.max_steps, run.max_updates, run.max_seconds, config.eval.target_return),
@@ -422,7 +428,19 @@ class _Run:
             save_every=run.checkpoint_every,
             show=recorder.progress,
             interrupted=interrupted,
+            event=self.event,
         )
+        self.stop = self.monitor.stop
+
+    @property
+    def progress(self) -> Progress:
+        """How far the run has come; updates are counted after each iteration."""
+        return self.monitor.progress
+
+    def event(self, name: str, *arguments: Any) -> None:
+        """Call a method of the callbacks."""
+        for callback in self.callbacks:
+            getattr(callback, f"on_{name}")(self, *arguments)
 
     def start(self, state: dict[str, Any] | None, step: int | None) -> None:
         """Restore counters and the best policy of a resumed run; pretrain the reward of a new one.
@@ -446,13 +464,12 @@ class _Run:
                 say(f"trained the reward in {time.perf_counter() - start:.1f} s")
             else:
                 say("the reward had nothing to learn from: 'reward.pretrain' changed nothing")
+        self.event("start")
 
-    def log(self, step: int, metrics: Mapping[str, Any]) -> Any:
-        """Log metrics, and return whether no callback returns False."""
+    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Log metrics."""
         self.recorder.log(step, metrics)
-        numbers = {name: float(value) for name, value in metrics.items()} if self.callbacks else {}
-        answers = [each(step, dict(numbers), self.parts.policy) for each in self.callbacks]
-        return not any(isinstance(each, bool | np.bool_) and not each for each in answers)
+        self.event("log", {name: float(value) for name, value in metrics.items()})
 
     def save(self, scheduled: bool) -> None:
         """Truncate open episodes, and save a checkpoint."""
@@ -465,7 +482,7 @@ class _Run:
         folder, steps = self.folder, self.monitor.progress.env_steps
         mark, keep = "scheduled" if scheduled else None, self.config.run.keep
         try:
-            save_checkpoint(folder.checkpoints, steps, state, keep=keep, mark=mark)
+            path = save_checkpoint(folder.checkpoints, steps, state, keep=keep, mark=mark)
             folder.saved = {*folder.saved, "latest", mark or "latest"}
             save_reward(folder, steps, self.parts.reward)
         except OSError as error:
@@ -473,6 +490,8 @@ class _Run:
                 hint = f"free some space, then continue with --resume {folder.path}"
                 raise OSError(error.errno, f"{error.strerror or error}; {hint}") from error
             self.recorder.warn(f"{error.strerror or error}; the next one is tried at its time")
+        else:
+            self.event("checkpoint", path)
         if scheduled and not self.monitor.progress.episodes and self.monitor.reason is None:
             self.recorder.text(
                 f"step {steps}: no episode has ended yet, and each checkpoint truncates them: make "
@@ -516,4 +535,6 @@ class _Run:
                 "--resume continues from here; since this checkpoint is not a scheduled one, only "
                 "--resume --exact, from the one before, repeats the uninterrupted run bit for bit"
             )
-        return {**summary, "run_dir": str(self.folder.path)}
+        summary["run_dir"] = str(self.path)
+        self.event("end", summary)
+        return summary

@@ -42,12 +42,13 @@ def onpolicy_trainer(
     """
     monitor, buffer = _checked(policy, collector, max_steps, monitor, on_policy=True)
     while monitor.stop_reason() is None:
+        monitor.event("iteration")
         policy.advance(monitor.progress.env_steps, monitor.fraction)
         collected = collector.collect(n_step=n_step, n_episode=n_episode)
         metrics = train_reward(reward, collector, monitor.progress.updates)
         updates = int(len(buffer) > 0)  # all of it may have come after a success
         if updates:
-            metrics |= policy.update(batch_size, buffer, reward, repeat=repeat)
+            metrics |= _updated(policy, monitor, batch_size, buffer, reward, repeat=repeat)
         metrics |= reward.reward_stats() if reward is not None else {}
         buffer.reset()
         monitor.iteration(collected, updates, metrics)
@@ -88,14 +89,20 @@ def offpolicy_trainer(
     monitor, buffer = _checked(policy, collector, max_steps, monitor, on_policy=False)
     while monitor.stop_reason() is None:
         warming_up = monitor.progress.env_steps < warmup_steps
+        monitor.event("iteration")
         policy.advance(monitor.progress.env_steps, monitor.fraction)
         collected = collector.collect(n_step=n_step, n_episode=n_episode, random=warming_up)
         metrics = train_reward(reward, collector, monitor.progress.updates)
         replay = buffer if reward is None else reward.replay(buffer)
         updates = 0 if warming_up else updates_per_collect
         for _ in range(updates):
-            metrics |= policy.update(batch_size, replay, reward)
+            metrics |= _updated(policy, monitor, batch_size, replay, reward)
         metrics |= reward.reward_stats() if reward is not None else {}
+        metrics |= {
+            "buffer/size": len(buffer),
+            "buffer/added": int(buffer.written.sum()),
+            "buffer/sampled": policy.updates * batch_size,
+        }
         monitor.iteration(collected, updates, metrics)
     monitor.finish()
     return monitor
@@ -133,6 +140,14 @@ def train_reward(reward: Reward | None, collector: Collector, updates: int) -> d
     reward.clear_data(updates)
     if metrics and isinstance(collector.buffer, PrioritizedReplayBuffer):
         collector.buffer.reset_priorities()  # old errors were about another reward
+    return metrics
+
+
+def _updated(policy: Policy, monitor: Monitor, *args: Any, **options: Any) -> dict[str, Any]:
+    """Update the policy, and return the metrics."""
+    monitor.event("update_start")
+    metrics = policy.update(*args, **options)
+    monitor.event("update_end", metrics)
     return metrics
 
 

@@ -194,8 +194,8 @@ def test_modules_that_register_environments_are_recorded_with_whole_paths(folder
 
 
 @pytest.mark.usefixtures("folder")
-def test_a_callback_has_to_be_a_function():
-    with pytest.raises(ConfigError, match="is 'helper:LENGTH', which is no function"):
+def test_a_callback_has_to_be_a_class_or_a_function():
+    with pytest.raises(ConfigError, match="is 'helper:LENGTH', which is no class or function"):
         compose(None, ["env=cartpole", "run.callback=helper:LENGTH"])
 
 

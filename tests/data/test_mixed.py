@@ -1,22 +1,18 @@
-"""`MixedReplay`, and its subclass `BufferManager` where limits allow everything.
+"""`MixedReplay`.
 
 The observation of a row tells its buffer: it is the row's number, plus 1000 for the demonstrations.
 """
 
 import itertools
-import json
 import pickle
-from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from guerdon.compat.nervex import BufferManager, Limits
 from guerdon.compat.tianshou import ListReplayBuffer
 from guerdon.data import MixedReplay, PrioritizedReplayBuffer, ReplayBuffer
-from guerdon.data.serializer import read_tree, write_tree
 
 
 def row(number, **extra):
@@ -35,16 +31,8 @@ def filled(rows=8, start=0, kind=ReplayBuffer, **options):
     return buffer
 
 
-@pytest.fixture(params=[MixedReplay, BufferManager])
-def mix(request):
-    """Makes the one or the other of buffers."""
-    if request.param is MixedReplay:
-        return MixedReplay
-    return partial(BufferManager, limits=Limits(min_fill=0))
-
-
 @pytest.fixture
-def pair(mix):
+def pair():
     """Makes it of two buffers of eight rows, unless others are given."""
 
     def make(ratio=None, agent=None, demonstrations=None):
@@ -52,7 +40,7 @@ def pair(mix):
             "agent": filled() if agent is None else agent,
             "demonstrations": filled(start=1000) if demonstrations is None else demonstrations,
         }
-        return mix(buffers, ratio, seed=0)
+        return MixedReplay(buffers, ratio, seed=0)
 
     return make
 
@@ -75,11 +63,11 @@ def test_equal_shares_by_default(pair):
         assert np.sum(batch.obs < 1000) == 3
 
 
-def test_shares_that_do_not_divide_are_exact_on_average_and_off_by_less_than_a_row(mix):
+def test_shares_that_do_not_divide_are_exact_on_average_and_off_by_less_than_a_row():
     # 10 rows in shares of 45, 45 and 10 percent are 4.5, 4.5 and 1 row; 2 are 0.9, 0.9 and 0.2.
     names = ["agent", "demonstrations", "other"]
     ratio = dict(zip(names, [9, 9, 2], strict=True))
-    mixed = mix({name: filled(1) for name in names}, ratio, seed=1)
+    mixed = MixedReplay({name: filled(1) for name in names}, ratio, seed=1)
     for size, exact in ((10, [4.5, 4.5, 1.0]), (2, [0.9, 0.9, 0.2]), (1, [0.45, 0.45, 0.1])):
         counts = np.array(
             [np.bincount(batch.source, minlength=3) for batch in samples(mixed, size, 600)]
@@ -91,9 +79,9 @@ def test_shares_that_do_not_divide_are_exact_on_average_and_off_by_less_than_a_r
 
 
 @pytest.mark.parametrize("chance", [0.0, 1 - 2**-53])
-def test_rounding_costs_no_row(mix, chance):
+def test_rounding_costs_no_row(chance):
     # Ten times 0.1 is a little less than 1.
-    mixed = mix({str(number): filled(3) for number in range(10)})
+    mixed = MixedReplay({str(number): filled(3) for number in range(10)})
     mixed._generator = SimpleNamespace(random=lambda: chance)
     for size in (10, 30):
         batch, _ = mixed.sample(size)
@@ -134,9 +122,9 @@ def test_unknown_names(pair):
     assert len(mixed) == 16
 
 
-def test_at_least_one_buffer_is_needed(mix):
+def test_at_least_one_buffer_is_needed():
     with pytest.raises(ValueError, match="needs at least one buffer"):
-        mix({})
+        MixedReplay({})
 
 
 # --- batches
@@ -183,7 +171,7 @@ def test_only_the_fields_that_are_asked_for(pair):
     assert set(batch.keys()) == {"act", "obs_next", "source"}
 
 
-def test_fields_that_not_all_have_are_left_out(mix, pair):
+def test_fields_that_not_all_have_are_left_out(pair):
     demonstrations, agent = ReplayBuffer(8, ignore_obs_next=True), ReplayBuffer(8)
     for number in range(8):
         agent.add(**row(number, policy={"log_prob": 0.5}, info={"t": number}, seen=1))
@@ -193,7 +181,7 @@ def test_fields_that_not_all_have_are_left_out(mix, pair):
     assert batch.seen.tolist() == [1, 1, 0, 0]
     left = {"obs", "act", "rew", "obs_next", "terminated", "truncated", "done", "seen", "source"}
     assert set(batch.keys()) == left
-    batch, _ = mix({"agent": agent}).sample(2)
+    batch, _ = MixedReplay({"agent": agent}).sample(2)
     assert set(batch.keys()) == left | {"policy", "info", "annotations"}
 
 
@@ -330,9 +318,9 @@ def test_beta_is_set_where_there_are_priorities(prioritized_pair):
 
 
 @pytest.mark.parametrize("errors", [np.ones(3), np.ones(5), [1, 1, 1, np.nan], [np.inf, 1, 1, 1]])
-def test_bad_priorities_change_nothing(mix, errors):
+def test_bad_priorities_change_nothing(errors):
     buffers = {name: filled(kind=PrioritizedReplayBuffer) for name in "ab"}
-    mixed = mix(buffers)
+    mixed = MixedReplay(buffers)
     _, indices = mixed.sample(4)
     mixed.update_weight(indices, [2.0] * 4)
     before = [buffer.priorities.tolist() for buffer in buffers.values()]
@@ -351,43 +339,17 @@ def test_it_cannot_be_relabelled(pair):
 # --- files
 
 
-@pytest.mark.parametrize("how", ["state", "file", "pickle"])
-def test_it_comes_back_and_samples_the_same(mix, how, tmp_path):
-    if mix is MixedReplay and how != "pickle":
-        pytest.skip("only a BufferManager has a training state")
-
-    def make(rows):
-        agent = filled(rows, kind=PrioritizedReplayBuffer, size=16, seed=1)
-        buffers = {"agent": agent, "demonstrations": filled(rows, 1000, ListReplayBuffer, seed=2)}
-        return mix(buffers, {"agent": 2, "demonstrations": 1}, seed=3)
-
-    mixed = make(300)
+def test_it_comes_back_and_samples_the_same():
+    agent = filled(300, kind=PrioritizedReplayBuffer, size=16, seed=1)
+    buffers = {"agent": agent, "demonstrations": filled(300, 1000, ListReplayBuffer, seed=2)}
+    mixed = MixedReplay(buffers, {"agent": 2, "demonstrations": 1}, seed=3)
     for _ in range(2):
         _, indices = mixed.sample(8)
         mixed.update_weight(indices, np.arange(8.0))
-    if how == "pickle":
-        again = pickle.loads(pickle.dumps(mixed))
-    else:
-        state = mixed.training_state()
-        json.dumps(state["meta"])
-        if how == "file":
-            write_tree(tmp_path / "mixed", state, "buffer")
-            state = read_tree(tmp_path / "mixed", "buffer")
-        again = make(20)
-        again.load_training_state(state)
+    again = pickle.loads(pickle.dumps(mixed))
     for number in itertools.islice(itertools.count(400), 6):
         results = [each.sample(7) for each in (mixed, again)]
         assert results[0][1].tolist() == results[1][1].tolist()
         assert results[0][0] == results[1][0]
         for each in (mixed, again):
             each["agent"].add(**row(number))
-
-
-def test_a_state_with_other_names_is_refused():
-    one = BufferManager({"agent": filled()})
-    two = BufferManager({"agent": filled(), "demonstrations": filled(start=1000)})
-    with pytest.raises(KeyError, match="no buffer 'demonstrations'"):
-        two.load_training_state(one.training_state())
-    with pytest.raises(KeyError, match="unknown buffer 'demonstrations'"):
-        one.load_training_state(two.training_state())
-    assert len(two) == 16

@@ -172,7 +172,7 @@ def test_a_normaliser_is_still_found():
 def test_a_target_of_an_adapted_network_is_a_copy():
     linear = nn.Linear(3, 2)
     armor = Armor(adapt_model(linear, QNetwork, VECTOR, TWO))
-    armor.add_model("target", "assign", {"freq": 1})
+    armor.add_model("target", update_type="assign", update_kwargs={"freq": 1})
     obs = torch.randn(4, 3)
     before = linear(obs)
     with torch.no_grad():

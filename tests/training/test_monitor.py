@@ -20,6 +20,7 @@ class Diary:
         self.entries = []
         self.returns = list(returns)
         self.score = None
+        self.best = {}
         self.monitor = Monitor(
             options.pop("budget", Budget()),
             evaluator=self,

@@ -6,6 +6,7 @@ from typing import Any
 from guerdon import config as configuration
 from guerdon.compat.layouts import Source, sections, translated
 from guerdon.compat.nervex.gym_adapter import as_gymnasium
+from guerdon.compat.nervex.worker.learner import learner_of
 from guerdon.config import sources
 from guerdon.config.trust import code_of
 from guerdon.policy import POLICIES, Policy, register_policy
@@ -114,15 +115,17 @@ def _pipeline(
 ) -> Summary:
     limits = {"run.max_steps": max_env_step, "run.max_updates": max_train_iter}
     overrides = [f"{key}={int(value)}" for key, value in limits.items() if value is not None]
+    overrides += ["reward.pretrain=true"] * pretrain + ["reward.cotrain=false"] * (not cotrain)
+    callback = None
     if env_setting is not None:
         env_setting = (as_gymnasium(env_setting[0]), *env_setting[1:])
-    overrides += ["reward.pretrain=true"] * pretrain + ["reward.cotrain=false"] * (not cotrain)
     with code_of(sources.run_dir_of(source)):
         if sources.is_preset(source):
             if isinstance(policy_fn, type):
                 overrides.append(f"policy={_registered_name(policy_fn)}")
         else:
             source = sections(source)
+            callback = learner_of(source)
             env, policy = source.get("env", {}), source.get("policy", {})
             if env_setting is not None and not (isinstance(env, str) or env.keys() & _IDS):
                 source["env"] = {**env, "id": getattr(env_setting[0], "__name__", "env")}
@@ -139,8 +142,9 @@ def _pipeline(
                     f"{name} is not one: use serial_pipeline_reward_model_{other}policy"
                 )
         return run.train(
-            source, *overrides, seed=seed, env_setting=env_setting, model=model, policy_fn=policy_fn
-        ).summary
+            source, *overrides, seed=seed, env_setting=env_setting, model=model,
+            policy_fn=policy_fn, callback=callback,
+        ).summary  # fmt: skip
 
 
 def _registered_name(policy: type[Policy]) -> str:

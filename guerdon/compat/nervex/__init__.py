@@ -13,13 +13,12 @@ if TYPE_CHECKING:
     from guerdon.compat.nervex.armor_plugins import Plugin as Plugin
     from guerdon.compat.nervex.armor_plugins import register_plugin as register_plugin
     from guerdon.compat.nervex.attr_dict import AttrDict as AttrDict
-    from guerdon.compat.nervex.buffer_manager import BufferManager as BufferManager
-    from guerdon.compat.nervex.common_policy import CommonConfig as CommonConfig
-    from guerdon.compat.nervex.common_policy import CommonPolicy as CommonPolicy
-    from guerdon.compat.nervex.discrete_nets import ConvDiscreteNet as ConvDiscreteNet
-    from guerdon.compat.nervex.discrete_nets import FCDiscreteNet as FCDiscreteNet
-    from guerdon.compat.nervex.discrete_nets import FCRDiscreteNet as FCRDiscreteNet
-    from guerdon.compat.nervex.limits import Limits as Limits
+    from guerdon.compat.nervex.data import BufferManager as BufferManager
+    from guerdon.compat.nervex.model import ConvDiscreteNet as ConvDiscreteNet
+    from guerdon.compat.nervex.model import FCDiscreteNet as FCDiscreteNet
+    from guerdon.compat.nervex.model import FCRDiscreteNet as FCRDiscreteNet
+    from guerdon.compat.nervex.policy import CommonConfig as CommonConfig
+    from guerdon.compat.nervex.policy import CommonPolicy as CommonPolicy
 
 # Imported lazily: reading a config does not need torch.
 _MODULES = {
@@ -27,10 +26,9 @@ _MODULES = {
     "armor": ["Armor"],
     "armor_plugins": ["Plugin", "register_plugin"],
     "attr_dict": ["AttrDict"],
-    "buffer_manager": ["BufferManager"],
-    "common_policy": ["CommonConfig", "CommonPolicy"],
-    "discrete_nets": ["ConvDiscreteNet", "FCDiscreteNet", "FCRDiscreteNet"],
-    "limits": ["Limits"],
+    "data": ["BufferManager"],
+    "model": ["ConvDiscreteNet", "FCDiscreteNet", "FCRDiscreteNet"],
+    "policy": ["CommonConfig", "CommonPolicy"],
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 __all__ = [*_HOMES]

@@ -1,4 +1,4 @@
-"""nerveX's `Armor`: a model with a target network and plugins."""
+"""nerveX's `Armor`: a model with a target network, a teacher and plugins."""
 
 import copy
 from collections.abc import Mapping
@@ -9,15 +9,19 @@ import torch
 from torch import Tensor, nn
 
 from guerdon.compat.nervex.armor_plugins import PLUGINS, Plugin
+from guerdon.compat.nervex.armor_plugins import register_plugin as register_plugin
 
-Side = Literal["main", "target"]
+Side = Literal["main", "target", "teacher"]
+_SIDES = ("main", "target", "teacher")
 
 
 class Armor(nn.Module):
     """Wraps a model for learning, collecting or evaluating.
 
-    Several armors may share a model, so it is not a submodule: the policy has to own it. An armor's
-    `parameters` are those of the target, which are not trained.
+    `forward`, `mode` and `reset` are the model's; the target's and the teacher's (`add_model`) are
+    `target_forward`, `teacher_forward` and so on. Several armors may share a model, so it is not a
+    submodule: the policy has to own it. An armor's `parameters` are those of the target and the
+    teacher, which are not trained.
 
     Args:
         model: Maps observations, or a mapping with "obs", to a dictionary. Models that accept only
@@ -30,8 +34,9 @@ class Armor(nn.Module):
         super().__init__()
         self.__dict__["model"] = model  # bypasses nn.Module, so that it is not a submodule
         self.target_model: nn.Module | None = None
-        self._plugins: dict[str, list[Plugin]] = {"main": [], "target": []}
-        self._modes: dict[str, bool | None] = {"main": None, "target": None}
+        self.teacher_model: nn.Module | None = None
+        self._plugins: dict[str, list[Plugin]] = {side: [] for side in _SIDES}
+        self._modes: dict[str, bool | None] = dict.fromkeys(_SIDES)
         self._takes_mapping: bool | None = None  # not known before the first tensor
         self._theta: float | None = None
         self._freq = 1
@@ -39,20 +44,29 @@ class Armor(nn.Module):
 
     def add_model(
         self,
-        name: Literal["target"],
+        name: Literal["target", "teacher"],
+        model: nn.Module | None = None,
         update_type: Literal["assign", "momentum"] = "assign",
         update_kwargs: Mapping[str, Any] | None = None,
+        teacher_cfg: Mapping[str, Any] | None = None,
     ) -> None:
-        """Add a target copy of the model, which is not trained.
+        """Add a model that is not trained.
 
         Args:
-            name: "target".
-            update_type: ``assign`` copies the model at every `freq`-th `target_update`;
-                ``momentum`` moves the target by the fraction `theta` at each.
+            name: ``target``, which follows the model, or ``teacher``, which stays as it is.
+            model: The model; by default a copy of the armor's.
+            update_type: Of the target: ``assign`` copies the model at every `freq`-th
+                `target_update`; ``momentum`` moves the target by the fraction `theta` at each.
             update_kwargs: ``{"freq": n}`` or ``{"theta": t}``.
+            teacher_cfg: Settings of the teacher, for the code that uses it.
         """
-        if name != "target":
-            raise ValueError(f"an armor has no model {name!r}: only 'target' can be added")
+        if name not in _SIDES[1:]:
+            raise ValueError(f"an armor has no model {name!r}: add 'target' or 'teacher'")
+        added = (copy.deepcopy(self.model) if model is None else model).requires_grad_(False)
+        if name == "teacher":
+            self.teacher_model = added
+            self.add_plugin("teacher", "teacher", teacher_cfg=teacher_cfg)
+            return
         options = dict(update_kwargs or {})
         key = {"assign": "freq", "momentum": "theta"}.get(update_type)
         if key is None:
@@ -63,41 +77,35 @@ class Armor(nn.Module):
                 f"and was given {options}"
             )
         self._freq, self._theta = int(options.get("freq", 1)), options.get("theta")
-        self.target_model = copy.deepcopy(self.model).requires_grad_(False)
+        self.target_model = added
         self._updates = 0
 
     def add_plugin(self, side: Side, plugin: str | type[Plugin], **options: Any) -> None:
         """Add a plugin; later ones wrap earlier ones.
 
         Args:
-            side: "main" or "target".
+            side: "main", "target" or "teacher".
             plugin: A registered name, or a class.
             **options: Options of the plugin.
         """
         if side not in self._plugins:
-            raise ValueError(f"an armor has no side {side!r}: use 'main' or 'target'")
+            raise ValueError(f"an armor has no side {side!r}: use one of {', '.join(_SIDES)}")
         cls = PLUGINS.get(plugin) if isinstance(plugin, str) else plugin
         self._plugins[side].append(cls(**options))
 
     def plugins(self) -> list[Plugin]:
         """Return all plugins, the model's first, from inner to outer."""
-        return [*self._plugins["main"], *self._plugins["target"]]
+        return [plugin for side in _SIDES for plugin in self._plugins[side]]
 
-    def forward(self, data: Any, **kwargs: Any) -> Any:
+    def forward(self, data: Any, side: Side = "main", **kwargs: Any) -> Any:
         """Call the model through its plugins.
 
         Args:
             data: Observations, or a mapping with "obs".
+            side: The model to call.
             **kwargs: Arguments of plugins (``eps``, ``data_id``); the model gets the rest.
         """
-        return self._run("main", self.model, data, **kwargs)
-
-    def target_forward(self, data: Any, **kwargs: Any) -> Any:
-        """Call the target through its plugins; arguments as in `forward`."""
-        return self._run("target", self._target(), data, **kwargs)
-
-    def _run(self, side: Side, model: nn.Module, data: Any, **kwargs: Any) -> Any:
-        train = self._modes[side]
+        model, train = self._model_of(side), self._modes[side]
         if train is not None and model.training is not train:
             model.train(train)  # another armor may have changed the mode
         call = partial(self._call, model)
@@ -131,7 +139,7 @@ class Armor(nn.Module):
             state_dict: Weights to follow; by default the model's.
             direct: Whether to copy the weights now.
         """
-        target = self._target()
+        target = self._model_of("target")
         if not direct:
             self._updates += 1
             if self._updates % self._freq:
@@ -147,30 +155,27 @@ class Armor(nn.Module):
             else:
                 value.lerp_(given[name], self._theta)
 
-    def mode(self, train: bool) -> None:
+    def mode(self, train: bool, side: Side = "main") -> None:
         """Set the mode (training or evaluation) in which this armor calls the model."""
-        self._modes["main"] = train
-        self.model.train(train)
+        self._modes[side] = train
+        self._model_of(side).train(train)
 
-    def target_mode(self, train: bool) -> None:
-        """Set the mode in which the target is called."""
-        self._modes["target"] = train
-        self._target().train(train)
-
-    def reset(self, **kwargs: Any) -> None:
+    def reset(self, side: Side = "main", **kwargs: Any) -> None:
         """Reset the model's plugins; ``data_id`` are the environments to reset."""
-        for plugin in self._plugins["main"]:
+        for plugin in self._plugins[side]:
             plugin.reset(**kwargs)
 
-    def target_reset(self, **kwargs: Any) -> None:
-        """Reset the target's plugins."""
-        for plugin in self._plugins["target"]:
-            plugin.reset(**kwargs)
+    def __getattr__(self, name: str) -> Any:
+        side, _, method = name.partition("_")
+        if side in _SIDES[1:] and method in ("forward", "mode", "reset"):
+            return partial(getattr(self, method), side=side)
+        return super().__getattr__(name)
 
-    def _target(self) -> nn.Module:
-        if self.target_model is None:
-            raise ValueError("this armor has no target: call add_model('target', ...) first")
-        return self.target_model
+    def _model_of(self, side: Side) -> nn.Module:
+        model: nn.Module | None = self.model if side == "main" else getattr(self, f"{side}_model")
+        if model is None:
+            raise ValueError(f"this armor has no {side}: call add_model({side!r}, ...) first")
+        return model
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Return the states of the model, the target and the update counter.
@@ -209,3 +214,6 @@ class Armor(nn.Module):
     def set_extra_state(self, state: Tensor) -> None:
         """Load the result of `get_extra_state`."""
         self._updates = int(state)
+
+
+BaseArmor = Armor

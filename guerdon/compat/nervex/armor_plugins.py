@@ -1,17 +1,19 @@
 """Plugins of `Armor`."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from guerdon import ops
-from guerdon.compat.nervex.samples import row, stack
+from guerdon.compat.nervex.rl_utils import create_noise_generator
+from guerdon.compat.nervex.samples import stack
 from guerdon.config.registry import Registry
 
 Call = Callable[..., Any]
-Range = tuple[float, float]
+Range = Mapping[str, float]
 
 
 class Plugin:
@@ -115,12 +117,10 @@ class ActionNoise(Sampler):
     """Adds noise to continuous actions.
 
     Args:
-        noise_type: ``gauss`` (independent) or ``ou`` (Ornstein-Uhlenbeck, one path per row).
-        sigma: Standard deviation; usually 0.1 to 0.3 for actions in [-1, 1].
-        mu: Mean.
-        theta: Rate at which ``ou`` returns to its mean.
-        dt: Time step of ``ou``.
-        noise_range: Bounds of the noise, or None.
+        noise_type: ``gauss`` (independent), ``ou`` (Ornstein-Uhlenbeck, one path per row), or
+            another of `rl_utils.noise_mapping`.
+        noise_kwargs: Its arguments; ``{"sigma": 0.1}`` to 0.3 for actions in [-1, 1].
+        noise_range: Bounds of the noise, ``{"min": ..., "max": ...}``, or None.
         action_range: Bounds of the action, or None.
         generator: See `Sampler`.
         seed: See `Sampler`.
@@ -128,73 +128,62 @@ class ActionNoise(Sampler):
 
     def __init__(
         self,
-        noise_type: Literal["gauss", "ou"] = "gauss",
-        sigma: float = 0.1,
-        mu: float = 0.0,
-        theta: float = 0.15,
-        dt: float = 0.01,
+        noise_type: str = "gauss",
+        noise_kwargs: Mapping[str, Any] | None = None,
         noise_range: Range | None = None,
-        action_range: Range | None = (-1.0, 1.0),
+        action_range: Range | None = MappingProxyType({"min": -1, "max": 1}),
         generator: torch.Generator | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(generator, seed)
-        if noise_type not in ("gauss", "ou"):
-            raise ValueError(f"unknown noise_type {noise_type!r}: use 'gauss' or 'ou'")
-        self.noise_type = noise_type
-        self.sigma, self.mu, self.theta, self.dt = sigma, mu, theta, dt
-        self.noise_range = noise_range
-        self.action_range = action_range
-        self.state: Tensor | None = None
+        self.noise_generator = create_noise_generator(noise_type, noise_kwargs)
+        self.noise_range, self.action_range = noise_range, action_range
 
     def forward(self, call: Call, data: Any, **kwargs: Any) -> Any:
         """Return the output with noise in ``action``."""
         output = call(data, **kwargs)
         action = output["action"]
-        noise = self._noise(action)
-        if self.noise_range is not None:
-            noise = noise.clamp(*self.noise_range)
-        action = action + noise
-        output["action"] = action if self.action_range is None else action.clamp(*self.action_range)
+        self.noise_generator.generator = self.generator(action.device)
+        noise = _bounded(self.noise_generator(action.shape, action.device), self.noise_range)
+        output["action"] = _bounded(action + noise, self.action_range)
         return output
 
-    def _noise(self, action: Tensor) -> Tensor:
-        normal = torch.empty_like(action, requires_grad=False)
-        normal.normal_(generator=self.generator(action.device))
-        if self.noise_type == "gauss":
-            return normal * self.sigma + self.mu
-        state = self.state
-        if state is None or state.shape != action.shape:
-            state = torch.zeros_like(normal)
-        pull = self.theta * (self.mu - state) * self.dt
-        self.state = state + pull + self.sigma * self.dt**0.5 * normal
-        return self.state
-
     def reset(self, data_id: Sequence[int] | None = None, **_: Any) -> None:
-        """Restart ``ou`` noise, in all rows or in the rows `data_id`."""
-        if data_id is None or self.state is None:
-            self.state = None
-            return
-        rows = [number for number in data_id if number < len(self.state)]
-        index = torch.tensor(rows, dtype=torch.int64, device=self.state.device)
-        self.state = self.state.index_fill(0, index, 0.0)  # not in place: it may be in use
+        """Restart the noise, in all rows or in the rows `data_id`."""
+        self.noise_generator.reset(data_id)
+
+
+def _bounded(value: Tensor, bounds: Range | None) -> Tensor:
+    return value if bounds is None else value.clamp(bounds["min"], bounds["max"])
 
 
 @register_plugin("hidden_state")
 class HiddenState(Plugin):
     """Keeps the state of a recurrent model between calls, per environment.
 
-    The model takes "prev_state" and returns ``next_state``: a tensor, or a mapping of tensors, with
-    one row per environment. Zeros, or None for all rows, are the initial state.
+    The model gets the states as "prev_state", a list with one entry per row, and returns them as
+    ``next_state``: a list, or a tensor or a mapping of tensors with one row each.
+
+    Args:
+        state_num: Number of rows of a call without ``data_id``; by default those of the last call.
+        save_prev_state: Whether the output has the states before the call as ``prev_state``;
+            tensors, with zeros for the initial state, are stacked to [B, ...].
+        init_fn: Makes the initial state of an environment.
     """
 
-    def __init__(self) -> None:
-        self.states: dict[int, Any] = {}  # one row by environment
+    def __init__(
+        self,
+        state_num: int | None = None,
+        save_prev_state: bool = False,
+        init_fn: Callable[[], Any] = lambda: None,
+    ) -> None:
+        self.state_num, self.save_prev_state, self.init_fn = state_num, save_prev_state, init_fn
+        self.states: dict[int, Any] = {}  # by environment
 
     def forward(
         self, call: Call, data: Any, *, data_id: Sequence[int] | None = None, **kwargs: Any
     ) -> Any:
-        """Return the output, and as ``prev_state`` the state before the call.
+        """Return the output of the model.
 
         Args:
             call: See `Plugin`.
@@ -203,29 +192,69 @@ class HiddenState(Plugin):
             **kwargs: Passed on.
         """
         inputs = dict(data.items()) if hasattr(data, "items") else {"obs": data}
-        before = None
-        if self.states:
-            zeros = _map(torch.zeros_like, next(iter(self.states.values())))
-            rows = sorted(self.states) if data_id is None else data_id
-            before = stack([self.states.get(number, zeros) for number in rows])
-        output = call({**inputs, "prev_state": before}, **kwargs)
-        after = output["next_state"]
-        output["prev_state"] = _map(torch.zeros_like, after) if before is None else before
-        kept = _map(torch.detach, after)
-        first = kept
-        while isinstance(first, Mapping):
-            first = next(iter(first.values()))
-        for index, number in enumerate(range(len(first)) if data_id is None else data_id):
-            self.states[number] = row(kept, index)
+        rows = data_id
+        if rows is None:
+            rows = sorted(self.states) if self.state_num is None else range(self.state_num)
+        before = [self.states[row] if row in self.states else self.init_fn() for row in rows]
+        output = call({**inputs, "prev_state": before or None}, **kwargs)
+        after = [_map(torch.detach, each) for each in _rows(output.pop("next_state"))]
+        if not before:  # the first call says how many rows there are
+            rows, before = range(len(after)), [None] * len(after)
+        if len(after) != len(before):
+            raise ValueError(f"the model returned {len(after)} states for {len(before)} rows")
+        self.states |= dict(zip(rows, after, strict=True))
+        if self.save_prev_state:
+            output["prev_state"] = _saved(before, after[0])
         return output
 
-    def reset(self, data_id: Sequence[int] | None = None, **_: Any) -> None:
-        """Drop all states, or those of the environments `data_id`."""
+    def reset(
+        self,
+        data_id: Sequence[int] | None = None,
+        state: Sequence[Any] | None = None,
+        **_: Any,
+    ) -> None:
+        """Set the states of all environments, or of `data_id`, to `state` or the initial one."""
+        if state is not None:
+            rows = range(len(state)) if data_id is None else data_id
+            self.states |= dict(zip(rows, state, strict=True))
+            return
         for number in list(self.states) if data_id is None else data_id:
             self.states.pop(number, None)
+
+
+def _rows(states: Any) -> list[Any]:
+    """Split states into one per row."""
+    if isinstance(states, Mapping):
+        parts = zip(*map(_rows, states.values()), strict=True)
+        return [dict(zip(states, part, strict=True)) for part in parts]
+    return list(states)
+
+
+def _saved(before: list[Any], like: Any) -> Any:
+    """Stack states of tensors, with zeros for None; other states stay a list."""
+    zeros = _map(torch.zeros_like, like)
+    while isinstance(like, Mapping):
+        like = next(iter(like.values()))
+    if not isinstance(like, Tensor):
+        return before
+    return stack([zeros if each is None else each for each in before])
 
 
 def _map(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
     if isinstance(tree, Mapping):
         return {key: _map(function, value) for key, value in tree.items()}
-    return function(tree)
+    if isinstance(tree, list | tuple):
+        return type(tree)(_map(function, value) for value in tree)
+    return function(tree) if isinstance(tree, Tensor) else tree
+
+
+@register_plugin("teacher")
+class Teacher(Plugin):
+    """Marks a teacher model; see `Armor.add_model`.
+
+    Args:
+        teacher_cfg: Settings of the teacher, for the code that uses it.
+    """
+
+    def __init__(self, teacher_cfg: Mapping[str, Any] | None = None) -> None:
+        self.teacher_cfg = dict(teacher_cfg or {})

@@ -75,22 +75,31 @@ class Recurrent(Model):
         self.size = self.config.lstm
         return super().make_head(action_space)
 
-    def forward(
-        self, inputs: Any, state: Tensor | None = None, start: Tensor | None = None
-    ) -> Output:
+    def forward(self, inputs: Any, state: Any = None, start: Tensor | None = None) -> Output:
         """Return the outputs of the head, and ``next_state``.
 
         Args:
-            inputs: Observations [B, ...] or [T, B, ...]; a mapping may have "prev_state" and
-                "start" in addition to "obs".
+            inputs: Observations [B, ...] or [T, B, ...]; a mapping may have "prev_state" (a tensor,
+                or a list of B states or None) and "start" in addition to "obs".
             state: LSTM state [B, 2 * size] before the first row; None for the initial one.
             start: True for rows ([B] or [T, B]) that begin an episode.
         """
         if unwrap(inputs, self.observation_space) is not inputs:
             state = inputs.get("prev_state") if state is None else state
             start = inputs.get("start") if start is None else start
-        features, state = self.core(self.features(inputs), state, start)
+        features, state = self.core(self.features(inputs), _stacked(state), start)
         return {**self.head(features), "next_state": state}
+
+
+def _stacked(states: Any) -> Tensor | None:
+    """Stack a list of states, with zeros for None."""
+    if states is None or isinstance(states, Tensor):
+        return states
+    known = next((state for state in states if state is not None), None)
+    if known is None:
+        return None
+    zeros = torch.zeros_like(known)
+    return torch.stack([zeros if state is None else state for state in states])
 
 
 class RecurrentQNetwork(Recurrent, QNetwork):

@@ -1,11 +1,13 @@
 """Loss functions of the nerveX tutorial, under their documented names.
 
-A loss takes a namedtuple and returns 0-dim tensors. `done` means terminated: it stops the
+A loss takes a namedtuple and returns 0-dim tensors. Errors of values are squared, and halved in
+`ppo_error` and `td_lambda_error` alone, as in nerveX. `done` means terminated: it stops the
 bootstrap, so a truncation is not `done`. `weight` multiplies the rows, and may be None.
 """
 
 from collections import namedtuple
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +41,9 @@ iqn_nstep_td_data = namedtuple(
     "iqn_nstep_td_data", "q next_n_q action next_n_action reward done replay_quantiles weight"
 )
 td_lambda_data = namedtuple("td_lambda_data", "value reward weight")
-gae_data = namedtuple("gae_data", "value next_value reward done traj_flag", defaults=[None])
+gae_data = namedtuple(
+    "gae_data", "value next_value reward done traj_flag", defaults=(None, None, None, None)
+)
 ppo_data = namedtuple(
     "ppo_data", "logit_new logit_old action value_new value_old adv return_ weight"
 )
@@ -89,10 +93,37 @@ def q_nstep_td_error(
         nstep: Number of steps.
         criterion: Maps prediction and target to errors [B].
     """
+    return q_nstep_td_error_with_rescale(data, gamma, nstep, criterion, _same, _same)
+
+
+def q_nstep_td_error_with_rescale(
+    data: q_nstep_td_data,
+    gamma: float,
+    nstep: int = 1,
+    criterion: Criterion = SQUARED_ERROR,
+    trans_fn: Callable[[Tensor], Tensor] | None = None,
+    inv_trans_fn: Callable[[Tensor], Tensor] | None = None,
+) -> Tensor:
+    """n-step Q-learning of rescaled values: https://arxiv.org/abs/1805.11593.
+
+    Args:
+        data: See `q_nstep_td_error`.
+        gamma: Discount factor.
+        nstep: Number of steps.
+        criterion: See `q_nstep_td_error`.
+        trans_fn: Rescales values; `value_transform` by default.
+        inv_trans_fn: Its inverse; `value_inv_transform` by default.
+    """
     q, next_n_q, action, next_n_action, reward, done, weight = data
-    same_shape(1, action=action, next_n_action=next_n_action)
-    values = select_action(q, action), select_action(next_n_q, next_n_action)
-    return v_nstep_td_error(v_nstep_td_data(*values, reward, done, weight), gamma, nstep, criterion)
+    same_shape(1, action=action, next_n_action=next_n_action, weight=weight)
+    value = (inv_trans_fn or value_inv_transform)(select_action(next_n_q, next_n_action))
+    target = nstep_return(nstep_return_data(reward, value, done), gamma, nstep)
+    target = (trans_fn or value_transform)(target).detach()
+    return weighted_mean(criterion(select_action(q, action), target), weight)
+
+
+def _same(value: Tensor) -> Tensor:
+    return value
 
 
 def v_1step_td_error(
@@ -242,19 +273,45 @@ def quantile_td_error(
 def td_lambda_error(data: td_lambda_data, gamma: float = 0.9, lambda_: float = 0.8) -> Tensor:
     """TD(lambda): value [T + 1, B], 0 from a terminal state on; reward and weight [T, B]."""
     value, reward, weight = data
-    return ops.squared_loss(_lambda_return(value, reward, gamma, lambda_) - value[:-1], weight)
+    target = generalized_lambda_returns(value, reward, gamma, lambda_)
+    return ops.squared_loss(target - value[:-1], weight)
+
+
+@torch.no_grad()
+def generalized_lambda_returns(
+    bootstrap_values: Tensor,
+    rewards: Tensor,
+    gammas: float | Tensor,
+    lambda_: float | Tensor,
+) -> Tensor:
+    """Lambda-returns, [T, B].
+
+    Args:
+        bootstrap_values: [T + 1, B], 0 from a terminal state on.
+        rewards: [T, B].
+        gammas: Discount factor: a number, or [T, B].
+        lambda_: Trace decay: a number, or [T, B].
+    """
+    value, gamma = bootstrap_values[1:], torch.as_tensor(gammas).expand_as(rewards)
+    decay = torch.as_tensor(lambda_, dtype=rewards.dtype).expand_as(rewards).clone()
+    decay[-1] = 0  # nothing is known about later rewards
+    return ops.backward_scan(rewards + gamma * (1 - decay) * value, gamma * decay)
 
 
 def gae(data: gae_data, gamma: float = 0.99, lambda_: float = 0.97) -> Tensor:
     """Generalized advantage estimation, [T, B].
 
     Args:
-        data: value, next_value, reward, done, traj_flag (whether the trajectory ends after this
-            row for any reason; None if only `done` ends it), all [T, B].
+        data: value [T + 1, B], 0 from a terminal state on, and reward [T, B]; or value, next_value,
+            reward, done, traj_flag (whether the trajectory ends after this row for any reason; None
+            if only `done` ends it), all [T, B].
         gamma: Discount factor.
         lambda_: GAE lambda.
     """
     value, next_value, reward, done, traj_flag = data
+    if done is None:
+        reward = next_value if reward is None else reward
+        value, next_value, done = value[:-1], value[1:], torch.zeros_like(reward)
     cut = (done if traj_flag is None else traj_flag).bool()
     discount = gamma * (1 - done.to(reward.dtype))
     with torch.no_grad():
@@ -271,15 +328,42 @@ def ppo_error(
     dual_clip: float | None = None,
 ) -> tuple[ppo_loss, ppo_info]:
     """PPO: logits [B, N], all else [B]; losses, and two metrics."""
-    logit_new, logit_old, action, value_new, value_old, adv, return_, weight = data
-    log_prob, entropy = ops.categorical_log_prob_entropy(logit_new, action)
-    log_prob_old = ops.categorical_log_prob(logit_old, action).detach()
+    log_prob, entropy = ops.categorical_log_prob_entropy(data.logit_new, data.action)
+    log_prob_old = ops.categorical_log_prob(data.logit_old, data.action).detach()
+    return _ppo_error(data, log_prob, log_prob_old, entropy, clip_ratio, use_value_clip, dual_clip)
+
+
+def ppo_error_continous(
+    data: ppo_data,
+    clip_ratio: float = 0.2,
+    use_value_clip: bool = True,
+    dual_clip: float | None = None,
+) -> tuple[ppo_loss, ppo_info]:
+    """PPO of continuous actions: logits are (mu, sigma); these and action [B, N], all else [B]."""
+    (mu, sigma), (mu_old, sigma_old) = data.logit_new, data.logit_old
+    action = data.action.reshape(mu.shape)
+    log_prob = ops.gaussian_log_prob(mu, sigma.log(), action)
+    log_prob_old = ops.gaussian_log_prob(mu_old, sigma_old.log(), action).detach()
+    entropy = ops.gaussian_entropy(sigma.log())
+    return _ppo_error(data, log_prob, log_prob_old, entropy, clip_ratio, use_value_clip, dual_clip)
+
+
+def _ppo_error(
+    data: ppo_data,
+    log_prob: Tensor,
+    log_prob_old: Tensor,
+    entropy: Tensor,
+    clip_ratio: float,
+    use_value_clip: bool,
+    dual_clip: float | None,
+) -> tuple[ppo_loss, ppo_info]:
+    value_clip = clip_ratio if use_value_clip else None
     losses = ppo_loss(
-        ops.ppo_policy_loss(log_prob, log_prob_old, adv, clip_ratio, weight, dual_clip=dual_clip),
-        ops.ppo_value_loss(
-            value_new, return_, value_old, clip_ratio if use_value_clip else None, weight
+        ops.ppo_policy_loss(
+            log_prob, log_prob_old, data.adv, clip_ratio, data.weight, dual_clip=dual_clip
         ),
-        weighted_mean(entropy, weight),
+        ops.ppo_value_loss(data.value_new, data.return_, data.value_old, value_clip, data.weight),
+        weighted_mean(entropy, data.weight),
     )
     return losses, ppo_info(
         ops.approx_kl(log_prob, log_prob_old), ops.clip_fraction(log_prob, log_prob_old, clip_ratio)
@@ -292,7 +376,7 @@ def a2c_error(data: a2c_data) -> a2c_loss:
     log_prob, entropy = ops.categorical_log_prob_entropy(logit, action)
     return a2c_loss(
         ops.a2c_policy_loss(log_prob, adv, weight),
-        ops.a2c_value_loss(value, return_, weight),
+        2 * ops.a2c_value_loss(value, return_, weight),
         weighted_mean(entropy, weight),
     )
 
@@ -339,7 +423,7 @@ def vtrace_error(
     advantage = ratio.clamp(max=rho_pg_clip_ratio) * (reward + gamma * target_next - v_tm1)
     return vtrace_loss(
         ops.a2c_policy_loss(log_prob, advantage, weight),
-        ops.a2c_value_loss(value[:-1], target, weight),
+        2 * ops.a2c_value_loss(value[:-1], target, weight),
         weighted_mean(entropy, weight),
     )
 
@@ -369,7 +453,7 @@ def upgo_loss(
     same_shape(2, rhos=rhos, rewards=rewards, values=v_tm1)
     follow = torch.zeros_like(rewards, dtype=torch.bool)
     follow[:-1] = (rewards + v_t >= v_tm1)[1:]
-    returns = ops.backward_scan(rewards + torch.where(follow, 0.0, v_t), follow.to(rewards.dtype))
+    returns = generalized_lambda_returns(bootstrap_values, rewards, 1.0, follow)
     log_prob = ops.categorical_log_prob(target_output, action)
     return ops.a2c_policy_loss(log_prob, rhos * (returns - v_tm1), mask)
 
@@ -393,10 +477,11 @@ def coma_error(data: coma_data, gamma: float, lambda_: float) -> coma_loss:
     advantage = (q_taken - (torch.softmax(logit, -1) * q_value).sum(-1)).detach()
     rewards = reward[:-1, :, None].expand_as(action[:-1]).flatten(1)
     target = select_action(target_q_value, action).flatten(1)
-    error = _lambda_return(target, rewards, gamma, lambda_) - q_taken[:-1].flatten(1)
+    returns = generalized_lambda_returns(target, rewards, gamma, lambda_)
+    error = returns - q_taken[:-1].flatten(1)
     return coma_loss(
         ops.a2c_policy_loss(log_prob, advantage, weight),
-        ops.squared_loss(error, None if weight is None else weight[:-1].flatten(1)),
+        2 * ops.squared_loss(error, None if weight is None else weight[:-1].flatten(1)),
         weighted_mean(entropy, weight),
     )
 
@@ -408,14 +493,6 @@ def _nstep(reward: Tensor, done: Tensor, gamma: float, nstep: int) -> tuple[Tens
     returns, discounts, _ = ops.multistep_return(reward, torch.full_like(reward, gamma))
     same_shape(1, done=done, returns=returns)
     return returns, discounts * (1 - done.to(reward.dtype))
-
-
-@torch.no_grad()
-def _lambda_return(value: Tensor, reward: Tensor, gamma: float, lambda_: float) -> Tensor:
-    """Lambda-returns [T, B] of values [T + 1, B] and rewards [T, B] without episode ends."""
-    discount, cut = torch.full_like(reward, gamma), torch.zeros_like(reward, dtype=torch.bool)
-    advantage = ops.generalized_advantage(reward, value[:-1], value[1:], discount, cut, lambda_)
-    return advantage + value[:-1]
 
 
 # --- risk measures of IQN: https://arxiv.org/abs/1806.06923, section 3.1
@@ -466,3 +543,77 @@ def value_inv_transform(x: Tensor, eps: float = 1e-2) -> Tensor:
     linear = 1 + 2 * eps
     scale = 2 / (linear + torch.sqrt(linear**2 + 4 * eps * x.abs()))
     return x * scale * (x.abs() * scale + 2)
+
+
+# --- noise on actions
+
+
+class BaseNoise:
+    """Noise of the shape of actions: call it with a shape and a device."""
+
+    generator: torch.Generator | None = None
+    """Random generator on that device; torch's global one by default."""
+
+    def __call__(self, shape: Sequence[int], device: Any = "cpu") -> Tensor:
+        """Draw noise; here from the standard normal distribution."""
+        return torch.empty(tuple(shape), device=device).normal_(generator=self.generator)
+
+    def reset(self, rows: Sequence[int] | None = None) -> None:
+        """Restart the noise, in all rows or in some."""
+
+
+class GaussianNoise(BaseNoise):
+    """Independent noise of mean `mu` and standard deviation `sigma`."""
+
+    def __init__(self, mu: float = 0.0, sigma: float = 1.0) -> None:
+        self._mu, self._sigma = mu, sigma
+
+    def __call__(self, shape: Sequence[int], device: Any = "cpu") -> Tensor:
+        """See `BaseNoise`."""
+        return super().__call__(shape, device) * self._sigma + self._mu
+
+
+class OUNoise(BaseNoise):
+    """Ornstein-Uhlenbeck process, one path per row: dx = theta (mu - x) dt + sigma dW, from x0."""
+
+    def __init__(
+        self,
+        mu: float = 0.0,
+        sigma: float = 0.3,
+        theta: float = 0.15,
+        dt: float = 0.01,
+        x0: float = 0,
+    ) -> None:
+        self._mu, self._alpha, self._beta, self.x0 = mu, theta * dt, sigma * dt**0.5, float(x0)
+        self._x: Tensor | None = None
+
+    def __call__(self, shape: Sequence[int], device: Any = "cpu") -> Tensor:
+        """Advance the paths, and return where they are."""
+        normal, x = super().__call__(shape, device), self._x
+        if x is None or x.shape != normal.shape:
+            x = torch.full_like(normal, self.x0)
+        self._x = x + self._alpha * (self._mu - x) + self._beta * normal
+        return self._x
+
+    def reset(self, rows: Sequence[int] | None = None) -> None:
+        """See `BaseNoise`."""
+        if rows is None or self._x is None:
+            self._x = None
+            return
+        inside = [row for row in rows if row < len(self._x)]
+        index = torch.tensor(inside, dtype=torch.int64, device=self._x.device)
+        self._x = self._x.index_fill(0, index, self.x0)  # not in place: it may be in use
+
+
+noise_mapping: dict[str, type[BaseNoise]] = {"gauss": GaussianNoise, "ou": OUNoise}
+"""Kinds of noise by name; add one of your own here."""
+
+
+def create_noise_generator(
+    noise_type: str, noise_kwargs: Mapping[str, Any] | None = None
+) -> BaseNoise:
+    """Make noise of a type, ``gauss`` or ``ou``, with its arguments."""
+    if noise_type not in noise_mapping:
+        names = ", ".join(map(repr, noise_mapping))
+        raise KeyError(f"unknown noise_type {noise_type!r}: use one of {names}")
+    return noise_mapping[noise_type](**(noise_kwargs or {}))

@@ -1,4 +1,4 @@
-"""Converts arrays [T, B, ...] to transitions as dictionaries, and samples to arrays."""
+"""Converts arrays [T, B, ...] to transitions as dictionaries."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 Transition = dict[str, Any]
 Process = Callable[[Any, Any, "Timestep"], Transition]
@@ -66,29 +65,6 @@ class Watched(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._values)
-
-
-def collate(samples: list[Any], name: str = "sample") -> Any:
-    """Collate samples: dictionaries of tensors [B, ...]; lists in them become [T, B, ...].
-
-    Args:
-        samples: All of the same form: numbers, arrays, tensors, mappings or lists; or all None.
-        name: Name for error messages.
-    """
-    first = samples[0]
-    if first is None:
-        return None
-    if isinstance(first, Mapping):
-        return {key: collate([each[key] for each in samples], str(key)) for key in first}
-    if isinstance(first, list | tuple):
-        return stack([collate(list(each), name) for each in zip(*samples, strict=True)])
-    try:
-        return torch.stack([torch.as_tensor(each) for each in samples])
-    except (TypeError, RuntimeError) as error:
-        if isinstance(first, Tensor):
-            raise
-        kind = type(first).__name__
-        raise TypeError(f"the samples' {name!r} cannot become a tensor: it is a {kind}") from error
 
 
 def stack(trees: list[Any]) -> Any:

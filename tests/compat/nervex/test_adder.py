@@ -154,3 +154,92 @@ def test_wrong_options_are_refused():
         Adder(False, 0)
     with pytest.raises(ValueError, match="unknown last_fn_type 'first'"):
         Adder(False, 2, "first")
+
+
+def test_an_infinite_length_of_configs_is_understood_everywhere(adder):
+    rows = adder.get_traj(deque(trajectory(4, done=True)), "inf", return_num=2)
+    assert numbers(adder.get_nstep_return_data(rows, 1, "inf")) == [0, 1, 2, 3]
+    assert len(adder.get_nstep_return_data(rows, 2, "inf")) == 4
+
+
+class TestGaeWithoutALastValue:
+    def rows(self):
+        return [{"reward": torch.tensor(1.0 + t), "value": torch.tensor(0.5 * t)} for t in range(3)]
+
+    def test_a_terminated_trajectory_ends_with_zero(self, adder):
+        found = adder.get_gae_with_default_last_value(self.rows(), True, 0.9, 0.8)
+        expected = adder.get_gae(self.rows(), torch.zeros(1), 0.9, 0.8)
+        assert numbers(found, "adv") == pytest.approx(numbers(expected, "adv"))
+
+    def test_otherwise_its_last_transition_gives_the_value_only(self, adder):
+        found = adder.get_gae_with_default_last_value(self.rows(), False, 0.9, 0.8)
+        expected = adder.get_gae(self.rows()[:2], 1.0, 0.9, 0.8)
+        assert numbers(found, "adv") == pytest.approx(numbers(expected, "adv"))
+        assert adder.get_gae_with_default_last_value([], False, 0.9, 0.8) == []
+
+
+class TestHindsight:
+    def episode(self):
+        """States are bits; row t reaches state t + 1, and wants state 9."""
+        return [
+            {
+                "obs": torch.tensor([float(t), 9.0]),
+                "next_obs": torch.tensor([t + 1.0, 9.0]),
+                "reward": torch.zeros(1),
+                "action": t,
+            }
+            for t in range(4)
+        ]
+
+    @pytest.mark.parametrize(
+        ("strategy", "goals"),
+        [
+            ("final", lambda _: {4}),
+            ("future", lambda t: set(range(t + 1, 5))),
+            ("episode", lambda _: {1, 2, 3, 4}),
+        ],
+    )
+    def test_goals_are_those_of_the_strategy(self, strategy, goals):
+        torch.manual_seed(0)
+        adder = Adder(False, 1, her_strategy=strategy, her_replay_k=60)
+        found = adder.get_her(self.episode())
+        assert len(found) == 240
+        for t in range(4):
+            rows = [row for row in found if row["action"] == t]
+            assert {int(row["obs"][1]) for row in rows} == goals(t)
+            for row in rows:
+                assert row["next_obs"][0] == t + 1
+                assert row["next_obs"][1] == row["obs"][1]
+                assert row["reward"].tolist() == [float(row["obs"][1] == t + 1)]
+
+    def test_observations_may_have_any_form(self, adder):
+        rows = [
+            {"obs": {"s": t, "g": 9}, "next_obs": {"s": t + 1, "g": 9}, "reward": 0.0}
+            for t in range(2)
+        ]
+        found = Adder(False, 1, her_strategy="final").get_her(
+            rows,
+            merge_func=lambda s, g: {"s": s, "g": g},
+            split_func=lambda obs: (obs["s"], obs["g"], obs["s"]),
+            goal_reward_func=lambda achieved, desired: -abs(achieved - desired),
+        )
+        assert found == [
+            {"obs": {"s": 0, "g": 2}, "next_obs": {"s": 1, "g": 2}, "reward": -1},
+            {"obs": {"s": 1, "g": 2}, "next_obs": {"s": 2, "g": 2}, "reward": 0},
+        ]
+        assert rows[0]["obs"] == {"s": 0, "g": 9}
+        assert adder.get_her([]) == []
+
+    def test_a_wrong_strategy_is_refused(self):
+        with pytest.raises(ValueError, match="unknown her_strategy 'past'"):
+            Adder(False, 1, her_strategy="past")
+
+
+def test_padding_with_a_given_transition():
+    null = {"obs": torch.tensor([7.0]), "done": True}
+    adder = Adder(False, 3, "null_padding", null_transition=null)
+    rows = [{"obs": row["obs"], "done": False} for row in trajectory(4)]
+    sample = adder.get_train_sample(rows)[1]
+    assert [obs.item() for obs in sample["obs"]] == [3, 7, 7]
+    assert sample["done"] == [False, True, True]
+    assert [mask.item() for mask in sample["mask"]] == [True, False, False]

@@ -65,7 +65,8 @@ def test_momentum_goes_a_share_of_the_way_and_copies_buffers(given):
 @pytest.mark.parametrize("kwargs", [{"freq": 100}, {"theta": 0.01}])
 def test_a_direct_update_copies_at_once_and_does_not_count(kwargs):
     armor = Armor(Counter())
-    armor.add_model("target", "assign" if "freq" in kwargs else "momentum", kwargs)
+    kind = "assign" if "freq" in kwargs else "momentum"
+    armor.add_model("target", update_type=kind, update_kwargs=kwargs)
     moved(armor, 5.0)
     armor.target_update(direct=True)
     assert followed(armor) == (5.0, 5)
@@ -75,7 +76,7 @@ def test_a_direct_update_copies_at_once_and_does_not_count(kwargs):
 def test_the_target_follows_normalisers_too():
     model = QNetwork(VECTOR, TWO, ModelConfig(hidden=[4], normalize_obs=True))
     armor = Armor(model)
-    armor.add_model("target", "momentum", {"theta": 1.0})
+    armor.add_model("target", update_type="momentum", update_kwargs={"theta": 1.0})
     model.normalizer.update(torch.randn(20, 3) * 4 + 2)
     obs = torch.randn(5, 3)
     assert not torch.allclose(armor.target_forward(obs)["logit"], armor.forward(obs)["logit"])
@@ -85,7 +86,7 @@ def test_the_target_follows_normalisers_too():
 
 def test_weights_of_another_model_are_refused():
     armor = Armor(Counter())
-    armor.add_model("target", "assign", {"freq": 1})
+    armor.add_model("target", update_type="assign", update_kwargs={"freq": 1})
     with pytest.raises(ValueError, match="they differ in"):
         armor.target_update(nn.Linear(1, 1).state_dict())
 
@@ -95,7 +96,7 @@ class Holder(nn.Module):
         super().__init__()
         self.model = QNetwork(VECTOR, TWO, ModelConfig(hidden=[4]))
         self.learner = Armor(self.model)
-        self.learner.add_model("target", "assign", {"freq": 2})
+        self.learner.add_model("target", update_type="assign", update_kwargs={"freq": 2})
         self.collector = Armor(self.model)
         self.collector.add_plugin("main", "argmax_sample")
 
@@ -128,7 +129,7 @@ def test_a_policys_state_dict_brings_the_target_and_its_count_back():
 def test_the_tutorials_state_dict_goes_there_and_back():
     first, second = Armor(Counter(1.0)), Armor(Counter(2.0))
     for armor in (first, second):
-        armor.add_model("target", "assign", {"freq": 2})
+        armor.add_model("target", update_type="assign", update_kwargs={"freq": 2})
     moved(first, 7.0)
     first.target_update()
     state = copy.deepcopy(first.state_dict())
@@ -142,7 +143,7 @@ def test_the_tutorials_state_dict_goes_there_and_back():
 def test_without_a_target_there_is_only_the_model():
     armor = Armor(Counter(1.0))
     assert list(armor.state_dict()) == ["model"]
-    armor.add_model("target", "assign", {"freq": 1})
+    armor.add_model("target", update_type="assign", update_kwargs={"freq": 1})
     moved(armor, 3.0)
     armor.load_state_dict({"model": Counter(4.0).state_dict()})
     assert followed(armor) == (4.0, 4)
@@ -156,17 +157,44 @@ def test_asking_for_a_target_that_is_not_there_says_how_to_add_it(call):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("name", "options", "message"),
     [
-        (("other",), "no model 'other'"),
-        (("target", "copy", {"freq": 1}), "unknown update_type 'copy'"),
-        (("target", "assign", {"theta": 0.1}), "needs update_kwargs={'freq': ...}"),
-        (("target", "momentum"), "needs update_kwargs={'theta': ...}"),
+        ("other", {}, "no model 'other': add 'target' or 'teacher'"),
+        ("target", {"update_type": "copy"}, "unknown update_type 'copy'"),
+        ("target", {"update_kwargs": {"theta": 0.1}}, "needs update_kwargs={'freq': ...}"),
+        ("target", {"update_type": "momentum"}, "needs update_kwargs={'theta': ...}"),
     ],
 )
-def test_a_wrong_target_is_refused(arguments, message):
+def test_a_wrong_target_is_refused(name, options, message):
     with pytest.raises(ValueError, match=message):
-        Armor(Counter()).add_model(*arguments)
+        Armor(Counter()).add_model(name, **options)
+
+
+def test_a_teacher_stays_as_it_is():
+    armor, teacher = Armor(nn.Linear(2, 1)), nn.Linear(2, 1)
+    with pytest.raises(ValueError, match=r"no teacher: call add_model\('teacher'"):
+        armor.teacher_forward(torch.ones(1, 2))
+    armor.add_model("teacher", teacher, teacher_cfg={"weight": 0.5})
+    armor.add_plugin("teacher", "grad", enable_grad=True)
+    output = armor.teacher_forward(torch.ones(3, 2))
+    assert torch.equal(output, teacher(torch.ones(3, 2)))
+    assert not output.requires_grad
+    assert not any(weight.requires_grad for weight in armor.parameters())
+    marker = armor.plugins()[0]
+    assert marker.teacher_cfg == {"weight": 0.5}
+    armor.teacher_mode(train=False)
+    assert not teacher.training
+    armor.teacher_reset()
+    armor.add_model("teacher")
+    assert armor.teacher_model is not armor.model
+
+
+def test_the_target_may_be_a_given_model():
+    armor, target = Armor(nn.Linear(2, 1)), nn.Linear(2, 1)
+    armor.add_model("target", target, update_kwargs={"freq": 1})
+    assert not torch.equal(target.weight, armor.model.weight)
+    armor.target_update()
+    assert torch.equal(target.weight, armor.model.weight)
 
 
 def test_unknown_plugins_and_sides_are_refused():
@@ -179,7 +207,7 @@ def test_unknown_plugins_and_sides_are_refused():
 def test_plugins_of_the_target_may_come_before_it():
     armor = Armor(Counter(2.0))
     armor.add_plugin("target", "argmax_sample")
-    armor.add_model("target", "assign", {"freq": 1})
+    armor.add_model("target", update_type="assign", update_kwargs={"freq": 1})
     assert armor.target_forward(torch.tensor([[1.0, 3.0]]))["action"].tolist() == [1]
 
 
@@ -211,7 +239,7 @@ def test_each_armor_calls_a_shared_model_in_its_own_mode():
 
 def test_the_target_has_a_mode_of_its_own():
     armor = Armor(Counter())
-    armor.add_model("target", "assign", {"freq": 1})
+    armor.add_model("target", update_type="assign", update_kwargs={"freq": 1})
     armor.mode(train=True)
     armor.target_mode(train=False)
     assert (armor.model.training, armor.target_model.training) == (True, False)

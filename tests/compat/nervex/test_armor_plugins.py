@@ -24,8 +24,9 @@ class Adder(nn.Module):
     """Its state is the sum of what each environment showed it."""
 
     def forward(self, inputs):
-        before = inputs["prev_state"]
-        after = inputs["obs"] if before is None else before["sum"] + inputs["obs"]
+        before = inputs["prev_state"] or [None] * len(inputs["obs"])
+        sums = [torch.zeros(1) if state is None else state["sum"] for state in before]
+        after = torch.stack(sums) + inputs["obs"]
         return {"logit": after, "next_state": {"sum": after}}
 
 
@@ -96,7 +97,7 @@ def test_two_armors_can_share_a_generator():
 
 
 def test_gaussian_noise_has_its_mean_and_spread():
-    options = {"sigma": 0.3, "mu": 0.2, "action_range": None}
+    options = {"noise_kwargs": {"sigma": 0.3, "mu": 0.2}, "action_range": None}
     armor = with_plugin(Fixed("action"), "action_noise", **options)
     noise = armor.forward(torch.full((20_000, 1), 5.0))["action"] - 5
     assert abs(noise.mean().item() - 0.2) < 0.01
@@ -104,17 +105,20 @@ def test_gaussian_noise_has_its_mean_and_spread():
 
 
 def test_noise_and_actions_are_clipped():
-    noise = with_plugin(
-        Fixed("action"), "action_noise", sigma=9.0, noise_range=(-0.5, 0.5), action_range=None
-    ).forward(torch.zeros(100, 1))["action"]
-    assert (noise.min(), noise.max()) == (-0.5, 0.5)
-    action = with_plugin(Fixed("action"), "action_noise", sigma=9.0).forward(torch.zeros(100, 1))
+    options = {"noise_kwargs": {"sigma": 9.0}}
+    bounds = {"noise_range": {"min": -0.5, "max": 0.25}, "action_range": None}
+    armor = with_plugin(Fixed("action"), "action_noise", **options, **bounds)
+    noise = armor.forward(torch.zeros(100, 1))["action"]
+    assert (noise.min(), noise.max()) == (-0.5, 0.25)
+    action = with_plugin(Fixed("action"), "action_noise", **options).forward(torch.zeros(100, 1))
     assert (action["action"].min(), action["action"].max()) == (-1, 1)
 
 
 def test_ornstein_uhlenbeck_noise_remembers_until_it_is_reset():
-    options = {"sigma": 0.0, "mu": 1.0, "theta": 0.5, "dt": 1.0, "action_range": None}
-    armor = with_plugin(Fixed("action"), "action_noise", noise_type="ou", **options)
+    options = {"sigma": 0.0, "mu": 1.0, "theta": 0.5, "dt": 1.0}
+    armor = with_plugin(
+        Fixed("action"), "action_noise", noise_type="ou", noise_kwargs=options, action_range=None
+    )
     zero = torch.zeros(2, 1)
     seen = [armor.forward(zero)["action"].flatten().tolist() for _ in range(2)]
     armor.reset(data_id=[1])
@@ -125,8 +129,10 @@ def test_ornstein_uhlenbeck_noise_remembers_until_it_is_reset():
 
 
 def test_the_spread_of_ornstein_uhlenbeck_noise_grows_with_the_root_of_time():
-    options = {"sigma": 0.5, "theta": 0.0, "dt": 0.04, "action_range": None}
-    armor = with_plugin(Fixed("action"), "action_noise", noise_type="ou", **options)
+    options = {"sigma": 0.5, "theta": 0.0, "dt": 0.04}
+    armor = with_plugin(
+        Fixed("action"), "action_noise", noise_type="ou", noise_kwargs=options, action_range=None
+    )
     zero = torch.zeros(20_000, 1)
     for step in range(1, 4):
         spread = armor.forward(zero)["action"].std().item()
@@ -134,7 +140,7 @@ def test_the_spread_of_ornstein_uhlenbeck_noise_grows_with_the_root_of_time():
 
 
 def test_an_unknown_noise_is_refused():
-    with pytest.raises(ValueError, match="use 'gauss' or 'ou'"):
+    with pytest.raises(KeyError, match="use one of 'gauss', 'ou'"):
         with_plugin(Fixed(), "action_noise", noise_type="pink")
 
 
@@ -167,18 +173,20 @@ def test_rows_are_environments_by_default():
 
 
 def test_the_state_before_is_given_back_for_learning():
-    armor = with_plugin(FCRDiscreteNet(3, 2, [4], lstm_dim=5), "hidden_state")
+    model = FCRDiscreteNet(3, 2, [4], lstm_dim=5)
+    armor = with_plugin(model, "hidden_state", save_prev_state=True)
     obs = torch.randn(2, 3)
     first = armor.forward(obs)
     second = armor.forward({"obs": obs})
     assert not first["prev_state"].any()
-    assert torch.equal(second["prev_state"], first["next_state"])
+    assert torch.equal(second["prev_state"], model(obs)["next_state"])
     again = armor.model({"obs": obs, "prev_state": second["prev_state"]})
     assert torch.equal(again["logit"], second["logit"])
 
 
 def test_states_kept_under_inference_mode_are_usable_outside():
-    armor = with_plugin(FCRDiscreteNet(3, 2, [4], lstm_dim=5), "hidden_state")
+    model = FCRDiscreteNet(3, 2, [4], lstm_dim=5)
+    armor = with_plugin(model, "hidden_state", save_prev_state=True)
     with torch.inference_mode():
         armor.forward(torch.randn(2, 3), data_id=[0, 1])
     armor.reset(data_id=[0])
@@ -186,6 +194,65 @@ def test_states_kept_under_inference_mode_are_usable_outside():
     output = armor.forward(torch.randn(2, 3), data_id=[0, 1])
     assert not output["prev_state"][0].any()
     assert output["prev_state"][1].any()
+
+
+class Pairs(nn.Module):
+    """A model in nerveX's style: its states are a list of pairs, None at first."""
+
+    def forward(self, inputs):
+        assert isinstance(inputs["prev_state"], list)
+        before = [state or (torch.zeros(1), torch.zeros(1)) for state in inputs["prev_state"]]
+        after = [
+            (total + obs, number + 1)
+            for (total, number), obs in zip(before, inputs["obs"], strict=True)
+        ]
+        return {"logit": torch.stack([total for total, _ in after]), "next_state": after}
+
+
+def test_states_may_be_any_objects():
+    armor = with_plugin(Pairs(), "hidden_state", state_num=3, save_prev_state=True)
+    assert see(armor, [1.0, 2.0, 3.0]) == [1, 2, 3]
+    assert see(armor, [10.0, 20.0], [2, 0]) == [13, 21]
+    output = armor.forward(torch.zeros(3, 1))
+    assert [pair[1].item() for pair in output["prev_state"]] == [2, 1, 2]
+    assert "next_state" not in output
+
+
+def test_a_model_has_to_return_a_state_for_each_row():
+    class Forgetful(nn.Module):
+        def forward(self, inputs):
+            return {"logit": inputs["obs"], "next_state": [None]}
+
+    armor = with_plugin(Forgetful(), "hidden_state", state_num=3)
+    with pytest.raises(ValueError, match="the model returned 1 states for 3 rows"):
+        see(armor, [1.0, 2.0, 3.0])
+
+
+def test_states_can_be_set_for_learning():
+    armor = with_plugin(Adder(), "hidden_state", state_num=2)
+    armor.reset(data_id=None, state=[{"sum": torch.ones(1)}, None])
+    armor.reset(data_id=[1], state=[{"sum": torch.full((1,), 5.0)}])
+    output = armor.forward(torch.zeros(2, 1))
+    assert output["logit"].flatten().tolist() == [1, 5]
+    assert "prev_state" not in output
+
+
+def test_initial_states_of_ones_own():
+    first = with_plugin(
+        Adder(), "hidden_state", state_num=2, init_fn=lambda: {"sum": torch.full((1,), 7.0)}
+    )
+    assert see(first, [0.0, 1.0]) == [7, 8]
+    first.reset(data_id=[1])
+    assert see(first, [0.0, 0.0]) == [7, 7]
+
+
+def test_a_segment_continues_from_the_states():
+    model = FCRDiscreteNet(3, 2, [4], lstm_dim=5)
+    armor = with_plugin(model, "hidden_state", state_num=2)
+    obs = torch.randn(6, 2, 3)
+    inputs = {"obs": obs[:4], "enable_fast_timestep": True}
+    parts = [armor.forward(inputs)["logit"], armor.forward({"obs": obs[4:]})["logit"]]
+    torch.testing.assert_close(torch.cat(parts), model(obs)["logit"])
 
 
 def test_plugins_of_users_have_names_too():

@@ -12,6 +12,7 @@ from torch import nn
 from guerdon.collect import Collector
 from guerdon.compat.nervex import Armor, AttrDict, CommonPolicy, FCDiscreteNet
 from guerdon.compat.nervex.armor_plugins import Plugin
+from guerdon.compat.nervex.rl_utils import OUNoise
 from guerdon.data import Batch, ReplayBuffer
 from guerdon.envs import make_vec
 from guerdon.nn import ActorCritic, ModelConfig
@@ -337,7 +338,7 @@ def test_a_setting_that_nobody_declared_is_refused():
         def _get_setting_collect(self, command_info):  # noqa: ARG002
             return {"temperature": 1.0}
 
-    with pytest.raises(ValueError, match="'temperature', which is not in _collect_setting_set"):
+    with pytest.raises(ValueError, match="'temperature' is not in _collect_setting_set"):
         Undeclared({"type": "undeclared"}, NUMBER, TWO)
 
 
@@ -423,21 +424,23 @@ def test_an_evaluation_with_exploration_keeps_what_collecting_remembers():
     policy = Recorder({"type": "recorder"}, env.observation_space, env.action_space)
     policy._collect_armor.add_plugin("main", Counting)
     noise, counting = policy._collect_armor.plugins()
-    noise.noise_type = "ou"
+    noise.noise_generator = OUNoise()
     Collector(policy, env, seed=0).collect(n_step=10)
-    state, rows = noise.state, dict(counting.rows)
+    state, rows = noise.noise_generator._x, dict(counting.rows)
     evaluate(policy, env, 3, deterministic=False)
     policy.predict(env.observation_space.sample(), deterministic=False)
     env.close()
-    assert noise.state is state
+    assert noise.noise_generator._x is state
     assert counting.rows == rows == dict.fromkeys(range(5), True)
 
 
 def test_hidden_states_of_a_collecting_armor_begin_anew_with_an_episode():
     class Memory(nn.Module):
         def forward(self, data):
-            before = data["prev_state"]
-            after = (torch.zeros(len(data["obs"]), 1) if before is None else before) + 1
+            before = data["prev_state"] or [None] * len(data["obs"])
+            after = (
+                torch.stack([torch.zeros(1) if state is None else state for state in before]) + 1
+            )
             return {"logit": torch.zeros(len(data["obs"]), 2), "next_state": after}
 
     class Remembering(Recorder):
@@ -447,7 +450,7 @@ def test_hidden_states_of_a_collecting_armor_begin_anew_with_an_episode():
         def _init_collect(self):
             super()._init_collect()
             self._collect_armor = Armor(self._model)
-            self._collect_armor.add_plugin("main", "hidden_state")
+            self._collect_armor.add_plugin("main", "hidden_state", save_prev_state=True)
             self._collect_armor.add_plugin("main", "argmax_sample")
 
         def _process_transition(self, obs, armor_output, timestep):

@@ -52,6 +52,10 @@ def test_the_documented_names_are_there():
         assert hasattr(rl_utils, f"{name}_data")
         assert callable(getattr(rl_utils, f"{name}_error"))
     for name in [
+        "create_noise_generator",
+        "q_nstep_td_error_with_rescale",
+        "generalized_lambda_returns",
+        "ppo_error_continous",
         "nstep_return_data",
         "nstep_return",
         "gae_data",
@@ -373,7 +377,7 @@ def test_the_losses_of_a2c():
     data = rl_utils.a2c_data(LOGIT, T([1, 0]), T([1.0, 3]), T([2.0, 1]), T([2.0, 1]), None)
     loss = rl_utils.a2c_error(data)
     assert loss.policy_loss.item() == pytest.approx(-(2 * math.log(0.75) + math.log(0.5)) / 2)
-    assert loss.value_loss.item() == pytest.approx(1.25)
+    assert loss.value_loss.item() == pytest.approx(2.5)  # not halved
     assert loss.entropy_loss.item() == pytest.approx(sum(ENTROPY) / 2)
     loss = rl_utils.a2c_error(data._replace(weight=T([0.0, 2])))
     assert loss.policy_loss.item() == pytest.approx(-math.log(0.5))
@@ -398,7 +402,7 @@ def test_the_losses_of_vtrace():
     loss = rl_utils.vtrace_error(data, gamma=0.5, lambda_=1.0)
     # targets 2 and 2, advantages 1.5 and 1
     assert loss.policy_loss.item() == pytest.approx(-(1.5 * math.log(0.5) + math.log(0.25)) / 2)
-    assert loss.value_loss.item() == pytest.approx(0.5 * (1.5**2 + 1) / 2)
+    assert loss.value_loss.item() == pytest.approx((1.5**2 + 1) / 2)
     assert loss.entropy_loss.item() == pytest.approx(sum(ENTROPY) / 2)
     # errors 1 * (1 + 0.5 - 0.5) = 1 and 0.5 * (2 + 1 - 1) = 1; corrections 1 + 0.5 * 1 * 1 and 1
     # of the values 0.5 and 1
@@ -420,7 +424,7 @@ def test_each_bound_of_vtrace_bounds_its_own_weight(options, target):
     value, act = T([[0.5], [1.0], [2.0]]), T([[0], [0]])
     data = rl_utils.vtrace_data(target_policy, behaviour, act, value, T([[1.0], [2.0]]), None)
     loss = rl_utils.vtrace_error(data, gamma=0.5, **{"lambda_": 1.0, **options})
-    assert loss.value_loss.item() == pytest.approx(0.5 * ((target - 0.5) ** 2 + 1) / 2)
+    assert loss.value_loss.item() == pytest.approx(((target - 0.5) ** 2 + 1) / 2)
     assert loss.policy_loss.item() == pytest.approx(-(1.5 * math.log(0.5) + math.log(0.25)) / 2)
 
 
@@ -436,7 +440,7 @@ def test_vtrace_on_policy_is_the_discounted_return():
         target.insert(0, later)
     advantage = torch.stack(target) - value[:-1]
     log_prob = logit.log_softmax(-1)[..., 0]
-    torch.testing.assert_close(loss.value_loss, 0.5 * advantage.square().mean())
+    torch.testing.assert_close(loss.value_loss, advantage.square().mean())
     torch.testing.assert_close(loss.policy_loss, -(log_prob * advantage).mean())
 
 
@@ -479,7 +483,7 @@ def test_the_losses_of_coma():
     # 3 - (0.25 * 1 + 0.75 * 3) = 0.5;  4 - (0.5 * 4 + 0.5 * 2) = 1
     assert loss.policy_loss.item() == pytest.approx(-(0.5 * math.log(0.75) + math.log(0.5)) / 2)
     # targets 1 + 0.5 * 6 = 4 and 1 + 0.5 * 8 = 5 for 3 and 4
-    assert loss.q_value_loss.item() == pytest.approx(0.5)
+    assert loss.q_value_loss.item() == pytest.approx(1.0)
     assert loss.entropy_loss.item() == pytest.approx(sum(ENTROPY) / 2)
     weighted = rl_utils.coma_error(data._replace(weight=torch.zeros(2, 1, 2)), 0.5, 0.8)
     assert [x.item() for x in weighted] == [0, 0, 0]
@@ -598,3 +602,80 @@ def test_shapes_that_would_broadcast_are_refused():
     ):
         with pytest.raises(ValueError, match=r"shape|axes"):
             rl_utils.q_nstep_td_error(wrong, 0.9)
+
+
+# --- nerveX's own forms
+
+
+def test_gae_of_values_and_rewards_alone():
+    value, reward = normal(6, 2), normal(5, 2, seed=1)
+    none = torch.zeros(5, 2)
+    expected = rl_utils.gae(rl_utils.gae_data(value[:-1], value[1:], reward, none), 0.9, 0.8)
+    for data in (rl_utils.gae_data(value, reward), rl_utils.gae_data(value=value, reward=reward)):
+        torch.testing.assert_close(rl_utils.gae(data, 0.9, 0.8), expected)
+
+
+def test_lambda_returns_by_hand():
+    value, reward = T([[9.0], [1.0], [2.0], [4.0]]), T([[1.0], [2.0], [3.0]])
+    # 3 + 0.5 * 4 = 5;  2 + 0.5 * (0.5 * 5 + 0.5 * 2) = 3.75;  1 + 0.5 * (0.5 * 3.75 + 0.5 * 1)
+    returns = rl_utils.generalized_lambda_returns(value, reward, 0.5, 0.5)
+    assert returns.flatten().tolist() == pytest.approx([2.1875, 3.75, 5.0])
+    # One number for each row; the last decay does not matter.
+    gamma, decay = T([[0.5], [1.0], [0.5]]), T([[0.0], [1.0], [0.3]])
+    returns = rl_utils.generalized_lambda_returns(value, reward, gamma, decay)
+    assert returns.flatten().tolist() == pytest.approx([1.5, 7.0, 5.0])
+
+
+def test_td_errors_of_rescaled_values():
+    q, next_q = normal(4, 3), normal(4, 3, seed=1)
+    reward, done = normal(2, 4, seed=2), T([0.0, 0, 1, 0])
+    action, next_action = T([0, 1, 2, 0]), T([2, 1, 0, 0])
+    data = rl_utils.q_nstep_td_data(q, next_q, action, next_action, reward, done, None)
+    rescaled = rl_utils.q_nstep_td_error_with_rescale(data, 0.9, nstep=2)
+    value = rl_utils.value_inv_transform(next_q.gather(1, next_action[:, None])[:, 0])
+    target = rl_utils.value_transform(reward[0] + 0.9 * reward[1] + 0.81 * value * (1 - done))
+    expected = (q.gather(1, action[:, None])[:, 0] - target).square().mean()
+    torch.testing.assert_close(rescaled, expected)
+    same = rl_utils.q_nstep_td_error_with_rescale(
+        data, 0.9, 2, trans_fn=lambda x: x, inv_trans_fn=lambda x: x
+    )
+    torch.testing.assert_close(same, rl_utils.q_nstep_td_error(data, 0.9, nstep=2))
+
+
+def test_ppo_of_continuous_actions():
+    mu, sigma, action = normal(5, 2), normal(5, 2, seed=1).exp(), normal(5, 2, seed=2)
+    old = (normal(5, 2, seed=3), normal(5, 2, seed=4).exp())
+    adv, value, returns = normal(5, seed=5), normal(5, seed=6), normal(5, seed=7)
+    data = rl_utils.ppo_data((mu, sigma), old, action, value, value, adv, returns, None)
+    loss, info = rl_utils.ppo_error_continous(data, clip_ratio=0.2)
+    now, before = (torch.distributions.Normal(*each) for each in ((mu, sigma), old))
+    ratio = (now.log_prob(action) - before.log_prob(action)).sum(-1).exp()
+    bounded = torch.minimum(ratio * adv, ratio.clamp(0.8, 1.2) * adv)
+    torch.testing.assert_close(loss.policy_loss, -bounded.mean())
+    torch.testing.assert_close(loss.value_loss, 0.5 * (value - returns).square().mean())
+    torch.testing.assert_close(loss.entropy_loss, now.entropy().sum(-1).mean())
+    assert 0 <= float(info.clipfrac) <= 1
+
+
+# --- noise
+
+
+def test_noise_by_name():
+    gauss = rl_utils.create_noise_generator("gauss", {"mu": 5.0, "sigma": 0.0})
+    assert gauss((2, 3), "cpu").tolist() == [[5.0] * 3] * 2
+    path = rl_utils.create_noise_generator("ou", {"theta": 1.0, "dt": 0.5, "sigma": 0.0, "mu": 1.0})
+    assert [path((1,), "cpu").item() for _ in range(2)] == [0.5, 0.75]
+    path.reset()
+    assert path((1,), "cpu").item() == 0.5
+    with pytest.raises(KeyError, match="unknown noise_type 'pink': use one of 'gauss', 'ou'"):
+        rl_utils.create_noise_generator("pink", {})
+
+
+def test_noise_draws_from_its_generator():
+    def drawn(seed):
+        noise = rl_utils.create_noise_generator("gauss", {})
+        noise.generator = torch.Generator().manual_seed(seed)
+        return noise((3,), "cpu")
+
+    assert torch.equal(drawn(1), drawn(1))
+    assert not torch.equal(drawn(1), drawn(2))

@@ -12,17 +12,18 @@ from gymnasium import spaces
 from pydantic import ConfigDict, Field
 from torch import Tensor, nn
 
-import guerdon.compat.nervex.discrete_nets  # noqa: F401 - registers its models
 from guerdon.compat.nervex.adder import Adder
 from guerdon.compat.nervex.armor import Armor
 from guerdon.compat.nervex.armor_plugins import Plugin, Sampler
 from guerdon.compat.nervex.attr_dict import AttrDict
+from guerdon.compat.nervex.data import default_decollate, stacked_collate
 from guerdon.compat.nervex.lstm import RecurrentActor, RecurrentQNetwork
+from guerdon.compat.nervex.model import ConvDiscreteNet, FCDiscreteNet
+from guerdon.compat.nervex.rl_utils import BaseNoise
 from guerdon.compat.nervex.samples import (
     Timestep,
     Transition,
     Watched,
-    collate,
     row,
     stack,
     trajectories,
@@ -44,6 +45,7 @@ from guerdon.policy.bounds import Bounds
 
 _TRIES = 10  # extra draws per batch, since a segment may yield no sample
 _PARTS = ("learn", "collect", "eval")
+_SIZES = ("obs_dim", "action_dim", "continous", "continuous")  # the spaces have them
 
 
 class CommonConfig(PolicyConfig):
@@ -134,6 +136,44 @@ class CommonPolicy(Policy):
             if isinstance(plugin, Sampler) and plugin.given is None:
                 plugin.given = self.generator
 
+    # --- modes, for loops of one's own
+
+    @property
+    def learn_mode(self) -> "Mode":
+        """Methods for learning."""
+        return Mode(self, "learn")
+
+    @property
+    def collect_mode(self) -> "Mode":
+        """Methods for collecting."""
+        return Mode(self, "collect")
+
+    @property
+    def eval_mode(self) -> "Mode":
+        """Methods for evaluation."""
+        return Mode(self, "eval")
+
+    @property
+    def command_mode(self) -> "Mode":
+        """Methods that return settings."""
+        return Mode(self, "command")
+
+    def set_setting(self, mode_name: str, setting: Mapping[str, Any]) -> None:
+        """Set attributes, such as `_eps` of ``eps``, that a part (``collect``) has settings for."""
+        known = getattr(self, f"_{mode_name}_setting_set")
+        for name, value in setting.items():
+            if name not in known:
+                raise ValueError(
+                    f"{name!r} is not in _{mode_name}_setting_set "
+                    f"({', '.join(sorted(known)) or 'empty'}): add it there"
+                )
+            setattr(self, f"_{name}", value)
+
+    def state_dict_handle(self) -> dict[str, Any]:
+        """Return the network as ``model``, and the optimizer."""
+        handle = {"model": self._model, "optimizer": getattr(self, "_optimizer", None)}
+        return {name: value for name, value in handle.items() if value is not None}
+
     # --- learn
 
     def _init_learn(self) -> None:
@@ -154,6 +194,20 @@ class CommonPolicy(Policy):
         """
         raise NotImplementedError(f"{type(self).__name__} has to define _forward_learn(data)")
 
+    def _data_preprocess_learn(self, data: list[Any]) -> dict[str, Any]:
+        """Collate samples for `_forward_learn`; ``done`` is 0 or 1, ``weight`` may be ``IS``."""
+        collated: dict[str, Any] = {"weight": None, **stacked_collate(data)}
+        if isinstance(done := collated.get("done"), Tensor):
+            collated["done"] = done.float()
+        if "IS" in collated and (self.config.prioritized or self._cfg.get("use_priority")):
+            collated["weight"] = collated["IS"]
+        return collated
+
+    def _reset_learn(self, data_id: list[int] | None = None) -> None:
+        """Reset the armor."""
+        if hasattr(self, "_armor"):
+            self._armor.reset(data_id=data_id)
+
     def _get_setting_learn(self, command_info: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
         """Return settings for learning, named in `_learn_setting_set`."""
         return {}
@@ -166,13 +220,16 @@ class CommonPolicy(Policy):
         `_unroll_len` and `_collect_nstep` determine the length of a segment for one sample.
         """
         collect = self._cfg.collect
-        self._traj_len = float(collect.get("traj_len", "inf"))
+        self._traj_len = collect.get("traj_len", "inf")
         self._unroll_len = collect.get("unroll_len", 1)
         self._collect_nstep = collect.get("algo", {}).get("nstep", 1)
         self._adder = Adder(self._use_cuda, self._unroll_len)
         self._collect_armor = Armor(self._model)
         discrete = isinstance(self.action_space, spaces.Discrete)
-        self._collect_armor.add_plugin("main", "multinomial_sample" if discrete else "action_noise")
+        if discrete:
+            self._collect_armor.add_plugin("main", "multinomial_sample")
+        else:
+            self._collect_armor.add_plugin("main", "action_noise", noise_kwargs={"sigma": 0.1})
 
     def _forward_collect(self, data_id: list[int], data: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
         """Act with exploration.
@@ -187,6 +244,16 @@ class CommonPolicy(Policy):
         settings = {name: getattr(self, f"_{name}") for name in self._collect_setting_set}
         output: dict[str, Any] = self._collect_armor.forward(data, **settings)
         return output
+
+    def _data_preprocess_collect(self, data: dict[int, Any]) -> tuple[list[int], dict[str, Any]]:
+        """Collate observations by environment; a run has them collated already."""
+        return list(data), {"obs": stacked_collate(list(data.values()))}
+
+    def _data_postprocess_collect(
+        self, data_id: list[int], data: dict[str, Any]
+    ) -> dict[int, dict[str, Any]]:
+        """Split outputs by environment."""
+        return dict(zip(data_id, default_decollate(data), strict=True))
 
     def _reset_collect(self, data_id: list[int] | None = None) -> None:
         """Start episodes in these environments, or in all."""
@@ -274,7 +341,11 @@ class CommonPolicy(Policy):
         if model_type is not None:
             return model_type(**cfg.model)
         discrete = isinstance(self.action_space, spaces.Discrete)
-        config = ModelConfig(**{"activation": "relu", "orthogonal": False, **cfg.model})
+        if discrete and "obs_dim" in cfg.model:
+            image = len(self.observation_space.shape) == 3
+            return (ConvDiscreteNet if image else FCDiscreteNet)(**cfg.model)
+        options = {key: value for key, value in cfg.model.items() if key not in _SIZES}
+        config = ModelConfig(**{"activation": "relu", "orthogonal": False, **options})
         default: type[Model] = QNetwork if discrete else DeterministicActor
         if config.lstm is not None and config.type is None:
             default = RecurrentQNetwork if discrete else RecurrentActor
@@ -345,14 +416,7 @@ class CommonPolicy(Policy):
     def _command(self, info: dict[str, Any]) -> None:
         self._command_info = info
         for part in _PARTS:
-            known = getattr(self, f"_{part}_setting_set")
-            for name, value in getattr(self, f"_get_setting_{part}")(info).items():
-                if name not in known:
-                    raise ValueError(
-                        f"_get_setting_{part} returned {name!r}, which is not in "
-                        f"_{part}_setting_set ({', '.join(sorted(known)) or 'empty'}): add it there"
-                    )
-                setattr(self, f"_{name}", value)
+            self.set_setting(part, getattr(self, f"_get_setting_{part}")(info))
         self._beta = self.config.beta + (1 - self.config.beta) * min(info["progress"], 1.0)
 
     def make_buffer(
@@ -461,16 +525,21 @@ class CommonPolicy(Policy):
         if not samples:
             return learned
         if not self.on_policy:
-            learned = self._forward_learn({**collate(samples), "weight": batch.get("weight")})
+            learned = self._learned(samples, batch.get("weight"))
             batch.priority = learned.pop("priority", None)
         else:
             n_parts = max(1, round(len(samples) / batch_size))
             for _epoch in range(repeat):
                 order = torch.randperm(len(samples), generator=self.generator, device=self.device)
                 for part in order.tensor_split(n_parts):
-                    data = collate([samples[i] for i in part.tolist()])
-                    learned = self._forward_learn({**data, "weight": None})
+                    learned = self._learned([samples[i] for i in part.tolist()])
         return {f"train/{key}": value for key, value in learned.items() if _is_number(value)}
+
+    def _learned(self, samples: list[Any], weight: Tensor | None = None) -> dict[str, Any]:
+        if weight is not None:
+            pairs = zip(samples, weight.unbind(), strict=True)
+            samples = [{**sample, "weight": each, "IS": each} for sample, each in pairs]
+        return self._forward_learn(self._data_preprocess_learn(samples))
 
     def post_process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> None:  # noqa: ARG002
         """Update priorities, if there are any."""
@@ -490,10 +559,27 @@ class CommonPolicy(Policy):
         self._command(state["command_info"])
 
 
+class Mode:
+    """Methods of one part of a policy: `forward` of ``collect`` is `_forward_collect`."""
+
+    def __init__(self, policy: CommonPolicy, part: str) -> None:
+        self._policy, self._part = policy, part
+
+    def info(self) -> str:
+        """Describe the policy."""
+        return repr(self._policy)
+
+    def __getattr__(self, name: str) -> Any:
+        for known in (f"_{name}_{self._part}", f"_{name}_collect", f"_{name}"):
+            if hasattr(type(self._policy), known):
+                return getattr(self._policy, known)
+        return getattr(self._policy, name)
+
+
 def _copied(attributes: dict[str, Any]) -> dict[str, Any]:
     """Return a copy, including containers; tensors and generators are shared."""
     return {
-        name: value.copy() if isinstance(value, dict | list | set) else value
+        name: copy.copy(value) if isinstance(value, dict | list | set | BaseNoise) else value
         for name, value in attributes.items()
     }
 

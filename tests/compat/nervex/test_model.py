@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 import torch
 from gymnasium import spaces
 
@@ -39,3 +40,33 @@ def test_the_recurrent_net_of_the_tutorial_hands_its_state_on():
     second = net({"obs": obs, "prev_state": first["next_state"]})
     assert first["next_state"].shape == (3, 10)
     assert not torch.allclose(first["logit"], second["logit"])
+
+
+def test_sizes_of_the_last_layer():
+    net = FCDiscreteNet(obs_dim=[4], action_dim=[2], embedding_dim=32, dueling=True)
+    assert [layer.out_features for layer in net.encoder.children()] == [128, 128, 32]
+    images = torch.ones(2, 4, 84, 84)
+    for embedding_dim in (512, 64):
+        net = ConvDiscreteNet([4, 84, 84], 6, embedding_dim=embedding_dim)
+        assert net.size == embedding_dim
+        assert net(images)["logit"].shape == (2, 6)
+    net = FCRDiscreteNet(obs_dim=4, action_dim=2, embedding_dim=16)
+    assert net({"obs": torch.ones(3, 4)})["next_state"].shape == (3, 32)
+
+
+def test_heads():
+    net = FCDiscreteNet(4, 2, head_kwargs={"dueling": True, "noise": False})
+    assert net.config.dueling
+    with pytest.raises(ValueError, match="'noise', but only dueling heads"):
+        FCDiscreteNet(4, 2, head_kwargs={"noise": True})
+    with pytest.raises(ValueError, match=r"action_dim is \[2, 3\], but only one"):
+        FCDiscreteNet(4, [2, 3])
+
+
+def test_states_may_be_a_list():
+    net, obs = FCRDiscreteNet(4, 2, embedding_dim=5), torch.randn(2, 4)
+    state = net(obs)["next_state"]
+    together = net({"obs": obs, "prev_state": torch.stack([torch.zeros(10), state[1]])})
+    listed = net({"obs": obs, "prev_state": [None, state[1]]})
+    assert torch.equal(together["logit"], listed["logit"])
+    assert torch.equal(net({"obs": obs, "prev_state": [None, None]})["logit"], net(obs)["logit"])

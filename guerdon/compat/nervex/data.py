@@ -1,0 +1,435 @@
+"""nerveX's `BufferManager` and collate functions."""
+
+import copy
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from guerdon.config.errors import suggestion
+from guerdon.data.mixed import divided
+from guerdon.data.prioritized import PrioritizedReplayBuffer
+
+Item = dict[str, Any]
+
+# --- buffers
+
+_NAMES = {
+    "meta_maxlen": "maxlen",
+    "replay_buffer_size": "maxlen",
+    "size": "maxlen",
+    "max_reuse": "max_use",
+}
+_MEASURES = (("avg", np.mean), ("max", np.max), ("min", np.min))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Options:
+    """Options of one buffer."""
+
+    maxlen: int = 4096
+    """Maximum number of items; the oldest are replaced."""
+    max_use: float = float("inf")
+    """Number of samples after which an item is removed."""
+    max_staleness: float = float("inf")
+    """Learner iterations after its ``collect_iter`` at which an item is removed."""
+    min_sample_ratio: float = 1.0
+    """Minimum number of items for sampling, as a multiple of those that are sampled."""
+    alpha: float = 0.0
+    """Exponent of priorities; 0 samples uniformly."""
+    beta: float = 0.0
+    """Exponent of importance weights."""
+    anneal_step: int = 0
+    """Samples over which beta increases to 1; 0 keeps it."""
+    enable_track_used_data: bool = False
+    """Whether `used_data` returns items that were replaced or removed."""
+    deepcopy: bool = False
+    """Whether items are copied, with all that is in them, when they are pushed and sampled."""
+    monitor: Mapping[str, Any] | None = None
+    """``log_path`` and ``log_freq`` (2000) of statistics, which are over the last ``tick_expire``
+    (100) pushes and samples; None for no files."""
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> "_Options":
+        """Read the options of a buffer, under nerveX's names."""
+        named = {_NAMES.get(key, key): value for key, value in settings.items()}
+        if named.pop("load_path", None) is not None:
+            raise ValueError("'load_path' names a pickle, which is not read: push the items")
+        known = cls.__dataclass_fields__
+        for key in named.keys() - known.keys():
+            raise ValueError(f"a buffer has no option {key!r}: {suggestion(key, list(known))}")
+        options = cls(**{key: value for key, value in named.items() if value is not None})
+        for key, least in {"maxlen": 1, "max_use": 1, "max_staleness": 0}.items():
+            if not getattr(options, key) >= least:
+                raise ValueError(f"{key} is {getattr(options, key)}, but has to be {least} or more")
+        return options
+
+
+class _Buffer:
+    """Items of one buffer, in the rows of a `PrioritizedReplayBuffer`.
+
+    Args:
+        name: Name of the buffer.
+        options: Its options.
+        generator: Random generator for sampling.
+    """
+
+    def __init__(self, name: str, options: _Options, generator: np.random.Generator) -> None:
+        self.name, self.options = name, options
+        self.rows = PrioritizedReplayBuffer(
+            options.maxlen, options.alpha, options.beta, ignore_obs_next=True, seed=generator
+        )
+        self.items: dict[int, Item] = {}  # by row
+        self.ids: dict[int, str] = {}
+        self.uses = np.zeros(options.maxlen, np.int64)
+        self.collected = np.full(options.maxlen, np.inf)  # learner iterations; inf: not known
+        self.used: deque[Item] = deque()
+        self.counts = dict.fromkeys(("pushed", "sampled", "removed"), 0)
+        self.log = _Log(name, options.monitor or {})
+
+    def push(self, items: Sequence[Any]) -> None:
+        """Add items, in place of the oldest where necessary."""
+        for item in items:
+            if not isinstance(item, Mapping):
+                raise TypeError(f"an item is a dictionary, not a {type(item).__name__}")
+        began = time.monotonic()
+        for item in items:
+            row = int(self.rows.add(obs=0.0, act=0, rew=0.0, done=True)[0])
+            self._drop(row)
+            self.items[row] = copy.deepcopy(item) if self.options.deepcopy else item
+            self.ids[row] = f"{self.name}_{self.counts['pushed']}"
+            self.uses[row] = 0
+            self.collected[row] = np.min(item.get("collect_iter", np.inf))
+            self.counts["pushed"] += 1
+            if item.get("priority") is not None:
+                self.rows.update_weight([row], [item["priority"]])
+        seconds = time.monotonic() - began
+        self.log.add("in", {"in_count": [len(items)], "in_time": [seconds]})
+
+    def ready(self, number: int, iteration: int) -> bool:
+        """Remove items that are too old, and return whether so many can be sampled."""
+        rows = self.rows.stored_rows()
+        self.remove(rows[iteration - self.collected[rows] >= self.options.max_staleness].tolist())
+        return not number or len(self.items) >= max(number * self.options.min_sample_ratio, 1)
+
+    def sample(self, number: int, iteration: int) -> list[Item]:
+        """Draw items, each with its ``IS``, ``priority``, ``reuse``, ``staleness`` and place."""
+        if not number:
+            return []
+        began = time.monotonic()
+        rows = self.rows.sample_indices(number)
+        priorities = self.rows.priorities
+        weights = (priorities[priorities > 0].min() / priorities[rows]) ** self.rows.beta
+        scale = 1 / self.options.alpha if self.options.alpha else 0.0
+        found = []
+        for row, weight in zip(rows.tolist(), weights.tolist(), strict=True):
+            item = (copy.deepcopy if self.options.deepcopy else copy.copy)(self.items[row])
+            item.update(
+                IS=weight,
+                priority=float(priorities[row] ** scale),
+                reuse=int(self.uses[row]),
+                use=int(self.uses[row]) + 1,
+                staleness=int(max(iteration - self.collected[row], -1)),  # -1: not known
+                replay_unique_id=self.ids[row],
+                replay_buffer_idx=row,
+            )
+            self.uses[row] += 1
+            found.append(item)
+        self.counts["sampled"] += number
+        self.remove(row for row in set(rows.tolist()) if self.uses[row] >= self.options.max_use)
+        if self.options.anneal_step:
+            step = (1 - self.options.beta) / self.options.anneal_step
+            self.rows.beta = min(self.rows.beta + step, 1.0)
+        seen = {key: [item[key] for item in found] for key in ("reuse", "priority", "staleness")}
+        seconds = time.monotonic() - began
+        self.log.add("out", {"out_count": [number], "out_time": [seconds], **seen})
+        return found
+
+    def update(self, ids: Iterable[tuple[str, int, float]]) -> None:
+        """Set the priorities of items that are still there."""
+        for unique_id, row, priority in ids:
+            if self.ids.get(row) == unique_id:
+                self.rows.update_weight([row], [float(priority)])
+
+    def remove(self, rows: Iterable[int]) -> None:
+        """Remove items."""
+        for row in list(rows):
+            self.rows.discard([row])
+            self._drop(row)
+            self.counts["removed"] += 1
+
+    def _drop(self, row: int) -> None:
+        item = self.items.pop(row, None)
+        self.ids.pop(row, None)
+        if item is not None and self.options.enable_track_used_data:
+            self.used.append(item)
+
+
+class _Log:
+    """Statistics of pushes (``in``) and samples (``out``), and files of them.
+
+    Args:
+        name: Name of the buffer.
+        config: The option ``monitor``.
+    """
+
+    def __init__(self, name: str, config: Mapping[str, Any]) -> None:
+        self._name, self._freq = name, config.get("log_freq", 2000)
+        self._times = {"in": 0, "out": 0}
+        length = config.get("tick_expire", 100)
+        self._recent = {way: deque[Any](maxlen=length) for way in self._times}
+        self.newest: dict[str, float] = {}
+        self._text: Any = None
+        self._tensorboard: Any = None
+        if (path := config.get("log_path")) is not None:
+            from torch.utils.tensorboard import SummaryWriter  # slow to import
+
+            Path(path).mkdir(parents=True, exist_ok=True)
+            self._text = (Path(path) / f"{name}_logger.txt").open("a", encoding="utf-8")
+            self._tensorboard = SummaryWriter(Path(path) / f"{name}_tb_logger")
+
+    def add(self, way: str, values: Mapping[str, list[float]]) -> None:
+        """Note a push or a sample."""
+        self._recent[way].append(values)
+        found: dict[str, float] = {}
+        for key in values:
+            rows = np.concatenate([each[key] for each in self._recent[way]])
+            found |= {f"{key}_{name}": float(measure(rows)) for name, measure in _MEASURES}
+        self.newest |= found
+        number = self._times[way]
+        self._times[way] += 1
+        if self._text is not None and number % self._freq == 0:
+            line = " ".join(f"{name}={value:.6g}" for name, value in found.items())
+            self._text.write(f"{way} {number}: {line}\n")
+            self._text.flush()
+            for name, value in found.items():
+                self._tensorboard.add_scalar(f"buffer_{self._name}/{name}", value, number)
+
+    def close(self) -> None:
+        """Close the files."""
+        if self._text is not None:
+            self._text.close()
+            self._tensorboard.close()
+            self._text = None
+
+
+class BufferManager:
+    """Several buffers of items (dictionaries), sampled by ratio; may be used by several threads.
+
+    >>> manager = BufferManager({"meta_maxlen": 10})
+    >>> manager.push_data([{"obs": number} for number in range(10)])
+    >>> len(manager.sample(4))
+    4
+
+    Args:
+        cfg: ``buffer_name``, a list; the options of each buffer under its name; and
+            ``sample_ratio``, each buffer's share of a batch (equal by default). Or the options of
+            one buffer, ``agent``: ``meta_maxlen``, ``max_use`` (or ``max_reuse``),
+            ``max_staleness``, ``min_sample_ratio``, ``alpha``, ``beta``, ``anneal_step``,
+            ``enable_track_used_data``, ``deepcopy``, ``monitor``.
+        seed: Random seed, or a generator, for sampling.
+    """
+
+    def __init__(
+        self, cfg: Mapping[str, Any], seed: int | np.random.Generator | None = None
+    ) -> None:
+        sections = dict(cfg)
+        self.buffer_name = list(sections.pop("buffer_name", ["agent"]))
+        ratio = sections.pop("sample_ratio", None)
+        named = any(name in sections for name in self.buffer_name) or len(self.buffer_name) != 1
+        sections = sections if named else {self.buffer_name[0]: sections}
+        for name in sections.keys() - set(self.buffer_name):
+            raise ValueError(f"'buffer_name' is {self.buffer_name} and has no {name!r}: add it")
+        self._generator = np.random.default_rng(seed)
+        self.buffer = {
+            name: _Buffer(name, _Options.of(sections.get(name, {})), self._generator)
+            for name in self.buffer_name
+        }
+        self._ratio = self._shares(ratio or dict.fromkeys(self.buffer_name, 1.0))
+        self._lock = threading.RLock()
+
+    def __len__(self) -> int:
+        return sum(len(buffer.items) for buffer in self.buffer.values())
+
+    def push_data(self, data: Any, buffer_name: str | None = None) -> None:
+        """Add an item or a list of items to a buffer; the first one by default.
+
+        An item may have a ``priority``, and ``collect_iter``, the learner iteration of the policy
+        that collected it.
+        """
+        with self._lock:
+            self._find(buffer_name).push(data if isinstance(data, list | tuple) else [data])
+
+    push = push_data
+
+    def sample(
+        self,
+        batch_size: int,
+        cur_learner_iter: int = 0,
+        sample_ratio: Mapping[str, float] | None = None,
+    ) -> list[Item] | None:
+        """Draw items from all buffers, by ratio.
+
+        Args:
+            batch_size: Number of items.
+            cur_learner_iter: Learner iteration, for ``staleness``.
+            sample_ratio: New shares, also for later samples.
+
+        Returns:
+            Copies of the items with ``IS`` (importance weight), ``priority``, ``reuse``,
+            ``staleness``, ``replay_unique_id`` and ``replay_buffer_idx``; None if a buffer has too
+            few items.
+        """
+        with self._lock:
+            if sample_ratio is not None:
+                self._ratio = self._shares(sample_ratio)
+            counts = divided(batch_size, self._ratio, self._generator)
+            parts = list(zip(self.buffer.values(), counts, strict=True))
+            ready = [buffer.ready(count, cur_learner_iter) for buffer, count in parts]
+            if not all(ready):
+                return None
+            return [
+                item for buffer, count in parts for item in buffer.sample(count, cur_learner_iter)
+            ]
+
+    def update(self, info: Mapping[str, Sequence[Any]]) -> None:
+        """Set priorities: ``replay_unique_id``, ``replay_buffer_idx`` and ``priority`` of items."""
+        keys = ("replay_unique_id", "replay_buffer_idx", "priority")
+        rows = list(zip(*(info[key] for key in keys), strict=True))
+        with self._lock:
+            for name, buffer in self.buffer.items():
+                buffer.update(row for row in rows if row[0].rpartition("_")[0] == name)
+
+    def clear(self, buffer_name: str | Sequence[str] | None = None) -> None:
+        """Remove all items of some buffers, or of all."""
+        names = [buffer_name] if isinstance(buffer_name, str) else buffer_name or self.buffer_name
+        with self._lock:
+            for name in names:
+                buffer = self._find(name)
+                buffer.remove(buffer.items)
+
+    def count(self, buffer_name: str | None = None) -> int:
+        """Return the number of items of a buffer; the first one by default."""
+        return len(self._find(buffer_name).items)
+
+    def used_data(self, buffer_name: str | None = None) -> Item | None:
+        """Return the oldest item that was replaced or removed, once; None if there is none."""
+        used = self._find(buffer_name).used
+        return used.popleft() if used else None
+
+    def statistics(self) -> dict[str, dict[str, float]]:
+        """Return the numbers of items, and statistics of recent pushes and samples, by buffer."""
+        return {
+            name: {**buffer.counts, "held": len(buffer.items), **buffer.log.newest}
+            for name, buffer in self.buffer.items()
+        }
+
+    def run(self) -> None:
+        """Do nothing: items can be pushed at once."""
+
+    def close(self) -> None:
+        """Close the files of statistics."""
+        for buffer in self.buffer.values():
+            buffer.log.close()
+
+    def _find(self, name: str | None) -> _Buffer:
+        name = self.buffer_name[0] if name is None else name
+        if name not in self.buffer:
+            known = ", ".join(self.buffer_name)
+            raise KeyError(f"unknown buffer {name!r}; there are: {known}")
+        return self.buffer[name]
+
+    def _shares(self, ratio: Mapping[str, float]) -> np.ndarray:
+        for name in ratio:
+            self._find(name)
+        shares = np.array([float(ratio.get(name, 0.0)) for name in self.buffer_name])
+        if not ((shares >= 0).all() and 0 < shares.sum() < np.inf):
+            raise ValueError(f"sample_ratio needs numbers of 0 or more, not {dict(ratio)}")
+        return np.asarray(shares / shares.sum())
+
+
+# --- collate functions
+
+
+def default_collate(batch: Sequence[Any]) -> Any:
+    """Collate items: tensors [B, ...] in dictionaries, lists and namedtuples; [B, 1] is [B]."""
+    return _collated(batch, lambda rows: torch.cat(rows) if rows[0].shape == (1,) else None)
+
+
+def diff_shape_collate(batch: Sequence[Any]) -> Any:
+    """Collate items as `default_collate`, but keep a list of None or of tensors of any shapes."""
+
+    def kept(rows: list[Tensor]) -> Any:
+        return list(rows) if len({row.shape for row in rows}) > 1 else None
+
+    return _collated(batch, kept, none=True)
+
+
+def stacked_collate(batch: Sequence[Any]) -> Any:
+    """Collate items to tensors [B, ...], and those of lists over time to [T, B, ...]."""
+    return _stacked(_collated(batch, lambda _: None))
+
+
+def timestep_collate(batch: Sequence[Item]) -> Item:
+    """Collate items of lists over time: [T, B, ...]; ``prev_state`` becomes T tuples of states."""
+    states = [item["prev_state"] for item in batch]
+    rest = [{key: item[key] for key in item if key != "prev_state"} for item in batch]
+    return {**_stacked(default_collate(rest)), "prev_state": list(zip(*states, strict=True))}
+
+
+def default_decollate(batch: Any, ignore: Sequence[str] = ("prev_state",)) -> list[Any]:
+    """Split a collated batch into items; keys in `ignore` are already lists of rows."""
+    if isinstance(batch, Tensor):
+        return [row.reshape(1) if batch.ndim == 1 else row for row in batch.unbind()]
+    if isinstance(batch, Mapping):
+        parts = [
+            value if key in ignore else default_decollate(value) for key, value in batch.items()
+        ]
+        return [dict(zip(batch, row, strict=True)) for row in zip(*parts, strict=True)]
+    if isinstance(batch, Sequence):
+        return list(zip(*map(default_decollate, batch), strict=True))
+    raise TypeError(f"a {type(batch).__name__} cannot be split into items")
+
+
+def _collated(
+    batch: Sequence[Any], special: Callable[[list[Tensor]], Any], none: bool = False
+) -> Any:
+    def again(rows: Iterable[Any]) -> Any:
+        return _collated(list(rows), special, none)
+
+    first = batch[0]
+    if none and any(each is None for each in batch):
+        return list(batch)
+    if first is None:
+        return None
+    if isinstance(first, str):
+        return list(batch)
+    if isinstance(first, Mapping):
+        return {key: again(each[key] for each in batch) for key in first}
+    if isinstance(first, tuple) and hasattr(first, "_fields"):
+        return type(first)(*map(again, zip(*batch, strict=True)))
+    if isinstance(first, Sequence):
+        return [again(rows) for rows in zip(*batch, strict=True)]
+    if isinstance(first, float):
+        return torch.tensor(batch, dtype=torch.float32)
+    if not isinstance(first, Tensor | np.ndarray | np.generic | int):
+        raise TypeError(f"items of {type(first).__name__} cannot become a tensor")
+    rows = [torch.as_tensor(each) for each in batch]
+    found = special(rows)
+    return torch.stack(rows) if found is None else found
+
+
+def _stacked(tree: Any) -> Any:
+    """Stack lists of tensors in dictionaries."""
+    if isinstance(tree, Mapping):
+        return {key: _stacked(value) for key, value in tree.items()}
+    if isinstance(tree, list) and isinstance(tree[0], Mapping):
+        return {key: _stacked([each[key] for each in tree]) for key in tree[0]}
+    return torch.stack(tree) if isinstance(tree, list) and isinstance(tree[0], Tensor) else tree

@@ -1,0 +1,25 @@
+"""nerveX's environment managers and learner."""
+
+from guerdon.compat.nervex.worker.actor.env_manager import (
+    BaseEnvManager,
+    SubprocessEnvManager,
+    SyncSubprocessEnvManager,
+)
+from guerdon.compat.nervex.worker.learner import (
+    BaseLearner,
+    LearnerHook,
+    add_learner_hook,
+    merge_hooks,
+    register_learner_hook,
+)
+
+__all__ = [
+    "BaseEnvManager",
+    "BaseLearner",
+    "LearnerHook",
+    "SubprocessEnvManager",
+    "SyncSubprocessEnvManager",
+    "add_learner_hook",
+    "merge_hooks",
+    "register_learner_hook",
+]

@@ -1,0 +1,1 @@
+"""nerveX's environment managers."""

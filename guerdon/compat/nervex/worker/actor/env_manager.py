@@ -1,0 +1,176 @@
+"""nerveX's environment managers, over guerdon's vector environments."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from guerdon.compat.nervex.gym_adapter import BaseEnvTimestep, make_seeded
+from guerdon.compat.nervex.samples import row
+from guerdon.compat.nervex.torch_utils import to_ndarray, to_tensor
+from guerdon.envs.make import Backend, make_vec
+from guerdon.envs.vector import transition
+
+_tensor = partial(to_tensor, dtype=torch.float32)
+
+
+class BaseEnvManager:
+    """Environments that step one after the other, by number; those that end are reset at once.
+
+    Call `launch` first, then `step` with actions for some of `next_obs`.
+
+    Args:
+        env_fn: Makes an environment with nerveX's or Gymnasium's interface from a setting.
+        env_cfg: Settings, one for each environment.
+        env_num: Number of environments.
+        episode_num: Episodes of each environment, after which it is left out of `next_obs`;
+            ``"inf"`` for no limit.
+        manager_cfg: ``wait_num``: results that a step of `SubprocessEnvManager` waits for.
+    """
+
+    backend: ClassVar[Backend] = "base"
+
+    def __init__(
+        self,
+        env_fn: Callable[..., Any],
+        env_cfg: Sequence[Any],
+        env_num: int,
+        episode_num: float | str = "inf",
+        manager_cfg: Mapping[str, Any] | None = None,
+    ) -> None:
+        if len(env_cfg) != env_num:
+            raise ValueError(f"there are {len(env_cfg)} settings for {env_num} environments")
+        self.env_num = env_num
+        self._env_fn, self._env_cfg = env_fn, list(env_cfg)
+        self._episode_num, self._cfg = float(episode_num), manager_cfg or {}
+        self._seeds: list[int | None] = [None] * env_num
+        self._vector: Any = None
+
+    @property
+    def wait_num(self) -> int:
+        """Number of environments that a step waits for."""
+        return self.env_num
+
+    def seed(self, seed: int | Sequence[int]) -> None:
+        """Seed the environments at the next `launch`: one seed each, or consecutive ones."""
+        seeds = range(seed, seed + self.env_num) if isinstance(seed, int) else seed
+        if len(seeds) != self.env_num:
+            raise ValueError(f"there are {len(seeds)} seeds for {self.env_num} environments")
+        self._seeds = list(seeds)
+
+    def launch(self) -> None:
+        """Make the environments, and start an episode in each."""
+        if self._vector is not None:
+            raise RuntimeError("the environments are running: close() them first")
+        settings = list(zip(self._env_cfg, self._seeds, strict=True))
+        self._vector = make_vec(
+            partial(make_seeded, self._env_fn),
+            self.env_num,
+            backend=self.backend,
+            settings=settings,
+            wait_num=self.wait_num,
+        )
+        self.reset()
+
+    def reset(self) -> None:
+        """Start a new episode in every environment."""
+        obs = self._open().reset()
+        self._obs = {number: row(obs, number) for number in range(self.env_num)}
+        self._episodes = [0] * self.env_num
+
+    @property
+    def next_obs(self) -> dict[int, Any]:
+        """Observations that need an action, as tensors, by the number of the environment."""
+        return {i: _tensor(obs) for i, obs in self._obs.items() if not self._finished(i)}
+
+    @property
+    def done(self) -> bool:
+        """Whether every environment has played its episodes."""
+        return all(map(self._finished, range(self.env_num)))
+
+    def step(self, action: Mapping[int, Any]) -> dict[int, BaseEnvTimestep]:
+        """Step the environments of some numbers.
+
+        Args:
+            action: Actions by the number of the environment.
+
+        Returns:
+            Observation, reward [1] (tensors), ``done`` and info by number; of subprocesses, those
+            that are ready.
+        """
+        vector = self._open()
+        shape = vector.action_space.shape
+        actions = {i: np.reshape(to_ndarray(each), shape) for i, each in action.items()}
+        timesteps = {}
+        for i, (obs, reward, done, info, following) in self._stepped(actions).items():
+            self._obs[i] = following
+            self._episodes[i] += done
+            paid = torch.tensor([reward])
+            timesteps[i] = BaseEnvTimestep(_tensor(obs), paid, done, _tensor(info))
+        return timesteps
+
+    def _stepped(self, actions: dict[int, Any]) -> dict[int, tuple[Any, ...]]:
+        found = {}
+        for i, action in actions.items():
+            obs, reward, terminated, truncated, info, first = transition(
+                self._vector.envs[i], action, i
+            )
+            done = bool(terminated or truncated)
+            found[i] = obs, float(reward), done, info, first if done else obs
+        return found
+
+    def env_info(self) -> Any:
+        """Return the `info` of an environment."""
+        env = self._env_fn(self._env_cfg[0])
+        try:
+            return env.info()
+        finally:
+            env.close()
+
+    def close(self) -> None:
+        """Close the environments."""
+        if self._vector is not None:
+            self._vector.close()
+            self._vector = None
+
+    def _finished(self, number: int) -> bool:
+        return self._episodes[number] >= self._episode_num
+
+    def _open(self) -> Any:
+        if self._vector is None:
+            raise RuntimeError("the environments are not running: launch() them first")
+        return self._vector
+
+
+class SubprocessEnvManager(BaseEnvManager):
+    """Environments in processes of their own; a step returns when some are ready."""
+
+    backend = "async_subprocess"
+
+    @property
+    def wait_num(self) -> int:
+        """See `BaseEnvManager`."""
+        return min(int(self._cfg.get("wait_num", 2)), self.env_num)
+
+    def _stepped(self, actions: dict[int, Any]) -> dict[int, tuple[Any, ...]]:
+        for i in actions:
+            del self._obs[i]  # until it is ready
+        step = self._vector.step(np.stack(list(actions.values())), np.array(list(actions)))
+        found = {}
+        for k, i in enumerate(step.env_ids.tolist()):
+            self._obs[i] = row(step.obs, k)
+            if step.dummy is not None and step.dummy[k]:  # it was restarted
+                continue
+            done = bool(step.terminated[k] or step.truncated[k])
+            there = [key for key in step.info if step.info.get(f"_{key}", [False] * (k + 1))[k]]
+            info = {key: row(step.info[key], k) for key in there}
+            found[i] = row(step.obs_next, k), float(step.rew[k]), done, info, self._obs[i]
+        return found
+
+
+class SyncSubprocessEnvManager(SubprocessEnvManager):
+    """Environments in processes of their own; a step returns when all that stepped are ready."""
+
+    wait_num = BaseEnvManager.wait_num
