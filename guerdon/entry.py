@@ -13,6 +13,7 @@ from guerdon.compat.di_engine.entry import (
     serial_pipeline_reward_model_onpolicy,
 )
 from guerdon.compat.layouts import Source, translated
+from guerdon.compat.rlinf.config import with_folders
 from guerdon.config import sources
 from guerdon.config.imports import name_of
 from guerdon.config.trust import code_of
@@ -91,5 +92,5 @@ def train(
     ]
     trust, own = options.get("trust", False), configuration.override_values(changes)
     with code_of(sources.run_dir_of(source), trust=trust, own=own):
-        ours, changes = translated(source, changes)
+        ours, changes = with_folders(*translated(source, changes))
         return run.train(ours, *changes, **options)
