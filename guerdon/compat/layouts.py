@@ -27,8 +27,8 @@ def translated(source: Source | None, overrides: Iterable[str] = ()) -> tuple[An
     named = source is None or sources.is_preset(source)
     values = {} if named else sections(source)  # type: ignore[arg-type]
     dropped: list[str] = []
-    with_reward_model, changes = rlinf.translate(values, overrides, dropped)
     foreign = nervex.translate(values, dropped)
+    with_reward_model, changes = rlinf.translate(values, overrides, dropped)
     if foreign or with_reward_model:
         if named:
             changes = ["eval.select_by=env", *changes]

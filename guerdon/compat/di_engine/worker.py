@@ -12,7 +12,6 @@ from guerdon import config as configuration
 from guerdon.compat.di_engine import items
 from guerdon.compat.layouts import Source, sections, translated
 from guerdon.data import Batch, ReplayBuffer
-from guerdon.policy import Policy
 from guerdon.reward.transitions import from_items
 from guerdon.training.parts import Parts, make_parts
 
@@ -47,40 +46,27 @@ def create_workers(source: Source, seed: int = 0, tb_logger: Any = None) -> Work
             "a loop by hand learns from single transitions, drawn uniformly: set 'nstep' to 1 and "
             "'priority' to false, or use serial_pipeline_reward_model_offpolicy"
         )
-    modes = PolicyModes(parts.policy, config)
-    return Workers(
-        modes,
-        SerialCollector(parts, config),
-        SerialBuffer(parts.buffer),
-        SerialLearner(modes, parts.buffer, config.learn.repeat, tb_logger),
-    )
+    modes = PolicyModes(parts.policy, config.learn.batch_size)
+    learner = SerialLearner(modes, parts.buffer, config.learn.repeat, tb_logger)
+    return Workers(modes, SerialCollector(parts, config), SerialBuffer(parts.buffer), learner)
 
 
 class PolicyModes:
     """A policy with the three modes of DI-engine, which share their attributes."""
 
-    def __init__(self, policy: Policy, config: configuration.GuerdonConfig) -> None:
+    def __init__(self, policy: Any, batch_size: int) -> None:
         self.policy = policy
         self.learn_mode = self.collect_mode = self.eval_mode = self
-        self._attributes = {
-            "device": str(policy.device),
-            "cuda": policy.device.type == "cuda",
-            "batch_size": config.learn.batch_size,
-            "on_policy": policy.on_policy,
-            "priority": False,
-        }
+        cuda = policy.device.type == "cuda"
+        self._attributes = {"device": str(policy.device), "cuda": cuda, "batch_size": batch_size}
 
     def get_attribute(self, name: str) -> Any:
-        """Return ``device``, ``cuda``, ``batch_size``, ``on_policy`` or ``priority``."""
+        """Return ``device``, ``cuda`` or ``batch_size``."""
         return self._attributes[name]
 
 
 class SerialCollector:
-    """Collects transitions as lists of dictionaries, environment by environment.
-
-    Attributes:
-        envstep: Number of transitions so far.
-    """
+    """Collects lists of transitions, environment by environment; counts them as `envstep`."""
 
     def __init__(self, parts: Parts, config: configuration.GuerdonConfig) -> None:
         self._parts, self._amounts = parts, config.collect
@@ -100,19 +86,15 @@ class SerialCollector:
             train_iter: Number of updates so far.
             policy_kwargs: ``eps``: probability of a random action, instead of the schedule's.
         """
-        policy, buffer, collector = self._parts.policy, self._parts.buffer, self._parts.collector
+        policy: Any = self._parts.policy
         if policy.on_policy:
-            buffer.reset()
+            self._parts.buffer.reset()
         policy.advance(self.envstep, self.envstep / self._max_steps)
-        if "eps" in (policy_kwargs or {}):
-            policy.epsilon = policy_kwargs["eps"]  # type: ignore[index]
-        by_step = n_sample is not None or self._amounts.n_episode is None
-        collected = collector.collect(
-            n_step=(n_sample or self._amounts.n_step) if by_step else None,
-            n_episode=None if by_step else self._amounts.n_episode,
-        )
-        self.envstep += collected.n_step
-        rows, indices = collector.fresh(_FIELDS)
+        policy.epsilon = (policy_kwargs or {}).get("eps", getattr(policy, "epsilon", 0.0))
+        n_episode = self._amounts.n_episode if n_sample is None else None
+        n_step = None if n_episode is not None else n_sample or self._amounts.n_step
+        self.envstep += self._parts.collector.collect(n_step, n_episode).n_step
+        rows, indices = self._parts.collector.fresh(_FIELDS)
         by_env = np.ascontiguousarray(rows.mask.T)
         return _items(rows.apply(lambda leaf: leaf.swapaxes(0, 1))[by_env], indices.T[by_env])
 
@@ -122,7 +104,7 @@ class SerialCollector:
 
 
 class SerialBuffer:
-    """Samples lists of dictionaries from the collector's replay buffer."""
+    """Samples lists of transitions from the collector's replay buffer."""
 
     def __init__(self, buffer: Any) -> None:
         self._buffer = buffer
@@ -134,9 +116,8 @@ class SerialBuffer:
         """Return copies of transitions; None if there are fewer."""
         if not isinstance(self._buffer, ReplayBuffer):
             raise TypeError("an on-policy policy has no replay buffer: learn from collected data")
-        if len(self._buffer) < batch_size:
-            return None
-        return _items(*self._buffer.sample(batch_size, fields=_FIELDS))
+        enough = len(self._buffer) >= batch_size
+        return _items(*self._buffer.sample(batch_size, fields=_FIELDS)) if enough else None
 
     def count(self) -> int:
         """Return the number of transitions."""
@@ -144,40 +125,31 @@ class SerialBuffer:
 
 
 class SerialLearner:
-    """Learns from lists of dictionaries, with the rewards that they have.
-
-    Attributes:
-        policy: The policy, with `get_attribute`.
-        train_iter: Number of updates.
-    """
+    """Learns from lists of transitions, with the rewards that they have."""
 
     def __init__(self, policy: PolicyModes, buffer: Any, repeat: int, tb_logger: Any) -> None:
         self.policy, self.train_iter = policy, 0
         self._buffer, self._repeat, self._tb_logger = buffer, repeat, tb_logger
 
     def train(self, data: Items, envstep: int = -1) -> dict[str, float]:
-        """Update the policy.
+        """Update the policy, and return metrics.
 
         Args:
             data: Transitions of the replay buffer; or all of the last `collect`, on-policy.
             envstep: Number of transitions so far, for the log.
-
-        Returns:
-            Metrics, which are also written to TensorBoard.
         """
-        policy, rows = self.policy.policy, from_items(data)
-        indices = np.array([item["index"] for item in data])
-        options = {"repeat": self._repeat} if policy.on_policy else {}
-        size = self.policy.get_attribute("batch_size") if policy.on_policy else len(data)
-        source: Any = _Given(rows, indices, self._buffer)
-        metrics = {
-            name: float(value) for name, value in policy.update(size, source, **options).items()
-        }
+        policy = self.policy.policy
+        source = _Given(from_items(data), np.array([row["index"] for row in data]), self._buffer)
+        if policy.on_policy:
+            size = self.policy.get_attribute("batch_size")
+            found = policy.update(size, source, repeat=self._repeat)
+        else:
+            found = policy.update(len(data), source)
         self.train_iter += 1
-        if self._tb_logger is not None:
-            for name, value in metrics.items():
-                self._tb_logger.add_scalar(f"learner_iter/{name}", value, self.train_iter)
-                self._tb_logger.add_scalar(f"learner_step/{name}", value, envstep)
+        metrics = {name: float(value) for name, value in found.items()}
+        for name, value in metrics.items() if self._tb_logger is not None else ():
+            self._tb_logger.add_scalar(f"learner_iter/{name}", value, self.train_iter)
+            self._tb_logger.add_scalar(f"learner_step/{name}", value, envstep)
         return metrics
 
 
@@ -188,7 +160,6 @@ class _Given:
         self._rows, self._indices, self._buffer = rows, indices, buffer
 
     def sample(self, *_: Any, **__: Any) -> tuple[Batch, np.ndarray]:
-        """Return the transitions."""
         return self._rows, self._indices
 
     def rollout(self, fields: Any = None) -> tuple[Batch, np.ndarray]:
@@ -201,5 +172,5 @@ class _Given:
 
 def _items(rows: Batch, indices: np.ndarray) -> Items:
     """Return transitions as dictionaries, with their place in the buffer."""
-    found = items.from_batch(rows)
-    return [{**item, "index": int(index)} for item, index in zip(found, indices, strict=True)]
+    found = zip(items.from_batch(rows), indices.tolist(), strict=True)
+    return [{**item, "index": index} for item, index in found]

@@ -26,14 +26,13 @@ _FIXED = {
     "runner.task_type": ("embodied",),
 }
 """Keys of a fit, with the only values that guerdon supports."""
-_GPU, _CAMERA, _TASK = "reward.gpu_id", "reward.data.image_key", "runner.task_type"
+_GPU, _CAMERA = "reward.gpu_id", "reward.data.image_key"
 _MODEL, _CAMERAS = "reward.model", "reward.model.image_keys"
 _ENCODING = [f"{_MODEL}.{key}" for key in _DROPPED[1:]]
 _RENAMED = (*_FIXED, _GPU, _CAMERA, "reward.data.image_keys")
 _ENCODER = "resnet10_pretrained.pt"  # read from the current folder, if there is one
-_TRAIN = ("defaults", "hydra", "cluster", "actor.model.image_size")
-"""Keys of a training without a meaning: Hydra's, placement, and the size that cameras have."""
-_MOVED = {"actor.model.image_keys": "policy.model.keys", "runner.experiment_name": "run.name"}
+_TRAIN = ("defaults", "hydra", "cluster")
+"""Keys of a training without a meaning: Hydra's, and placement of workers."""
 _LIMITS = ("max_positive_trajectories", "max_negative_trajectories")
 
 Values = dict[str, Any]
@@ -55,7 +54,8 @@ def translate(
         Whether there are keys of RLinf, and the overrides with guerdon's keys.
     """
     pairs = [(text, *text.lstrip("+").partition("=")[::2]) for text in overrides]
-    theirs = _move(values, dropped)
+    for key in _TRAIN:
+        take(values, key, dropped)
     reward = values.get("reward")
     section = reward if isinstance(reward, dict) else {}
     use = _flag("use_reward_model", section, pairs)
@@ -86,23 +86,8 @@ def translate(
         if isinstance(data, dict) and data.get(key) == "None":
             data[key] = None
     paths = tuple(f"reward.{each}" for each in _KEYS)
-    foreign = theirs or in_file or any(key.startswith(paths) for _, key, _ in pairs)
+    foreign = in_file or any(key.startswith(paths) for _, key, _ in pairs)
     return foreign, _overrides(pairs, used, bool(use), dropped)
-
-
-def _move(values: Values, dropped: list[str]) -> bool:
-    """Rename and drop the keys of a file outside of ``reward``; return whether there are any."""
-    taken: list[str] = []
-    for key in _TRAIN:
-        take(values, key, dropped)
-    for old, new in _MOVED.items():
-        if (value := take(values, old, taken)) is not None:
-            put(values, new, value)
-    _renamed(_TASK, take(values, _TASK, taken), dropped)
-    for path in ("actor.model", "actor", "runner"):
-        if take(values, path, [], keep=True) == {}:
-            take(values, path, [])
-    return bool(taken)
 
 
 def model_options(given: Values) -> Values:
@@ -119,7 +104,7 @@ def model_options(given: Values) -> Values:
         path = _ENCODER
     if path is not None and options.get("use_pretrain") is not False:
         return options | {"pretrained_encoder_path": as_safetensors(path)}
-    if options.pop("freeze_encoder", False):
+    if options.get("use_pretrain") and options.pop("freeze_encoder", False):
         warnings.warn(
             "the encoder of the classifier has no pretrained weights, so that it is trained, too: "
             "set 'reward.model.pretrained_encoder_path' to freeze it",
@@ -135,14 +120,14 @@ def with_folders(values: Any, overrides: Iterable[str]) -> tuple[Any, list[str]]
         values: Sections, or the name of a preset.
         overrides: ``key=value``.
     """
-    from guerdon.compat.rlinf.checkpoint import as_fit, is_measured
-
     changes, key = list(overrides), "reward.checkpoint_path"
     section = values.get("reward") if isinstance(values, dict) else {}
     pairs = dict(text.partition("=")[::2] for text in changes)
     path = str(pairs.get(key, (section or {}).get("checkpoint_path"))).strip("'\"")
     if not path.endswith(".pt"):
         return values, changes
+    from guerdon.compat.rlinf.checkpoint import as_fit, is_measured
+
     folder = as_fit(path, (section or {}).get("image_size"))
     limits = [] if is_measured(folder) else ["reward.min_precision", "reward.min_recall"]
     changes += [f"{limit}=0" for limit in limits if limit not in pairs]

@@ -17,8 +17,12 @@ __all__ = ["Batch", "Collector", "ListReplayBuffer", "PrioritizedReplayBuffer", 
 _FIRST_CAPACITY = 256
 
 
-class _Flat(data.ReplayBuffer):
-    """Fields and indices without an environment axis; episodes are contiguous in ``sample(0)``."""
+class ReplayBuffer(data.ReplayBuffer):
+    """`guerdon.data.ReplayBuffer` without an environment axis.
+
+    ``buffer.obs[i]`` is ``buffer[i].obs`` (without stacking) for any number of environments, and
+    rows of an episode are consecutive in ``sample(0)``.
+    """
 
     def _by_slot(self, column: Any) -> Any:
         return column
@@ -29,36 +33,7 @@ class _Flat(data.ReplayBuffer):
         return np.extract(mask.T, rows.T)
 
 
-class ReplayBuffer(_Flat):
-    """`guerdon.data.ReplayBuffer` with the arguments of Tianshou.
-
-    ``buffer.obs[i]`` is ``buffer[i].obs`` (without stacking) for any number of environments.
-
-    Args:
-        size: Maximum number of transitions.
-        stack_num: Number of stacked frames; 0 and 1 disable stacking.
-        ignore_obs_next: See `guerdon.data.ReplayBuffer`, also for the arguments below.
-        save_only_last_obs: See there.
-        sample_avail: See there.
-        **options: ``n_envs``, ``seed``, ``storage``.
-    """
-
-    def __init__(
-        self,
-        size: int,
-        stack_num: int = 1,
-        ignore_obs_next: bool = False,
-        save_only_last_obs: bool = False,
-        sample_avail: bool = False,
-        **options: Any,
-    ) -> None:
-        super().__init__(
-            size, stack_num=max(stack_num, 1), ignore_obs_next=ignore_obs_next,
-            save_only_last_obs=save_only_last_obs, sample_avail=sample_avail, **options,
-        )  # fmt: skip
-
-
-class PrioritizedReplayBuffer(_Flat, data.PrioritizedReplayBuffer):
+class PrioritizedReplayBuffer(ReplayBuffer, data.PrioritizedReplayBuffer):
     """`guerdon.data.PrioritizedReplayBuffer` without an environment axis."""
 
 

@@ -8,32 +8,28 @@ import gymnasium
 
 from guerdon import envs
 
+_PASSED = ("close", "render")
+
 
 class OneEnv(gymnasium.Env[Any, Any]):
     """One environment of Gym or Gymnasium, with Gymnasium's API.
 
-    In the older API `reset` returns the observation alone, `step` returns ``done`` instead of
+    In the older one `reset` returns the observation alone, `step` returns ``done`` instead of
     ``terminated`` and ``truncated``, and `seed` is a method.
     """
 
     def __init__(self, env: Any) -> None:
-        self.env = env
+        self.env, self.spec = env, getattr(env, "spec", None)
         self.observation_space, self.action_space = env.observation_space, env.action_space
-        self.spec = getattr(env, "spec", None)
-        self._takes_seed = "seed" in inspect.signature(env.reset).parameters
+        vars(self).update({name: getattr(env, name) for name in _PASSED if hasattr(env, name)})
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         """See Gymnasium."""
-        if self._takes_seed:
-            found = self.env.reset(seed=seed, options=options)
-        else:
-            if seed is not None and hasattr(self.env, "seed"):
-                self.env.seed(seed)
-            found = self.env.reset()
-        new = isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], dict)
-        return found if new else (found, {})
+        if "seed" in inspect.signature(self.env.reset).parameters:
+            return self.env.reset(seed=seed, options=options)  # type: ignore[no-any-return]
+        if seed is not None and hasattr(self.env, "seed"):
+            self.env.seed(seed)
+        return self.env.reset(), {}
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """See Gymnasium."""
@@ -43,27 +39,10 @@ class OneEnv(gymnasium.Env[Any, Any]):
             ends = [bool(ends[0]) and not truncated, truncated]
         return obs, rew, *ends, info
 
-    def render(self) -> Any:
-        """Return what the environment renders."""
-        return self.env.render()
-
-    def close(self) -> None:
-        """Close the environment."""
-        self.env.close()
-
 
 def DummyVectorEnv(env_fns: Sequence[Callable[[], Any]]) -> envs.VectorEnv:  # noqa: N802
     """Make a vector of environments in this process, from functions that make one each."""
-    return _vector(env_fns, "base")
-
-
-def SubprocVectorEnv(env_fns: Sequence[Callable[[], Any]]) -> envs.VectorEnv:  # noqa: N802
-    """Make a vector of environments in processes, from functions that make one each."""
-    return _vector(env_fns, "subprocess")
-
-
-def _vector(env_fns: Sequence[Callable[[], Any]], backend: Any) -> envs.VectorEnv:
-    return envs.make_vec(_made, len(env_fns), settings=list(env_fns), backend=backend)
+    return envs.make_vec(_made, len(env_fns), settings=list(env_fns), backend="base")
 
 
 def _made(function: Callable[[], Any]) -> gymnasium.Env[Any, Any]:

@@ -523,6 +523,6 @@ def test_default_values_of_a_class_are_copies():
     assert BaseRewardModel.default_config() == {}
     with pytest.raises(Exception, match="unknown reward 'nothing'"):
         REWARD_MODEL_REGISTRY.get("nothing")
-    assert "red" in REWARD_MODEL_REGISTRY
-    assert REWARD_MODEL_REGISTRY["red"].__name__ == "RedRewardModel"
-    assert "nothing" not in REWARD_MODEL_REGISTRY
+    assert REWARD_MODEL_REGISTRY.get("red").__name__ == "RedRewardModel"
+    made = REWARD_MODEL_REGISTRY.build("gail", {}, "cpu", None)
+    assert made.cfg.hidden_size == 128

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import yaml
 from torch import nn
 
 from guerdon.compat.layouts import translated_fit
@@ -62,6 +61,9 @@ def test_an_encoder_without_weights_is_not_frozen():
     )
     assert changes == []
     assert values["reward"]["model"]["use_pretrain"] is True
+    ours = {"reward": {"model": {"freeze_encoder": True}}}  # without RLinf's key, an error
+    with pytest.raises(ConfigError, match="features of a random encoder would not learn"):
+        compose_fit(*translated_fit(ours))
 
 
 @pytest.mark.parametrize(
@@ -83,16 +85,9 @@ def test_the_file_of_the_policy_composes_for_both_stages(overrides, terms):
         assert config.reward.checkpoint_path == "./checkpoints/reward_model.pt"
 
 
-def test_keys_outside_of_the_reward():
-    config = compose({
-        "env": "reach", "policy": {"type": "ppo"}, "cluster": {"num_nodes": 1},
-        "runner": {"task_type": "embodied", "experiment_name": "mine"},
-        "actor": {"model": {"image_keys": ["base_camera"], "image_size": [3, 64, 64]}},
-    })  # fmt: skip
-    assert config.policy["model"]["keys"] == ["base_camera"]
-    assert config.run.name == "mine"
-    with pytest.raises(ConfigError, match="'runner.task_type' is 'reasoning': use embodied"):
-        compose({"env": "reach", "policy": "ppo", "runner": {"task_type": "reasoning"}})
+def test_keys_that_place_workers_are_ignored():
+    config = compose({"env": "reach", "policy": "ppo", "cluster": {"num_nodes": 1}, "hydra": {}})
+    assert config.env.id == "guerdon/Reach-v0"
 
 
 # --- the commands
@@ -292,18 +287,6 @@ def test_the_collector_sorts_episodes_of_parallel_environments(tmp_path, monkeyp
     taken = collector._extract_image(images, key_offset=1)
     assert taken.shape == (3, 8, 8)
     assert taken.max() == pytest.approx(200 / 255)
-
-
-def test_a_collector_is_made_from_the_config(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    made = run(
-        "from rlinf.models.reward_model.reward_data_collector import create_reward_data_collector"
-    )["create_reward_data_collector"]
-    reward = yaml.safe_load(REACH)["reward"]
-    collector = made({"reward": reward})
-    assert collector.config.max_positive_trajectories == 500
-    collector.close()
-    assert made({"reward": {**reward, "collect_data": False}}) is None
 
 
 CLASSIFIER = """

@@ -14,7 +14,7 @@ from guerdon.compat.di_engine.reward_model.base_reward_model import BaseRewardMo
 from guerdon.compat.nervex.attr_dict import AttrDict
 from guerdon.config import imports
 from guerdon.data import Batch, Demonstrations, load_demonstrations
-from guerdon.reward import EpisodeRewardModel, RewardModel, Setting
+from guerdon.reward import EpisodeRewardModel, Setting
 from guerdon.reward.base import REWARDS
 from guerdon.reward.transitions import as_rollout, from_items, with_rewards
 
@@ -38,7 +38,7 @@ class Registry:
         """Register a class under a name, as a decorator or as a call with the class."""
         if module is None:
             return lambda decorated: self.register(module_name, decorated, force_overwrite)
-        if issubclass(module, CoreRewardModel):  # the run uses the model inside
+        if issubclass(module, CoreRewardModel):  # a run uses the model inside
             self._classes[module_name] = module
         else:
             REWARDS.register(module_name, module, override=force_overwrite)
@@ -47,11 +47,6 @@ class Registry:
     def get(self, name: str) -> Any:
         """Return the class of a name."""
         return self._classes.get(name) or REWARDS.get(name)
-
-    __getitem__ = get
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._classes or name in REWARDS.names()
 
     def build(self, obj_type: str, *args: Any, **kwargs: Any) -> Any:
         """Make a model of the class of a name."""
@@ -62,26 +57,18 @@ REWARD_MODEL_REGISTRY = Registry()
 
 
 def get_reward_model_cls(cfg: Mapping[str, Any]) -> Any:
-    """Return the class of ``cfg["type"]``."""
-    names = cfg.get("import_names") or []
-    imports.import_all(imports.resolved(list(names), Path.cwd()))
-    return REWARD_MODEL_REGISTRY.get(cfg["type"])
+    """Return the class of ``cfg["type"]``, with lists of dictionaries."""
+    imports.import_all(imports.resolved(list(cfg.get("import_names") or []), Path.cwd()))
+    kind = REWARD_MODEL_REGISTRY.get(cfg["type"])
+    return kind if issubclass(kind, BaseRewardModel) else CoreRewardModel
 
 
 def create_reward_model(cfg: Any, device: str = "cpu", tb_logger: Any = None) -> BaseRewardModel:
-    """Make the reward model of ``cfg["type"]``, with lists of dictionaries.
-
-    Args:
-        cfg: Config of the reward model.
-        device: Device of its networks.
-        tb_logger: TensorBoard writer.
-    """
+    """Make the reward model of ``cfg["type"]``; `device` and `tb_logger` are as in the guide."""
     options = copy.deepcopy(dict(cfg))
     kind = get_reward_model_cls(options)
-    if not issubclass(kind, BaseRewardModel):
-        kind = CoreRewardModel
-    model: BaseRewardModel = kind(AttrDict({**kind.default_config(), **options}), device, tb_logger)
-    return model
+    options = AttrDict({**kind.default_config(), **options})
+    return kind(options, device, tb_logger)  # type: ignore[no-any-return]
 
 
 class CoreRewardModel(BaseRewardModel):
@@ -90,22 +77,21 @@ class CoreRewardModel(BaseRewardModel):
     The model inside is made when the first data arrives, since its inputs are not known before.
 
     Attributes:
-        cfg: Options; ``cfg.in_place`` says whether `estimate` changes the given dictionaries.
+        cfg: Options; ``cfg.in_place`` says whether `estimate` changes the given dictionaries, which
+            is the default, as in the guide.
         train_iter: Number of updates.
     """
-
-    in_place: bool = True
-    """Default of ``cfg.in_place``."""
 
     def __init__(self, config: Any, device: str = "cpu", tb_logger: Any = None) -> None:
         super().__init__(AttrDict({**self.default_config(), **config}), device, tb_logger)
         self.train_iter = 0
         self._kind: Any = REWARDS.get(self.cfg.type)
         self._options = self._core_options()
-        self._model: RewardModel | None = None
-        # Annotations of transitions that were collected, which come back in another order.
+        self._model: Any = None
+        # Of models that annotate episodes: the state of the running one, and the annotations of
+        # transitions that were collected, which come back in another order.
+        self._memory: Any = None
         self._annotated: dict[tuple[bytes, bytes], tuple[Any, ...]] = {}
-        self._memory: Any = None  # of the running episode
         if Path(str(self.cfg.get("expert_data_path"))).exists():
             self.load_expert_data()
 
@@ -118,9 +104,8 @@ class CoreRewardModel(BaseRewardModel):
             if name in known:
                 options[name] = value
             elif name not in _UNUSED:
-                warnings.warn(
-                    f"{key!r} of the reward model {self.cfg.type} is not read", stacklevel=4
-                )
+                text = f"{key!r} of the reward model {self.cfg.type} is not read"
+                warnings.warn(text, stacklevel=4)
         return options
 
     @property
@@ -135,20 +120,16 @@ class CoreRewardModel(BaseRewardModel):
     def _made(self, rows: Batch, horizon: int | None = None) -> Any:
         """Return the model inside, made for such transitions."""
         if self._model is None:
-            cfg = self.cfg
+            act = _actions(rows, self.cfg.get("action_shape"), self.cfg.get("input_size"))
+            horizon, device = self.cfg.get("horizon", horizon), str(self.device)
             setting = Setting(
-                _numbers(rows.obs), _actions(rows, cfg.get("action_shape"), cfg.get("input_size")),
-                device=str(self.device), on_policy=False, horizon=cfg.get("horizon", horizon),
-            )  # fmt: skip
+                _numbers(rows.obs), act, device=device, on_policy=False, horizon=horizon
+            )
             self._model = self._kind(self._options, setting)
         return self._model
 
     def load_expert_data(self, data: Any = None) -> None:
-        """Set the demonstrations: a list of dictionaries, or see `load_demonstrations`.
-
-        Args:
-            data: The demonstrations; ``cfg.expert_data_path`` by default.
-        """
+        """Set the demonstrations: a list, or see `load_demonstrations`; the config's by default."""
         source = self.cfg.get("expert_data_path") if data is None else data
         if isinstance(source, list):
             source = [{"reward": 0.0, "done": False, **item} for item in source]
@@ -163,8 +144,7 @@ class CoreRewardModel(BaseRewardModel):
         rows = from_items(data)
         model = self._made(rows)
         if isinstance(model, EpisodeRewardModel):
-            rollout = as_rollout(rows, model.reads)
-            columns, self._memory = model.annotate(rollout, self._memory)
+            columns, self._memory = model.annotate(as_rollout(rows, model.reads), self._memory)
             found = zip(*(columns[name][:, 0] for name in model.annotations), strict=True)
             self._annotated |= zip(_keys(rows), found, strict=True)
         if model.collects:
@@ -172,34 +152,33 @@ class CoreRewardModel(BaseRewardModel):
 
     def train(self, *_: Any) -> None:
         """Train, and write the metrics to ``tb_logger`` as ``reward_model/NAME``."""
-        if metrics := self._train():
-            self.train_iter += self._options.get("update_per_collect", 1)
-            for name, value in metrics.items() if self.tb_logger is not None else ():
-                tag = f"reward_model/{'reward_loss' if name == 'loss' else name}"
-                self.tb_logger.add_scalar(tag, float(value), self.train_iter)
+        metrics = self._train() or {}
+        self.train_iter += self._options.get("update_per_collect", 1) if metrics else 0
+        for name, value in metrics.items() if self.tb_logger is not None else ():
+            tag = f"reward_model/{'reward_loss' if name == 'loss' else name}"
+            self.tb_logger.add_scalar(tag, float(value), self.train_iter)
 
-    def _train(self) -> dict[str, Any] | None:
-        metrics: dict[str, Any] | None = self.model.train()
-        return metrics
+    def _train(self) -> Any:
+        return self.model.train()
 
     def estimate(self, data: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the dictionaries with the model's ``reward``; the same ones if ``cfg.in_place``.
 
-        With ``cfg.intrinsic_reward_type`` ``add``, the reward is added to the one that is there.
+        With ``cfg.intrinsic_reward_type`` ``add``, it is added to the reward that is there.
         """
-        rows = from_items(data)
+        cfg, rows = self.cfg, from_items(data)
         model = self._made(rows)
         if isinstance(model, EpisodeRewardModel):
             missing = (0.0,) * len(model.annotations)
             columns = zip(*(self._annotated.get(key, missing) for key in _keys(rows)), strict=True)
             rows.update(dict(zip(model.annotations, map(np.array, columns), strict=True)))
         rewards = model.estimate(rows).rew
-        if self.cfg.get("intrinsic_reward_type") == "add":
-            scale = self.cfg.get("extrinsic_reward_norm_max", 1)
-            scale = scale if self.cfg.get("extrinsic_reward_norm", False) else 1
-            rewards = rows.rew / scale + self.cfg.get("intrinsic_reward_weight", 1) * rewards
+        if cfg.get("intrinsic_reward_type") == "add":
+            normed = cfg.get("extrinsic_reward_norm", False)
+            scale = cfg.get("extrinsic_reward_norm_max", 1) if normed else 1
+            rewards = rows.rew / scale + cfg.get("intrinsic_reward_weight", 1) * rewards
         found = with_rewards(data, rewards)
-        if not self.cfg.get("in_place", self.in_place):
+        if not cfg.get("in_place", True):
             return found
         for item, new in zip(data, found, strict=True):
             item["reward"] = new["reward"]
@@ -210,7 +189,7 @@ class CoreRewardModel(BaseRewardModel):
         self.model.clear_data(iter or 0)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that the model has learned, once it has data."""
+        """Return what the model has learned, once it has data."""
         return {"model": self.model.training_state(), "train_iter": self.train_iter}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -235,44 +214,34 @@ def _numbers(rows: Any) -> Any:
 
 def _actions(rows: Batch, number: Any, input_size: Any) -> Any:
     """Return the space of actions; whole ones are numbers unless their count is given."""
-    if rows.act.dtype.kind not in "iu" or rows.act.ndim > 1:
-        return _numbers(rows.act)
-    if number is None and isinstance(input_size, int):
-        number = input_size - math.prod(rows.obs.shape[1:])
-    return spaces.Discrete(number) if isinstance(number, int) and number > 1 else _numbers(rows.act)
+    if rows.act.dtype.kind in "iu" and rows.act.ndim == 1:
+        if number is None and isinstance(input_size, int):
+            number = input_size - math.prod(rows.obs.shape[1:])
+        if isinstance(number, int) and number > 1:
+            return spaces.Discrete(number)
+    return _numbers(rows.act)
 
 
 # --- the models of the package, with its default values
 
 _LEARNING = {"learning_rate": 1e-3, "update_per_collect": 100, "batch_size": 64}
-_INTRINSIC = {
-    "intrinsic_reward_type": "add",
-    "extrinsic_reward_norm": True,
-    "extrinsic_reward_norm_max": 1,
-    "warmup": 0,
-}
-_DEFAULTS: dict[str, dict[str, Any]] = {
-    "gail": {**_LEARNING, "hidden_size": 128, "clear_buffer_per_iters": 1},
-    "icm": {
-        **_LEARNING, **_INTRINSIC, "intrinsic_reward_weight": 0.003, "clear_buffer_per_iters": 100,
-    },
-    "pdeil": {"alpha": 0.5, "clear_buffer_per_iters": 1},
-    "pwil": {"sample_size": 1000, "alpha": 5, "beta": 5, "clear_buffer_per_iters": 1},
-    "rnd": {**_LEARNING, **_INTRINSIC, "intrinsic_reward_weight": 0.01},
-    "trex": {"learning_rate": 1e-5, "update_per_collect": 100, "num_snippets": 6000},
-}  # fmt: skip
+_CLEARED = {"clear_buffer_per_iters": 1}
+_ADDED = {**_LEARNING, "intrinsic_reward_type": "add", "extrinsic_reward_norm": True,
+          "extrinsic_reward_norm_max": 1, "warmup": 0}  # fmt: skip
 
 
-def _class(name: str, type_: str) -> type[CoreRewardModel]:
-    config = {"type": type_, **_DEFAULTS[type_]}
-    kind = type(name, (CoreRewardModel,), {"config": config, "__module__": __name__})
-    made: type[CoreRewardModel] = REWARD_MODEL_REGISTRY.register(type_, kind)
+def _class(name: str, type_: str, **config: Any) -> type[CoreRewardModel]:
+    members = {"config": {"type": type_, **config}, "__module__": __name__}
+    made: type[CoreRewardModel] = type(name, (CoreRewardModel,), members)
+    REWARD_MODEL_REGISTRY.register(type_, made)
     return made
 
 
-GailRewardModel = _class("GailRewardModel", "gail")
-ICMRewardModel = _class("ICMRewardModel", "icm")
-PdeilRewardModel = _class("PdeilRewardModel", "pdeil")
-PwilRewardModel = _class("PwilRewardModel", "pwil")
-RndRewardModel = _class("RndRewardModel", "rnd")
-TrexRewardModel = _class("TrexRewardModel", "trex")
+GailRewardModel = _class("GailRewardModel", "gail", hidden_size=128, **_LEARNING, **_CLEARED)
+ICMRewardModel = _class("ICMRewardModel", "icm", intrinsic_reward_weight=0.003, **_ADDED)
+PdeilRewardModel = _class("PdeilRewardModel", "pdeil", alpha=0.5, **_CLEARED)
+PwilRewardModel = _class("PwilRewardModel", "pwil", sample_size=1000, alpha=5, beta=5, **_CLEARED)
+RndRewardModel = _class("RndRewardModel", "rnd", intrinsic_reward_weight=0.01, **_ADDED)
+TrexRewardModel = _class(
+    "TrexRewardModel", "trex", learning_rate=1e-5, update_per_collect=100, num_snippets=6000
+)

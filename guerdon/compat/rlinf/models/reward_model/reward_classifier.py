@@ -19,9 +19,8 @@ class BinaryRewardClassifier(classifier.BinaryRewardClassifier):
         image_size: Channels, height and width.
         hidden_dim: Size of the hidden layer.
         num_spatial_blocks: Number of learned spatial embeddings.
-        pretrained_encoder_path: File of encoder weights (``.pt`` or safetensors).
-        use_pretrain: Whether to load it.
-        freeze_encoder: Whether to freeze the encoder; not without a file.
+        **encoder: ``pretrained_encoder_path`` (``.pt`` or safetensors), ``use_pretrain`` and
+            ``freeze_encoder``, which has no effect without a file.
     """
 
     def __init__(
@@ -30,20 +29,12 @@ class BinaryRewardClassifier(classifier.BinaryRewardClassifier):
         image_size: Sequence[int],
         hidden_dim: int = 256,
         num_spatial_blocks: int = 8,
-        pretrained_encoder_path: str | None = None,
-        use_pretrain: bool = True,
-        freeze_encoder: bool = True,
+        **encoder: Any,
     ) -> None:
-        given: dict[str, Any] = {
-            "image_keys": list(image_keys),
-            "image_size": list(image_size),
-            "hidden_dim": hidden_dim,
-            "num_spatial_blocks": num_spatial_blocks,
-            "pretrained_encoder_path": pretrained_encoder_path,
-            "use_pretrain": use_pretrain,
-            "freeze_encoder": freeze_encoder,
-        }
-        super().__init__(ClassifierConfig(**model_options(given)))
+        sizes = {"hidden_dim": hidden_dim, "num_spatial_blocks": num_spatial_blocks}
+        given = {"use_pretrain": True, "freeze_encoder": True, **encoder, **sizes}
+        lists = {"image_keys": list(image_keys), "image_size": list(image_size)}
+        super().__init__(ClassifierConfig(**model_options({**given, **lists})))
 
     def forward(  # type: ignore[override]
         self,

@@ -10,8 +10,6 @@ from guerdon.config.schema import DataCollectionConfig
 from guerdon.data.frames import to_uint8
 from guerdon.data.leaves import to_numpy
 
-_FOLDERS = ("./reward_data/positive", "./reward_data/negative")
-
 
 class RewardDataCollector(reward_data.RewardDataCollector):
     """`guerdon.collect.reward_data.RewardDataCollector` with RLinf's arguments and ``.npy`` files.
@@ -21,27 +19,21 @@ class RewardDataCollector(reward_data.RewardDataCollector):
         positive_dir: Folder of trajectories with a success.
         negative_dir: Folder of trajectories without.
         image_keys: Cameras.
-        max_positive_trajectories: Maximum number of positive trajectories; None for no limit.
-        max_negative_trajectories: Maximum number of negative trajectories; None for no limit.
+        **limits: ``max_positive_trajectories`` and ``max_negative_trajectories``; none by default.
     """
 
     def __init__(
         self,
-        cfg: Any = None,  # noqa: ARG002
-        positive_dir: str = _FOLDERS[0],
-        negative_dir: str = _FOLDERS[1],
-        image_keys: Sequence[str] = ("base_camera",),
-        max_positive_trajectories: int | None = None,
-        max_negative_trajectories: int | None = None,
+        cfg: Any,  # noqa: ARG002
+        positive_dir: str,
+        negative_dir: str,
+        image_keys: Sequence[str],
+        **limits: int | None,
     ) -> None:
-        config = DataCollectionConfig(
-            positive_dir=positive_dir,
-            negative_dir=negative_dir,
-            image_keys=list(image_keys),
-            max_positive_trajectories=max_positive_trajectories,
-            max_negative_trajectories=max_negative_trajectories,
-            format="npy",
-        )
+        names = ("max_positive_trajectories", "max_negative_trajectories")
+        given: dict[str, Any] = {**dict.fromkeys(names), **limits, "format": "npy"}
+        given |= {"positive_dir": positive_dir, "negative_dir": negative_dir}
+        config = DataCollectionConfig(image_keys=list(image_keys), **given)
         super().__init__(config, n_envs=1)  # more with the first output
 
     def add_env_output(
@@ -70,11 +62,3 @@ class RewardDataCollector(reward_data.RewardDataCollector):
         if frame.shape[-1] in reward_data.CHANNELS:
             frame = np.moveaxis(frame, -1, 0)
         return frame.astype(np.float32) / 255
-
-
-def create_reward_data_collector(cfg: Mapping[str, Any]) -> RewardDataCollector | None:
-    """Make the collector of ``cfg.reward.data_collection``; None without ``collect_data``."""
-    reward = cfg.get("reward") or {}
-    if not reward.get("collect_data", False):
-        return None
-    return RewardDataCollector(cfg, **(reward.get("data_collection") or {}))
