@@ -22,6 +22,7 @@ from guerdon.data.unpickle import UnsafePickleError, load_weights
 from guerdon.entry import compose
 from guerdon.nn import classifier
 from guerdon.training.fit_files import compose_fit, load_classifier
+from tests.compat.rlinf.test_config import STAGE_1
 from tests.compat.snippets import run
 from tests.training.staging import BOTH
 
@@ -92,25 +93,10 @@ def test_keys_that_place_workers_are_ignored():
 
 # --- the commands
 
-REACH = """
+REACH = f"""
 env: reach
-policy: {type: ppo, model: {keys: [state], normalize_obs: false}}
-reward:
-  group_name: "RewardGroup"
-  use_reward_model: False
-  collect_data: True
-  reward_model:
-    image_keys: ["base_camera"]
-    image_size: [3, 64, 64]
-    hidden_dim: 16
-    reward_type: "binary"
-  data_collection:
-    positive_dir: "./reward_data/positive"
-    negative_dir: "./reward_data/negative"
-    image_keys: ["base_camera"]
-    max_positive_trajectories: 500
-    max_negative_trajectories: 500
-"""
+policy: {{type: ppo, model: {{keys: [state], normalize_obs: false}}}}
+{STAGE_1}"""
 SMALL = ("reward.model.width=4", "reward.model.hidden_dim=16", "reward.num_epochs=1",
          "reward.data.max_frames=100", "reward.save_dir=fitted")  # fmt: skip
 
