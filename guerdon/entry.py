@@ -14,6 +14,7 @@ from guerdon.compat.di_engine.entry import (
 )
 from guerdon.compat.keys import Report
 from guerdon.compat.layouts import Source, translated
+from guerdon.compat.rlinf.config import with_folders
 from guerdon.config import sources
 from guerdon.config.imports import name_of
 from guerdon.config.trust import code_of
@@ -97,5 +98,5 @@ def train(
     ]
     trust, own = options.get("trust", False), configuration.override_values(changes)
     with code_of(sources.run_dir_of(source), trust=trust, own=own):
-        ours, changes = translated(source, changes)
+        ours, changes = with_folders(*translated(source, changes))
         return run.train(ours, *changes, **options)

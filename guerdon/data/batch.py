@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import operator
 from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, Sequence, ValuesView
@@ -208,6 +209,37 @@ class Batch:
         """Stack batches along a new axis."""
         filled = [_as_batch(b) for b in batches]
         return _map(partial(leaves.join, axis=axis, stack=True), *filled) if filled else Batch()
+
+    @staticmethod
+    def empty(batch: Any, index: Any = ...) -> Batch:
+        """Return a copy of a batch with rows set to 0; see `empty_`."""
+        return copy.deepcopy(_as_batch(batch)).empty_(index)
+
+    # --- in place, as PyTorch marks it
+
+    def cat_(self, batches: Any) -> None:
+        """Append a batch or a sequence of them; see `cat`."""
+        more = [batches] if isinstance(batches, _NODES) else batches
+        _set_data(self, Batch.cat([self, *more])._data)
+
+    def stack_(self, batches: Sequence[Any], axis: int = 0) -> None:
+        """Stack this batch, unless it has no keys, and others; see `stack`."""
+        own = [from_leaves(self._data)] if self._data else []
+        _set_data(self, Batch.stack([*own, *batches], axis)._data)
+
+    def empty_(self, index: Any = ...) -> Batch:
+        """Set rows of arrays, by default all, to 0 or None; other values to 0 or None if all."""
+        return _map(partial(leaves.emptied, index), self, out=self)
+
+    def to_numpy_(self) -> None:
+        """Convert tensors; see `to_numpy`."""
+        _map(lambda _, leaf: leaves.to_numpy(leaf), self, out=self)
+
+    def to_torch_(
+        self, dtype: torch.dtype | None = None, device: str | torch.device | None = None
+    ) -> None:
+        """Convert numbers and numeric arrays; see `to_torch`."""
+        _map(lambda _, leaf: leaves.to_torch(leaf, dtype, device), self, out=self)
 
     # --- conversion
 

@@ -171,6 +171,19 @@ def assign(index: Any, key: str, leaf: Any, value: Any) -> None:
         raise kind(f"key {key!r} is {sides} there: {error}") from error
 
 
+def emptied(index: Any, key: str, leaf: Any) -> Any:
+    """Set rows of an array to 0, or None for objects; return 0 or None for other values."""
+    if isinstance(leaf, Array):
+        if isinstance(leaf, np.ndarray) and leaf.dtype.hasobject:
+            leaf[index] = None
+        else:
+            assign(index, key, leaf, False)
+        return leaf
+    if index is not ...:
+        raise TypeError(f"key {key!r} is {describe(leaf)}: it has no rows")
+    return type(leaf)(0) if isinstance(leaf, int | float | np.number) else None
+
+
 # --- several leaves
 
 

@@ -22,13 +22,15 @@ def load_demonstrations(source: Any) -> Demonstrations:
     """Read demonstrations.
 
     Observations of a folder may share memory with next observations: copy before writing to them.
-    For pickled files see `read_transitions`.
+    For lists and pickled files see `episodes_of`.
 
     Args:
         source: A folder that `save_demonstrations` wrote; ``"zoo:<name>"`` for one that comes with
-            guerdon; a ``.pkl`` or ``.pickle`` file; a Minari dataset, as
-            ``"minari:<dataset id>"``, as its folder, or as the object itself.
+            guerdon; a list of transitions or of episodes, or a ``.pkl`` or ``.pickle`` file of one;
+            a Minari dataset, as ``"minari:<dataset id>"``, as its folder, or as the object itself.
     """
+    if isinstance(source, list):
+        return Demonstrations(episodes_of(source, "the given data"))
     if not isinstance(source, str | os.PathLike):
         return from_minari(source)
     if str(source).startswith("minari:"):
@@ -50,15 +52,15 @@ def load_demonstrations(source: Any) -> Demonstrations:
         raise FileNotFoundError(f"there are no demonstrations at {path}")
     if path.is_file():
         if path.suffix in (".pkl", ".pickle"):
-            return Demonstrations(read_transitions(path))
+            return Demonstrations(episodes_of(safe_unpickle(path), str(path)))
         raise ValueError(f"{path} is neither a folder of demonstrations nor a .pkl file")
     if is_minari_folder(path):
         return from_minari(path)
     return load_folder(path)
 
 
-def read_transitions(path: pathlib.Path) -> list[Batch]:
-    """Read a pickled list of transitions, or of episodes (lists of transitions).
+def episodes_of(data: Any, name: str) -> list[Batch]:
+    """Return the episodes of a list of transitions, or of a list of episodes (such lists).
 
     A transition is a dictionary with obs, action (or act), reward (or rew), done (or terminated and
     truncated), and optionally next_obs (or obs_next).
@@ -68,34 +70,37 @@ def read_transitions(path: pathlib.Path) -> list[Batch]:
     - A missing next observation is the observation of the next row; the last row repeats its own.
     - Tensors become arrays; rewards, ends and integer actions of one element become scalars.
     - Other keys are kept if all transitions have them.
+
+    Args:
+        data: The list.
+        name: What it is called in messages.
     """
-    data = safe_unpickle(path)
     if not isinstance(data, list) or not data:
-        raise ValueError(f"{path} must hold a list of transitions or episodes")
+        raise ValueError(f"{name} must hold a list of transitions or episodes")
     lists = data if all(isinstance(item, list) for item in data) else [data]
     runs: list[list[dict[str, Any]]] = []
     for transitions in lists:
         if not all(isinstance(row, dict) for row in transitions):
-            raise ValueError(f"{path} must hold a list of dictionaries, or a list of such lists")
+            raise ValueError(f"{name} must hold a list of dictionaries, or a list of such lists")
         rows = [{_OTHER_NAMES.get(key, key): row[key] for key in row} for row in transitions]
-        runs += _cut_transitions(rows, path)
+        runs += _cut_transitions(rows, name)
     if not runs:
-        raise ValueError(f"{path} has no transitions")
+        raise ValueError(f"{name} has no transitions")
     shared = set(runs[0][0]).intersection(*(row for run in runs for row in run))
-    return [_stack_transitions(run, shared, path) for run in runs]
+    return [_stack_transitions(run, shared, name) for run in runs]
 
 
-def _cut_transitions(rows: list[dict[str, Any]], path: pathlib.Path) -> Iterator[list[Any]]:
+def _cut_transitions(rows: list[dict[str, Any]], name: str) -> Iterator[list[Any]]:
     """Split rows into episodes; set the next observation, terminated and truncated of each row."""
     start = 0
     for i, row in enumerate(rows):
         for key in ("obs", "act", "rew"):
             if key not in row:
                 raise ValueError(
-                    f"a transition in {path} has no {key!r}: {', '.join(map(str, row))}"
+                    f"a transition in {name} has no {key!r}: {', '.join(map(str, row))}"
                 )
         if "done" not in row and "terminated" not in row:
-            raise ValueError(f"a transition in {path} has neither 'done' nor 'terminated'")
+            raise ValueError(f"a transition in {name} has neither 'done' nor 'terminated'")
         truncated = _flag(row.get("truncated", False))
         done = _flag(row.pop("done", truncated))
         terminated = _flag(row.get("terminated", done and not truncated))
@@ -114,15 +119,15 @@ def _flag(value: Any) -> bool:
     return bool(np.asarray(value).item())
 
 
-def _stack_transitions(rows: list[dict[str, Any]], keys: set[str], path: pathlib.Path) -> Batch:
+def _stack_transitions(rows: list[dict[str, Any]], keys: set[str], name: str) -> Batch:
     try:
         episode = Batch.stack([{key: row[key] for key in rows[0] if key in keys} for row in rows])
     except (TypeError, ValueError) as error:
-        raise ValueError(f"the transitions in {path} do not match: {error}") from None
+        raise ValueError(f"the transitions in {name} do not match: {error}") from None
     episode = episode.to_numpy()
     rewards = episode.rew
     if not isinstance(rewards, np.ndarray) or rewards.size != len(rows):
-        raise ValueError(f"{path} has rewards that are not single numbers: {describe(rewards)}")
+        raise ValueError(f"{name} has rewards that are not single numbers: {describe(rewards)}")
     episode.rew = rewards.reshape(-1)
     episode.act = flat_actions(episode.act)
     return episode

@@ -46,7 +46,8 @@ class ReplayBuffer:
         n_envs: Number of environments. With one, arrays have no environment axis.
         stack_num: Number of frames to stack when observations are read; 1 disables stacking.
         ignore_obs_next: Do not store ``obs_next``; it is then read as the observation of the next
-            row, or of the row itself if there is none.
+            row, or of the row itself if there is none. `sample` returns such rows as terminated,
+            so that nothing bootstraps from them.
         save_only_last_obs: Observations are already stacked; store only the last frame.
         sample_avail: Sample only rows with at least ``stack_num - 1`` earlier rows of the episode.
         seed: Random seed, or a generator, for sampling.
@@ -452,11 +453,16 @@ class ReplayBuffer:
         if length < 1:
             raise ValueError(f"length is {length}, but a segment has 1 row or more")
         rows = self.sample_indices(batch_size)
-        if length == 1:
-            return self.read(rows, fields), rows
-        rows, mask = self.segments(rows, length)
+        mask = None
+        if length > 1:
+            rows, mask = self.segments(rows, length)
         batch = self.read(rows, fields)
-        batch.mask = self._storage.convert(mask)
+        if self.ignore_obs_next:
+            unknown = self._storage.convert(self._walk(rows, 1)[1] == rows)  # next observations
+            for name in {"terminated", "done"} & batch.keys():
+                batch[name] |= unknown
+        if mask is not None:
+            batch.mask = self._storage.convert(mask)
         return batch, rows
 
     def rollout(

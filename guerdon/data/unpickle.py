@@ -78,6 +78,25 @@ def safe_unpickle(source: str | pathlib.Path | bytes) -> Any:
     return value
 
 
+def load_weights(path: str | pathlib.Path) -> Any:
+    """Load a file that `torch.save` wrote, with PyTorch's loader of tensors and plain values.
+
+    Raises:
+        UnsafePickleError: If the file contains anything else, such as a class or function.
+        ValueError: If it is damaged.
+    """
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"there is no file {path}") from None
+    except Exception as error:  # a damaged file can raise any exception
+        if found := re.search(r"GLOBAL (\S+)", str(error)):
+            raise UnsafePickleError(
+                f"{path} asks for {found[1]}, which guerdon does not run: save its state_dict()"
+            ) from None
+        raise ValueError(f"{path} is not a file of torch.save, or damaged") from error
+
+
 def _refuse(what: str, *_: Any) -> NoReturn:
     known = "only arrays, tensors, numbers, text and plain containers are read from a pickle"
     raise UnsafePickleError(f"asks for {what}, which guerdon does not run: {known}")

@@ -40,6 +40,8 @@ class ClassifierConfig(Section):
     enough for simple images."""
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
     """Dropout rate of features; usually 0 to 0.5."""
+    normalize: bool = True
+    """Whether to normalise pixels by the mean and standard deviation of ImageNet."""
     pretrained_encoder_path: str | None = None
     """Safetensors file of initial encoder weights, as `export_encoder` writes it."""
     use_pretrain: bool | None = None
@@ -84,7 +86,7 @@ class BinaryRewardClassifier(nn.Module):
         super().__init__()
         self.config = config
         channels, height, width = config.image_size
-        scale, shift = _normalisation(channels)
+        scale, shift = _normalisation(channels) if config.normalize else _identity(channels)
         self.scale = nn.Buffer(scale, persistent=False)
         self.shift = nn.Buffer(shift, persistent=False)
         self.encoders = nn.ModuleList(resnet10(channels, config.width) for _ in config.image_keys)
@@ -246,6 +248,10 @@ def _normalisation(channels: int) -> tuple[Tensor, Tensor]:
     else:
         mean, std = mean.mean().expand(channels), std.mean().expand(channels)
     return (1 / std).view(-1, 1, 1), (-mean / std).view(-1, 1, 1)
+
+
+def _identity(channels: int) -> tuple[Tensor, Tensor]:
+    return torch.ones(channels, 1, 1), torch.zeros(channels, 1, 1)
 
 
 def _check_range(key: str, pixels: Tensor) -> None:

@@ -275,6 +275,7 @@ class Policy(nn.Module):
         batch_size: int,
         source: ReplayBuffer | Rollout,
         reward: Resolver | None = None,
+        /,
         **options: Any,
     ) -> Metrics:
         """Read a batch, resolve its reward, and learn from it.
@@ -296,16 +297,9 @@ class Policy(nn.Module):
         self.updating = True
         try:
             batch, indices = self.read(batch_size, source, fields)
-            view: Any = source
-            if reward is None:
-                batch = batch.to_device(self.device)
-                batch.rew_env = batch.rew
-            else:
-                batch = reward.transform(batch, indices, source).to_device(self.device)
-                batch = reward.resolve(batch)
-                view = reward.view(source, self.device)
+            batch, view = self.resolved(batch, indices, source, reward)
             batch = self.process_fn(batch, view, indices)
-            metrics = self.learn(batch, batch_size=batch_size, **options)
+            metrics = self.learn(batch, **{"batch_size": batch_size, **options})
             self.post_process_fn(batch, source, indices)
         finally:
             self.updating = False
@@ -322,6 +316,17 @@ class Policy(nn.Module):
         else:
             found = source.sample(batch_size, length=self.segment_length, fields=fields)
         return found
+
+    def resolved(
+        self, batch: Batch, indices: np.ndarray, source: Any, reward: Resolver | None
+    ) -> tuple[Batch, Any]:
+        """Return a batch on the policy's device and a view of its source; rewards are resolved."""
+        if reward is None:
+            batch = batch.to_device(self.device)
+            batch.rew_env = batch.rew
+            return batch, source
+        batch = reward.transform(batch, indices, source).to_device(self.device)
+        return reward.resolve(batch), reward.view(source, self.device)
 
     def process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> Batch:  # noqa: ARG002
         """Compute values that depend on time, such as returns and advantages.

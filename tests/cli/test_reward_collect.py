@@ -171,7 +171,7 @@ def test_without_a_success_there_is_nothing_to_fit(run, tmp_path):
 
 def test_the_next_command_names_what_it_needs():
     data = {"positive_dir": "a b/p", "negative_dir": "n", "image_keys": ["left", "right"]}
-    said = trajectories_in_words("pushcube_ppo", data, 1_200, 3)
+    said = trajectories_in_words("pickcube_ppo", data, 1_200, 3)
     assert said == (
         "1,200 positive and 3 negative trajectories are in 'a b/p' and n; next: guerdon reward fit "
         "reward.data.positive_dir='a b/p' reward.data.negative_dir=n "

@@ -2,7 +2,6 @@
 
 import collections
 import copy
-import doctest
 import enum
 import pickle
 import types
@@ -12,45 +11,7 @@ import pytest
 import torch
 
 from guerdon.data import Batch
-
-# The Batch section of the document, with the name of this package in it.
-DOCUMENT = """
-    >>> import torch, numpy as np
-    >>> from guerdon.data import Batch
-    >>> data = Batch(a=4, b=[5, 5], c='2312312', d=('a', -2, -3))
-    >>> # the list will automatically be converted to numpy array
-    >>> data.b
-    array([5, 5])
-    >>> data.b = np.array([3, 4, 5])
-    >>> print(data)
-    Batch(
-        a: 4,
-        b: array([3, 4, 5]),
-        c: '2312312',
-        d: array(['a', '-2', '-3'], dtype=object),
-    )
-    >>> data = Batch(obs={'index': np.zeros((2, 3))}, act=torch.zeros((2, 2)))
-    >>> data[:, 1] += 6
-    >>> print(data[-1])
-    Batch(
-        obs: Batch(
-                 index: array([0., 6., 0.]),
-             ),
-        act: tensor([0., 6.]),
-    )
-"""
-
-
-def doctest_failures(text: str) -> str:
-    output: list[str] = []
-    test = doctest.DocTestParser().get_doctest(text, {}, "document", None, 0)
-    doctest.DocTestRunner(verbose=False, optionflags=0).run(test, out=output.append)
-    return "".join(output)
-
-
-def test_the_document_as_printed():
-    assert doctest_failures(DOCUMENT) == ""
-    assert doctest_failures(DOCUMENT.replace("a: 4", "a: array(4)")) != ""
+from tests.compat.snippets import run_session
 
 
 def test_the_policy_section_of_the_document_as_printed():
@@ -62,7 +23,7 @@ def test_the_policy_section_of_the_document_as_printed():
 
 def test_the_docstring_of_the_class():
     header = ">>> import numpy as np, torch\n>>> from guerdon.data import Batch\n\n"
-    assert doctest_failures(header + Batch.__doc__) == ""
+    run_session(header + Batch.__doc__)
 
 
 # --- construction

@@ -256,3 +256,65 @@ def test_split_refuses_at_once():
         Batch(a=[1, 2], b=[1, 2, 3]).split(1)
     with pytest.raises(TypeError, match="key 'a' is a single value"):
         Batch(a=1).split(1)
+
+
+# --- in place
+
+
+def test_cat_in_place_appends_one_or_several():
+    batch = Batch(a=np.arange(2), b={"c": torch.ones(2)})
+    same, more = batch, Batch(a=np.array([7]), b={"c": torch.zeros(1)})
+    assert batch.cat_(more) is None
+    batch.cat_([more, {"a": np.array([8]), "b": {"c": torch.zeros(1)}}])
+    assert same.a.tolist() == [0, 1, 7, 7, 8]
+    assert same.b.c.tolist() == [1, 1, 0, 0, 0]
+    empty = Batch()
+    empty.cat_(more)
+    assert empty == more
+
+
+def test_stack_in_place_begins_with_the_batch_itself():
+    batch = Batch(a=np.arange(2))
+    batch.stack_([Batch(a=np.array([5, 6]))])
+    assert batch.a.tolist() == [[0, 1], [5, 6]]
+    batch.stack_([Batch(a=np.full((2, 2), 9))], axis=1)
+    assert batch.a[0].tolist() == [[0, 1], [9, 9]]
+    empty = Batch()
+    empty.stack_([Batch(a=1), Batch(a=2)])
+    assert empty.a.tolist() == [1, 2]
+
+
+def test_rows_are_emptied_in_place_or_in_a_copy():
+    batch = Batch(
+        a=np.arange(1, 4), b={"c": torch.ones(3, 2)}, d=np.array(["x", None, "z"], dtype=object)
+    )
+    copied = Batch.empty(batch, 1)
+    assert batch.a.tolist() == [1, 2, 3]
+    assert copied.a.tolist() == [1, 0, 3]
+    assert copied.b.c.tolist() == [[1, 1], [0, 0], [1, 1]]
+    assert copied.d.tolist() == ["x", None, "z"]
+    array = batch.a
+    assert batch.empty_([0, 2]) is batch
+    assert array.tolist() == [0, 2, 0]
+    assert batch.d.tolist() == [None, None, None]
+    assert batch.empty_().a.tolist() == [0, 0, 0]
+
+
+def test_values_without_rows_are_emptied_as_a_whole():
+    batch = Batch(a=4, b=2.5, c="text", d=True, e=np.float32(3))
+    emptied = Batch.empty(batch)
+    assert [emptied.a, emptied.b, emptied.c, emptied.d, emptied.e] == [0, 0.0, None, False, 0]
+    assert isinstance(emptied.e, np.float32)
+    with pytest.raises(TypeError, match="key 'a' is int 4: it has no rows"):
+        batch.empty_(0)
+
+
+def test_conversion_in_place():
+    batch = Batch(a=np.arange(3), b={"c": torch.ones(2)}, d="text")
+    inner = batch.b
+    assert batch.to_torch_(dtype=torch.float32) is None
+    assert batch.a.tolist() == [0.0, 1.0, 2.0]
+    assert isinstance(batch.a, torch.Tensor)
+    assert batch.to_numpy_() is None
+    assert isinstance(inner.c, np.ndarray)
+    assert batch.b is inner

@@ -13,8 +13,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from guerdon.compat import tianshou as module
 from guerdon.compat.tianshou import ListReplayBuffer
+from guerdon.compat.tianshou import data as module
 from guerdon.data import Batch, PrioritizedReplayBuffer, ReplayBuffer
 from guerdon.data.storage import DiskStorage
 from tests.data.buffer_model import Model, Row

@@ -456,3 +456,23 @@ def test_pickles_with_something_missing(tmp_path, data, error):
 def test_code_in_a_pickle_is_refused(tmp_path):
     with pytest.raises(UnsafePickleError, match=r"expert\.pkl asks for builtins\.print"):
         load_pickle(tmp_path, [transition(0, True, callback=print)])
+
+
+def test_a_list_of_transitions_is_read_as_its_file_is(tmp_path):
+    rows = [
+        {
+            "obs": torch.full((2,), float(i)),
+            "action": torch.tensor([i]),
+            "reward": 1.0,
+            "done": i == 1,
+        }
+        for i in range(4)
+    ]
+    path = tmp_path / "rows.pkl"
+    path.write_bytes(pickle.dumps(rows))
+    ours, theirs = load_demonstrations(rows), load_demonstrations(path)
+    assert ours.lengths.tolist() == theirs.lengths.tolist() == [2, 2]
+    assert ours.transitions() == theirs.transitions()
+    assert load_demonstrations([rows[:2], rows[2:]]).transitions() == ours.transitions()
+    with pytest.raises(ValueError, match="the given data must hold a list of transitions"):
+        load_demonstrations([])

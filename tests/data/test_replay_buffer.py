@@ -840,3 +840,23 @@ def test_only_the_fields_asked_for_are_read():
     assert list(buffer.sample(6, fields=[])[0].keys()) == []
     with pytest.raises(KeyError, match="no field 'reward'; it has: obs, act, rew"):
         buffer.sample(6, fields=["reward"])
+
+
+def test_rows_without_a_next_observation_are_sampled_as_terminated():
+    """Truncated, cut and newest rows: a policy would bootstrap from their own observation."""
+    buffer = ReplayBuffer(8, ignore_obs_next=True, seed=0)
+    for i in range(6):
+        if i == 4:
+            buffer.cut()
+        buffer.add(obs=i, act=i, rew=1.0, terminated=i == 0, truncated=i == 2)
+    alone = np.array([True, False, True, True, False, True])
+    batch, rows = buffer.sample(64)
+    assert batch.terminated.tolist() == alone[rows].tolist()
+    assert batch.done.tolist() == alone[rows].tolist()
+    assert buffer.sample(4, fields=("obs", "rew"))[0].keys() == {"obs", "rew"}
+    segments, rows = buffer.sample(64, length=2)
+    assert segments.terminated.tolist() == alone[rows].tolist()
+    assert buffer.terminated[:6].tolist() == [True, *[False] * 5]  # as they were added
+    kept = ReplayBuffer(8, seed=0)
+    kept.add(obs=0, act=0, rew=1.0, terminated=False, truncated=True, obs_next=1)
+    assert not kept.sample(4)[0].terminated.any()

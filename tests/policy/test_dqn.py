@@ -157,3 +157,18 @@ def test_a_soft_target_goes_the_share_tau_of_the_way_at_every_update():
         target = f"target.{name}"
         expected = before[target] + tau * (after[f"model.{name}"] - before[target])
         np.testing.assert_allclose(after[target], expected, rtol=1e-5, atol=1e-7)
+
+
+def test_truncated_rows_without_next_observations_do_not_bootstrap():
+    case = CASES["dqn"]
+    policy = warmed_up(case)[0]
+    shape = policy.observation_space.shape
+    targets = {}
+    for ignore in (True, False):
+        buffer = ReplayBuffer(4, ignore_obs_next=ignore, seed=0)
+        obs = np.ones(shape, np.float32)
+        buffer.add(obs=obs, act=0, rew=3.0, terminated=False, truncated=True, obs_next=obs)
+        batch, rows = buffer.sample(2, fields=policy.fields)
+        targets[ignore] = policy.process_fn(batch.to_device(policy.device), buffer, rows).target
+    assert targets[True].tolist() == [3.0, 3.0]
+    assert not torch.allclose(targets[False], torch.full((2,), 3.0))

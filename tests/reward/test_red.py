@@ -247,18 +247,3 @@ def test_a_trained_state_needs_no_demonstrations_and_no_training():
     np.testing.assert_array_equal(other.estimate(data).rew, model.estimate(data).rew)
     assert other.fitted
     assert other.train() is None
-
-
-def test_the_documented_options_are_accepted():
-    config = {
-        "type": "red",
-        "expert_data_path": "expert_data.pkl",
-        "sample_size": 1000,
-        "sigma": 5,
-        "batch_size": 64,
-        "hidden_size": 128,
-        "update_per_collect": 100,
-    }
-    model = create_reward_model(config, Setting(VECTOR, TWO))
-    assert model.config.hidden == [128]
-    assert model.config.sigma == 5.0

@@ -56,13 +56,15 @@ reward:
 def document(tmp_path):
     path = tmp_path / "train_reward_model.yaml"
     path.write_text(DOCUMENT)
-    with pytest.warns(UserWarning, match=r"are ignored: defaults, cluster, reward\.group_name"):
+    with (
+        pytest.warns(UserWarning, match=r"are ignored: defaults, cluster, reward\.group_name"),
+        pytest.warns(UserWarning, match="the encoder of the classifier has no pretrained weights"),
+    ):
         return translated_fit(path)[0]
 
 
 def test_the_file_of_the_document_means_what_it_says(document):
-    config = compose_fit(document, ["reward.model.freeze_encoder=false"])
-    reward = config.reward
+    reward = compose_fit(document).reward
     assert reward.save_dir == "../results/reward-model-training/checkpoints"
     assert (reward.global_batch_size, reward.num_epochs, reward.log_interval) == (32, 100, 100)
     assert (reward.optim.lr, reward.optim.clip_grad) == (1e-4, 1.0)
@@ -70,13 +72,14 @@ def test_the_file_of_the_document_means_what_it_says(document):
     assert reward.model.image_keys == ["base_camera"]
 
 
-def test_the_file_of_the_document_as_it_is_would_learn_from_random_features(document):
+def test_random_features_are_not_frozen(document):
+    assert not compose_fit(document).reward.model.freeze_encoder
     with pytest.raises(ConfigError, match=r"set reward\.model\.freeze_encoder=false or name rewar"):
-        compose_fit(document)
+        compose_fit(document, ["reward.model.freeze_encoder=true"])
 
 
 def test_what_the_document_leaves_out_is_as_it_has_it(document):
-    config = compose_fit(document, ["reward.model.freeze_encoder=false"]).reward
+    config = compose_fit(document).reward
     plain = FitConfig().reward
     for section in ("model", "optim", "lr_sched", "data"):
         said, default = getattr(config, section), getattr(plain, section)

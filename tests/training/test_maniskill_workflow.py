@@ -101,3 +101,17 @@ class TestStages:
             assert summary[name] == last[key]
             assert summary[name] in (0, 0.5, 1)
         assert summary["eval_success_rate"] == pytest.approx(0)
+
+
+class TestPresets:
+    pytestmark = slow
+
+    @pytest.mark.parametrize("preset", ["pushcube_ppo", "pickcube_ppo"])
+    def test_a_preset_runs(self, preset, tmp_path):
+        summary = train(
+            preset, "env.n_envs=2", "collect.n_step=16", "learn.batch_size=8", "learn.repeat=1",
+            "run.max_steps=32", "eval.every=32", "eval.episodes=1", "eval.n_envs=1",
+            f"env.max_episode_steps={LENGTH}", f"run.dir={tmp_path}", display="none",
+        )  # fmt: skip
+        assert summary["updates"] == 2
+        assert summary["eval_success_rate"] in (0, 1)

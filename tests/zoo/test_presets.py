@@ -26,6 +26,8 @@ PACKAGES = {
     "HalfCheetah": "mujoco",
     "Hopper": "mujoco",
     "MiniGrid": "minigrid",
+    "PickCube": "mani_skill",
+    "PushCube": "mani_skill",
 }
 ITERATIONS = 3
 # Options with which a reward learns something in a few iterations, and does not take long.

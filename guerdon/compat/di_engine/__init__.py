@@ -1,4 +1,4 @@
-"""DI-engine's interfaces: reward models with lists of dictionaries."""
+"""DI-engine's interfaces: ``guerdon.compat.di_engine.reward_model``, ``entry`` and ``worker``."""
 
 from guerdon.compat.di_engine.reward_model import BaseRewardModel
 

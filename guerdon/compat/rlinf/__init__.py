@@ -1,1 +1,1 @@
-"""RLinf's config keys of the reward workflow."""
+"""RLinf's reward workflow: config keys, checkpoints, scripts, `RewardWorker`."""

@@ -4,7 +4,9 @@
 options, which are ignored if it is not used.
 """
 
+import warnings
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from guerdon.compat.keys import put, take
@@ -25,8 +27,12 @@ _FIXED = {
 }
 """Keys of a fit, with the only values that guerdon supports."""
 _GPU, _CAMERA = "reward.gpu_id", "reward.data.image_key"
-_CAMERAS = "reward.model.image_keys"
+_MODEL, _CAMERAS = "reward.model", "reward.model.image_keys"
+_ENCODING = [f"{_MODEL}.{key}" for key in _DROPPED[1:]]
 _RENAMED = (*_FIXED, _GPU, _CAMERA, "reward.data.image_keys")
+_ENCODER = "resnet10_pretrained.pt"  # read from the current folder, if there is one
+_TRAIN = ("defaults", "hydra", "cluster")
+"""Keys of a training without a meaning: Hydra's, and placement of workers."""
 _LIMITS = ("max_positive_trajectories", "max_negative_trajectories")
 
 Values = dict[str, Any]
@@ -48,6 +54,8 @@ def translate(
         Whether there are keys of RLinf, and the overrides with guerdon's keys.
     """
     pairs = [(text, *text.lstrip("+").partition("=")[::2]) for text in overrides]
+    for key in _TRAIN:
+        take(values, key, dropped)
     reward = values.get("reward")
     section = reward if isinstance(reward, dict) else {}
     use = _flag("use_reward_model", section, pairs)
@@ -72,12 +80,58 @@ def translate(
             del section["data_collection"]
             dropped.append("reward.data_collection")
     data = section.get("data_collection")
+    if in_file and isinstance(data, dict):
+        data.setdefault("format", "npy")
     for key in _LIMITS:
         if isinstance(data, dict) and data.get(key) == "None":
             data[key] = None
     paths = tuple(f"reward.{each}" for each in _KEYS)
     foreign = in_file or any(key.startswith(paths) for _, key, _ in pairs)
     return foreign, _overrides(pairs, used, bool(use), dropped)
+
+
+def model_options(given: Values) -> Values:
+    """Return the options of a classifier; an encoder without weights is not frozen.
+
+    Args:
+        given: RLinf's, whose encoder may be a ``.pt`` file.
+    """
+    from guerdon.compat.rlinf.checkpoint import as_safetensors
+
+    options = dict(given)
+    path = options.get("pretrained_encoder_path")
+    if path is None and options.get("use_pretrain") and Path(_ENCODER).is_file():
+        path = _ENCODER
+    if path is not None and options.get("use_pretrain") is not False:
+        return options | {"pretrained_encoder_path": as_safetensors(path)}
+    if options.get("use_pretrain") and options.pop("freeze_encoder", False):
+        warnings.warn(
+            "the encoder of the classifier has no pretrained weights, so that it is trained, too: "
+            "set 'reward.model.pretrained_encoder_path' to freeze it",
+            stacklevel=3,
+        )
+    return options
+
+
+def with_folders(values: Any, overrides: Iterable[str]) -> tuple[Any, list[str]]:
+    """Replace a ``reward.checkpoint_path`` that is a ``.pt`` file by its folder, see `as_fit`.
+
+    Args:
+        values: Sections, or the name of a preset.
+        overrides: ``key=value``.
+    """
+    changes, key = list(overrides), "reward.checkpoint_path"
+    section = values.get("reward") if isinstance(values, dict) else {}
+    pairs = dict(text.partition("=")[::2] for text in changes)
+    path = str(pairs.get(key, (section or {}).get("checkpoint_path"))).strip("'\"")
+    if not path.endswith(".pt"):
+        return values, changes
+    from guerdon.compat.rlinf.checkpoint import as_fit, is_measured
+
+    folder = as_fit(path, (section or {}).get("image_size"))
+    limits = [] if is_measured(folder) else ["reward.min_precision", "reward.min_recall"]
+    changes += [f"{limit}=0" for limit in limits if limit not in pairs]
+    return values, [*changes, f"{key}={folder}"]
 
 
 def translate_fit(source: Any, overrides: Iterable[str], dropped: list[str]) -> list[str]:
@@ -102,10 +156,16 @@ def translate_fit(source: Any, overrides: Iterable[str], dropped: list[str]) -> 
         if key in _RENAMED:
             changed = _renamed(key, None if word == "null" else word, dropped)
             kept += [f"{new}={value}" for new, value in changed]
+        elif key in _ENCODING and values:
+            take(values, key, [])
+            put(values, key, {"null": None, "true": True, "false": False}.get(word.lower(), word))
         elif any(key == each or key.startswith(f"{each}.") for each in _FIT):
             dropped.append(key)
         else:
             kept.append(text)
+    model = take(values, _MODEL, [])
+    if isinstance(model, dict):
+        put(values, _MODEL, model_options(model))
     return kept
 
 

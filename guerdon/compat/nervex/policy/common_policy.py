@@ -433,6 +433,7 @@ class CommonPolicy(Policy):
         batch_size: int,
         source: ReplayBuffer | Rollout,
         reward: Resolver | None = None,
+        /,
         **options: Any,
     ) -> Metrics:
         """See `Policy`; sets ``_cfg.learn.batch_size`` to `batch_size`."""

@@ -1,6 +1,7 @@
 """Reward models in the style of DI-engine's guide, with lists of dictionaries."""
 
 import copy
+import inspect
 import warnings
 from abc import ABC, abstractmethod
 from collections import deque
@@ -14,6 +15,7 @@ from pydantic import ConfigDict
 from guerdon.compat.di_engine import items
 from guerdon.compat.di_engine.draws import Draws
 from guerdon.compat.nervex.attr_dict import AttrDict
+from guerdon.data import load_demonstrations
 from guerdon.data.batch import Batch, flatten, unflatten
 from guerdon.reward.base import REWARDS, Metrics, RewardConfig, RewardModel, Setting
 
@@ -35,6 +37,8 @@ class BaseRewardModel(RewardModel, ABC):
 
     Config: ClassVar[type[RewardConfig]] = GuideConfig
     fields = ("obs", "act", "obs_next", "terminated")
+    config: Any = {}  # noqa: RUF012 - the documented form
+    """Default values of options."""
 
     def __init__(self, config: Any = None, device: str = "cpu", tb_logger: Any = None) -> None:
         if config is not None:  # otherwise a subclass stores them itself
@@ -47,21 +51,33 @@ class BaseRewardModel(RewardModel, ABC):
         """Make a model of this class, as a term of a reward."""
         return GuideAdapter(cls, config, setting)
 
-    @abstractmethod
-    def estimate(self, data: Any) -> Any:
-        """Return the dictionaries, which are copies, with the model's ``reward``."""
+    @classmethod
+    def default_config(cls) -> AttrDict:
+        """Return a copy of the default values, with keys as attributes."""
+        return AttrDict(copy.deepcopy(cls.config))
 
     @abstractmethod
-    def train(self) -> None:
-        """Train on collected data."""
+    def estimate(self, data: Any) -> Any:
+        """Return the dictionaries with the model's ``reward``; those of a run are copies."""
+
+    @abstractmethod
+    def train(self, *data: Any) -> None:
+        """Train on collected data; a class with an argument gets the newest transitions."""
 
     @abstractmethod
     def collect_data(self, data: Any) -> None:
         """Process new transitions."""
 
     @abstractmethod
-    def clear_data(self, iter: int) -> None:  # noqa: A002 - the documented name
-        """Drop collected data, depending on the number of policy updates."""
+    def clear_data(self, iter: int = 0) -> None:  # noqa: A002 - the documented name
+        """Drop collected data, depending on the number of policy updates.
+
+        A class without an argument is called every ``clear_buffer_per_iters`` updates.
+        """
+
+    def reward_deepcopy(self, train_data: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return copies of the dictionaries, whose rewards can be changed in place."""
+        return [{**item, "reward": copy.deepcopy(item["reward"])} for item in train_data]
 
     def state_dict(self) -> dict[str, Any]:
         """Return attributes to save: networks, optimizers, generators, numbers, tensors, data."""
@@ -130,9 +146,11 @@ class GuideAdapter(RewardModel):
             )
         super().__init__(config, setting)
         self._draws, self._scalars = Draws(setting.seed), Scalars()
+        self._options = AttrDict({**kind.default_config(), **config})
         with self._draws.own():
-            self.model = kind(AttrDict(config), setting.device, self._scalars)
+            self.model = kind(self._options, setting.device, self._scalars)
         self.fields = self.collects = self.model.fields
+        self._new: list[dict[str, Any]] = []  # the newest transitions
 
     @classmethod
     def requirements(cls, config: Any) -> frozenset[str]:
@@ -153,8 +171,9 @@ class GuideAdapter(RewardModel):
 
     def collect_data(self, batch: Batch) -> None:
         """Pass the transitions to the model as a list."""
+        self._new = items.from_batch(batch[np.asarray(batch.mask)])
         with self._draws.own():
-            self.model.collect_data(items.from_batch(batch[np.asarray(batch.mask)]))
+            self.model.collect_data(self._new)
 
     def pretrain(self) -> Metrics:
         """Train the model on the data that it loaded."""
@@ -169,7 +188,7 @@ class GuideAdapter(RewardModel):
         self._scalars.newest.clear()
         before = self._weights()
         with self._draws.own():
-            self.model.train()
+            self.model.train(*[self._new][: _arguments(self.model.train)])
         written = dict(self._scalars.newest)
         if written or all(map(torch.equal, before, self._weights())):
             return written
@@ -183,11 +202,17 @@ class GuideAdapter(RewardModel):
 
     def clear_data(self, iter: int) -> None:  # noqa: A002 - the documented name
         """See `RewardModel`."""
-        self.model.clear_data(iter)
+        if _arguments(self.model.clear_data):
+            self.model.clear_data(iter)
+        elif iter % self._options.get("clear_buffer_per_iters", 1) == 0:
+            self.model.clear_data()
 
     def load_expert_data(self, demonstrations: Any = None) -> None:
-        """See `RewardModel`; in the guide, models load demonstrations without an argument."""
-        given = () if demonstrations is None else (demonstrations,)
+        """See `RewardModel`; a class with an argument gets a list of dictionaries."""
+        given = [demonstrations] if demonstrations is not None else []
+        path = self._options.get("expert_data_path")
+        if not given and path is not None and _arguments(self.model.load_expert_data):
+            given = [items.from_batch(load_demonstrations(path).transitions())]
         with self._draws.own():
             self.model.load_expert_data(*given)
 
@@ -199,6 +224,12 @@ class GuideAdapter(RewardModel):
         """See `RewardModel`."""
         self.model.load_state_dict(state["model"])
         self._draws.load_training_state(state["draws"])
+
+
+def _arguments(method: Callable[..., Any]) -> int:
+    """Return the number of arguments of a method, without keyword-only and variable ones."""
+    parameters = inspect.signature(method).parameters.values()
+    return sum(each.kind is each.POSITIONAL_OR_KEYWORD for each in parameters)
 
 
 # --- attributes of user-defined classes as trees of arrays and plain values

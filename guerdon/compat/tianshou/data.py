@@ -1,0 +1,164 @@
+"""Tianshou's `Batch`, buffers and `Collector`."""
+
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+import torch
+
+from guerdon import collect, data
+from guerdon.compat.tianshou.env import as_vector
+from guerdon.data import Batch, DiskStorage
+from guerdon.data.storage import Storage
+from guerdon.envs import Step
+
+__all__ = ["Batch", "Collector", "ListReplayBuffer", "PrioritizedReplayBuffer", "ReplayBuffer"]
+
+_FIRST_CAPACITY = 256
+
+
+class ReplayBuffer(data.ReplayBuffer):
+    """`guerdon.data.ReplayBuffer` without an environment axis.
+
+    ``buffer.obs[i]`` is ``buffer[i].obs`` (without stacking) for any number of environments, and
+    rows of an episode are consecutive in ``sample(0)``.
+    """
+
+    def _by_slot(self, column: Any) -> Any:
+        return column
+
+    def rows_in_time(self) -> np.ndarray:
+        """Return all rows with a transition, by environment and then by time."""
+        rows, mask = self._rows_since(np.zeros_like(self._written))
+        return np.extract(mask.T, rows.T)
+
+
+class PrioritizedReplayBuffer(ReplayBuffer, data.PrioritizedReplayBuffer):
+    """`guerdon.data.PrioritizedReplayBuffer` without an environment axis."""
+
+
+class ListReplayBuffer(data.ReplayBuffer):
+    """A buffer in memory that grows instead of overwriting its oldest rows.
+
+    Growing changes the indices of all environments but the first.
+
+    Args:
+        n_envs: Number of environments.
+        storage: See `ReplayBuffer`; not files.
+        **options: See `ReplayBuffer`; without a size.
+    """
+
+    def __init__(
+        self, n_envs: int = 1, storage: str | torch.device | Storage = "memory", **options: Any
+    ) -> None:
+        if isinstance(storage, DiskStorage) or str(storage).startswith("disk:"):
+            raise ValueError("a ListReplayBuffer is in memory: use ReplayBuffer(size) for files")
+        super().__init__(_FIRST_CAPACITY * n_envs, n_envs, storage=storage, **options)
+
+    def options(self) -> dict[str, Any]:
+        """See `ReplayBuffer`; excludes the size."""
+        return {name: value for name, value in super().options().items() if name != "size"}
+
+    def _by_slot(self, column: Any) -> Any:
+        # Several environments have indices with gaps, which their arrays have, too.
+        return column[: self._written[0]] if self.n_envs == 1 else column
+
+    def _make_room(self, envs: np.ndarray) -> None:
+        if self._written[envs].max(initial=0) == self.capacity:
+            self._grow()
+        super()._make_room(envs)
+
+    def _grow(self) -> None:
+        """Double the capacity."""
+        old, written, flags, final = self.capacity, self._written, self._flags, self._final
+        self._make_bookkeeping(2 * old)
+        rows = (self._envs[:, None] * self.capacity + np.arange(old)).reshape(-1)
+        self._written[:], self._flags[rows], self._final[rows] = written, flags, final
+        for path, column in self._columns.items():
+            shape = (self.size, *column.shape[1:])
+            self._columns[path] = self._storage.array(".".join(path), shape, column.dtype)
+            self._columns[path][rows] = column
+        self._refresh()
+
+
+class Collected(collect.Collected):
+    """Result of `Collector.collect`, also by Tianshou's names: ``result["rew"]``."""
+
+    def __getitem__(self, key: str) -> float:
+        counts = {"n/ep": self.n_episode, "n/st": self.n_step}
+        if key in counts:
+            return counts[key]
+        values = np.array({"rew": self.returns, "len": self.lengths}[key], float)
+        return float(values.mean()) if len(values) else 0.0
+
+
+class Collector:
+    """Steps environments with a policy, and stores the transitions.
+
+    A buffer for one environment takes those of several episode by episode, each when it has ended,
+    so that rows of an episode are consecutive.
+
+    Args:
+        policy: Policy.
+        env: One environment, of Gymnasium or with the API of Gym, or a vector of them.
+        buffer: Buffer; None keeps only returns and lengths, as for a test.
+        **options: See `guerdon.collect.Collector`.
+    """
+
+    def __init__(self, policy: Any, env: Any, buffer: Any = None, **options: Any) -> None:
+        self.policy, self.env, self.buffer = policy, as_vector(env), buffer
+        self._open: dict[int, list[Batch]] = defaultdict(list)  # rows of episodes
+        self._moved = 0
+        self._by_episode = buffer is not None and buffer.n_envs != self.env.n_envs
+        if self._by_episode:
+            options |= {"watch": self._watch}
+        self.inner = collect.Collector(
+            policy, self.env, None if self._by_episode else buffer, **options
+        )
+
+    def collect(
+        self,
+        n_step: int | None = None,
+        n_episode: int | None = None,
+        random: bool = False,
+    ) -> Collected:
+        """Collect at least `n_step` transitions, or `n_episode` episodes.
+
+        Args:
+            n_step: Number of transitions in the buffer, over all environments.
+            n_episode: Number of episodes, over all environments.
+            random: Whether to sample actions from the action space instead of the policy.
+        """
+        found, self._moved = Collected(), 0
+        while True:
+            part = self.inner.collect(n_step, n_episode, random)
+            found.n_step += part.n_step
+            for name in ("returns", "lengths", "successes"):
+                getattr(found, name).extend(getattr(part, name))
+            if n_step is None or not self._by_episode or self._moved >= n_step:
+                return found
+
+    def _watch(self, rows: dict[str, Any], step: Step, dummy: np.ndarray | None) -> None:
+        """Keep the rows of a step, and store the episodes that end."""
+        for env in () if step.broken is None else step.broken.tolist():
+            del self._open[env]
+        table, ends = Batch(rows), step.terminated | step.truncated
+        ids = range(len(ends)) if step.env_ids is None else step.env_ids.tolist()
+        for row, env in enumerate(ids):
+            if dummy is not None and dummy[row]:
+                continue
+            self._open[env].append(table[row])
+            if ends[row]:
+                episode = Batch.stack(self._open.pop(env))
+                self.buffer.extend(episode)
+                self._moved += len(episode)
+
+    def reset_env(self) -> None:
+        """Reset all environments; open episodes are dropped."""
+        self._open.clear()
+        self.inner.reset()
+
+    def reset_buffer(self) -> None:
+        """Remove all transitions from the buffer."""
+        if self.buffer is not None:
+            self.buffer.reset()

@@ -1,0 +1,76 @@
+"""Tianshou's `BasePolicy`, and `DQNPolicy` with ``eps``."""
+
+from typing import Any
+
+import numpy as np
+
+from guerdon.data import Batch
+from guerdon.policy import DQN, Policy
+from guerdon.reward import ResolvedBuffer
+
+
+class BasePolicy(Policy):
+    """Base of policies in the style of Tianshou.
+
+    A subclass makes its networks and optimizers in `__init__`, and implements `forward` and
+    `learn`; `update` is ``process_fn``, ``learn``, ``post_process_fn``. Batches are NumPy arrays
+    with all fields of the buffer and the resolved reward; ``update(0, buffer)`` reads all rows.
+
+    Args:
+        observation_space: Observation space of one environment.
+        action_space: Action space of one environment.
+        **options: See `Policy`.
+    """
+
+    def __init__(
+        self, observation_space: Any = None, action_space: Any = None, **options: Any
+    ) -> None:
+        super().__init__({}, observation_space, action_space, **options)
+
+    def read(
+        self,
+        batch_size: int,
+        source: Any,
+        fields: tuple[str, ...],  # noqa: ARG002
+    ) -> tuple[Batch, np.ndarray]:
+        """See `Policy`; reads all fields."""
+        found: tuple[Batch, np.ndarray] = source.sample(0 if self.on_policy else batch_size)
+        return found
+
+    def resolved(
+        self, batch: Batch, indices: np.ndarray, source: Any, reward: Any
+    ) -> tuple[Batch, Any]:
+        """See `Policy`; NumPy arrays."""
+        if reward is None:
+            return batch.replace(rew_env=batch.rew), source
+        view = _ResolvedArrays(source, reward, self.device)
+        return view._resolved(batch, indices), view
+
+
+class _ResolvedArrays(ResolvedBuffer):
+    """View of a buffer as NumPy arrays with resolved rewards."""
+
+    def _resolved(self, batch: Batch, rows: np.ndarray) -> Batch:
+        return super()._resolved(batch, rows).to_numpy()
+
+
+class DQNPolicy(DQN):
+    """`guerdon.policy.DQN` with the probability of a random action set from outside."""
+
+    _eps: float | None = None
+
+    def set_eps(self, eps: float) -> None:
+        """Set the probability of a random action, while collecting and testing."""
+        self._eps = eps
+
+    def forward(self, batch: Batch, state: Any = None, eps: float | None = None) -> Batch:
+        """Choose actions; random ones with the probability `eps`, if it is given here or set."""
+        eps = self._eps if eps is None else eps
+        if eps is None:
+            return super().forward(batch, state)
+        before = self.epsilon, self._sampling, self.updating
+        self.epsilon, self._sampling, self.updating = eps, True, False
+        try:
+            return super().forward(batch, state)
+        finally:
+            self.epsilon, self._sampling, self.updating = before
