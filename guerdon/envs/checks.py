@@ -1,7 +1,7 @@
 """Checks of what environments return; errors name the environment and what is wrong.
 
-The checks of every step are quick: `fits`, `in_range`, `infos_fit`, and the first lines of
-`to_columns`. The others find out what is wrong if one of them is false.
+The checks of every step are quick: `is_plain`, `fits`, `in_range`, `infos_fit`. The others find out
+what is wrong if one of these is false.
 """
 
 from collections.abc import Iterable, Mapping
@@ -68,10 +68,10 @@ def fits(space: Space[Any], obs: Any, n: int) -> bool:
 def in_range(space: Space[Any], obs: Any) -> bool:
     """Whether observations are finite and not too large; False may be a false alarm."""
     if type(obs) is np.ndarray:
-        kind = obs.dtype.kind
-        if kind == "f":
-            return bool(np.vdot(obs, obs) <= _LARGEST_FLOAT32)  # not for NaN; the cheapest way
-        if kind in "iu" and isinstance(space, spaces.Discrete):
+        if obs.dtype.kind == "f":
+            flat = obs.ravel()
+            return bool(flat.dot(flat) <= _LARGEST_FLOAT32)  # not for NaN; the cheapest way
+        if isinstance(space, spaces.Discrete):
             return bool(((obs >= space.start) & (obs < space.start + space.n)).all())
     elif isinstance(space, spaces.Dict):
         return all(in_range(part, obs[key]) for key, part in space.spaces.items())
@@ -87,19 +87,36 @@ def infos_fit(infos: Iterable[Any], batch: Mapping[str, Any]) -> bool:
     )
 
 
+def is_plain(
+    shape: tuple[int, ...], obs: Any, rew: Any, terminated: Any, truncated: Any, info: Any
+) -> bool:
+    """Whether a step of a vector environment is as usual: finite floats and boolean arrays.
+
+    Args:
+        shape: Shape of the observations.
+        obs: Observations, and the rest of the step.
+        rew: Rewards.
+        terminated: Terminations.
+        truncated: Truncations.
+        info: The info.
+    """
+    if not (
+        type(obs) is type(rew) is type(terminated) is type(truncated) is np.ndarray
+        and rew.shape == terminated.shape == truncated.shape == shape[:1]
+        and terminated.dtype is truncated.dtype is _BOOL
+        and obs.dtype.kind == rew.dtype.kind == "f"
+        and obs.shape == shape
+        and info.__class__ is dict
+    ):
+        return False
+    flat = obs.ravel()
+    return bool(flat.dot(flat) + rew.dot(rew) <= _LARGEST_FLOAT32)
+
+
 def to_columns(
     n: int, rew: Any, terminated: Any, truncated: Any, info: Any
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return rewards, ``terminated`` and ``truncated`` [n] of a vector environment."""
-    if (
-        type(rew) is type(terminated) is type(truncated) is np.ndarray
-        and rew.shape == terminated.shape == truncated.shape == (n,)
-        and terminated.dtype is truncated.dtype is _BOOL
-        and rew.dtype.kind == "f"
-        and rew.dot(rew) <= _LARGEST_FLOAT32
-        and info.__class__ is dict
-    ):
-        return rew, terminated, truncated
     if reason := _info_fault(info, success=False):
         raise InvalidStepError(reason, None)
     columns = {"the reward": rew, "terminated": terminated, "truncated": truncated}

@@ -18,6 +18,7 @@ from guerdon.envs.checks import (
     fits,
     in_range,
     infos_fit,
+    is_plain,
     raise_interface,
     to_columns,
 )
@@ -26,6 +27,7 @@ from guerdon.envs.rows import batch_info, copied, final_info, replaced, stack, u
 
 _NEW_ARRAYS = ("gymnasium", "guerdon", "ale_py")
 """Packages whose vector environments return new arrays at every step."""
+_FLAGS = {bool, np.bool_}
 
 
 class Step(NamedTuple):
@@ -80,6 +82,7 @@ class VectorEnv:
         self._overwrites = (
             package not in _NEW_ARRAYS or getattr(env.unwrapped, "copy", True) is False
         )
+        self._shape = (self.n_envs, *(self.observation_space.shape or ()))
         self._ended: np.ndarray | None = None  # NEXT_STEP: environments whose next row is a reset
 
     def reset(self, seed: int | None = None) -> Any:
@@ -139,8 +142,9 @@ class VectorEnv:
             raise
         if self._overwrites:
             obs, rew, terminated, truncated = copied((obs, rew, terminated, truncated))
-        self._check_obs(obs, "step")
-        rew, terminated, truncated = to_columns(self.n_envs, rew, terminated, truncated, info)
+        if not is_plain(self._shape, obs, rew, terminated, truncated, info):
+            self._check_obs(obs, "step")
+            rew, terminated, truncated = to_columns(self.n_envs, rew, terminated, truncated, info)
         done = terminated | truncated
         dummy, self._ended = self._ended, None
         obs_next = obs
@@ -233,7 +237,8 @@ def transition(env: AnyEnv, action: Any, index: int) -> Transition:
         raise
     first: Any = None
     if terminated is not False or truncated is not False:
-        check_flags(index, terminated=terminated, truncated=truncated)
+        if not {type(terminated), type(truncated)} <= _FLAGS:
+            check_flags(index, terminated=terminated, truncated=truncated)
         if terminated or truncated:
             obs_next = copied(obs_next)  # the environment may reset into the array it returned
             first = begin_episode(env, index)[0]
