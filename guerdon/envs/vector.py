@@ -18,7 +18,6 @@ from guerdon.envs.checks import (
     fits,
     in_range,
     infos_fit,
-    is_plain,
     raise_interface,
     to_columns,
 )
@@ -82,7 +81,8 @@ class VectorEnv:
         self._overwrites = (
             package not in _NEW_ARRAYS or getattr(env.unwrapped, "copy", True) is False
         )
-        self._shape = (self.n_envs, *(self.observation_space.shape or ()))
+        shape = self.observation_space.shape
+        self._shape = None if shape is None else (self.n_envs, *shape)
         self._ended: np.ndarray | None = None  # NEXT_STEP: environments whose next row is a reset
 
     def reset(self, seed: int | None = None) -> Any:
@@ -116,7 +116,8 @@ class VectorEnv:
 
     def _check_obs(self, obs: Any, method: str) -> None:
         space, n = self.observation_space, self.n_envs
-        if not (fits(space, obs, n) and in_range(space, obs)):
+        fitting = (type(obs) is np.ndarray and obs.shape == self._shape) or fits(space, obs, n)
+        if not (fitting and in_range(space, obs)):
             check_observations(space, obs, n, method)
 
     def _seeds(self, seed: int | None) -> Sequence[int | None]:
@@ -142,9 +143,8 @@ class VectorEnv:
             raise
         if self._overwrites:
             obs, rew, terminated, truncated = copied((obs, rew, terminated, truncated))
-        if not is_plain(self._shape, obs, rew, terminated, truncated, info):
-            self._check_obs(obs, "step")
-            rew, terminated, truncated = to_columns(self.n_envs, rew, terminated, truncated, info)
+        self._check_obs(obs, "step")
+        rew, terminated, truncated = to_columns(self.n_envs, rew, terminated, truncated, info)
         done = terminated | truncated
         dummy, self._ended = self._ended, None
         obs_next = obs
