@@ -1,7 +1,7 @@
 """Checks of what environments return; errors name the environment and what is wrong.
 
 The checks of every step are quick: `fits`, `in_range`, `infos_fit`, and the first lines of
-`to_columns`. The others find out what is wrong if one of them is false.
+`to_columns`. The others find out what is wrong if one of them fails.
 """
 
 from collections.abc import Iterable, Mapping
@@ -54,24 +54,25 @@ class InvalidStepError(ValueError):
 
 
 def fits(space: Space[Any], obs: Any, n: int) -> bool:
-    """Whether a batch of `n` observations has the shapes of a space."""
-    if isinstance(space, ARRAYS):
-        return type(obs) is np.ndarray and obs.shape == (n, *(space.shape or ()))
+    """Whether a batch of `n` observations consists of arrays with the shapes of a space."""
     if isinstance(space, spaces.Dict):
-        parts = space.spaces
         return isinstance(obs, dict) and all(
-            key in obs and fits(part, obs[key], n) for key, part in parts.items()
+            key in obs and fits(part, obs[key], n) for key, part in space.spaces.items()
         )
-    return True
+    if isinstance(obs, np.ndarray):
+        return bool(obs.shape == (n, *(space.shape or ())))
+    return not isinstance(space, ARRAYS)
 
 
 def in_range(space: Space[Any], obs: Any) -> bool:
     """Whether observations are finite and not too large; False may be a false alarm."""
-    if type(obs) is np.ndarray:
-        kind = obs.dtype.kind
-        if kind == "f":
-            return bool(np.vdot(obs, obs) <= _LARGEST_FLOAT32)  # not for NaN; the cheapest way
-        if kind in "iu" and isinstance(space, spaces.Discrete):
+    if isinstance(obs, np.ndarray):
+        if obs.dtype.kind == "f":
+            flat = obs.ravel()
+            if flat.dot(flat) <= _LARGEST_FLOAT32:  # not for NaN; the cheapest way
+                return True
+            return obs.dtype.itemsize == 2 and bool(np.isfinite(obs).all())
+        if isinstance(space, spaces.Discrete):
             return bool(((obs >= space.start) & (obs < space.start + space.n)).all())
     elif isinstance(space, spaces.Dict):
         return all(in_range(part, obs[key]) for key, part in space.spaces.items())
@@ -90,7 +91,7 @@ def infos_fit(infos: Iterable[Any], batch: Mapping[str, Any]) -> bool:
 def to_columns(
     n: int, rew: Any, terminated: Any, truncated: Any, info: Any
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return rewards, ``terminated`` and ``truncated`` [n] of a vector environment."""
+    """Return rewards, ``terminated`` and ``truncated`` [n] of a step of a vector environment."""
     if (
         type(rew) is type(terminated) is type(truncated) is np.ndarray
         and rew.shape == terminated.shape == truncated.shape == (n,)
@@ -100,19 +101,19 @@ def to_columns(
         and info.__class__ is dict
     ):
         return rew, terminated, truncated
-    if reason := _info_fault(info, success=False):
-        raise InvalidStepError(reason, None)
+    if not isinstance(info, Mapping):
+        raise InvalidStepError(f"the info is {_shown(info)}, not a dictionary", None)
     columns = {"the reward": rew, "terminated": terminated, "truncated": truncated}
     for name, values in columns.items():
         columns[name] = array = _array(values)
         if array.shape != (n,) or array.dtype.kind not in NUMBERS:
             reason = f"{name} is {_shown(values)}, not a number for each of {n} environments"
             raise InvalidStepError(reason, None)
+        wrong = ~(np.abs(array) <= LARGEST) if values is rew else (array != 0) & (array != 1)
+        for env in np.flatnonzero(wrong)[:1].tolist():
+            check_flags(env, **({} if values is rew else {name: array[env]}))
+            raise InvalidStepError(str(_range_fault(array[env], name)), env)
     rew, terminated, truncated = columns.values()
-    for env in range(n):
-        check_flags(env, terminated=terminated[env], truncated=truncated[env])
-        if reason := _range_fault(rew[env], "the reward"):
-            raise InvalidStepError(reason, env)
     rew = rew if rew.dtype.kind == "f" else rew.astype(np.float32)
     return rew, terminated.astype(bool), truncated.astype(bool)
 
@@ -159,7 +160,12 @@ def check_transitions(
             _observation_fault(space, obs_next)
             or (None if _is_number(rew) else f"the reward is {_shown(rew)}, not a number")
             or _range_fault(rew, "the reward")
-            or _info_fault(info)
+            or (
+                None
+                if isinstance(info, Mapping)
+                else f"the info is {_shown(info)}, not a dictionary"
+            )
+            or _success_fault(info)
         )
         if reason:
             raise InvalidStepError(reason, int(env), method)
@@ -171,8 +177,8 @@ def check_observations(space: Space[Any], obs: Any, n: int, method: str) -> None
     """Raise an error if a batch of observations of a vector environment cannot be learned from."""
     if not fits(space, obs, n):
         reason = _observation_fault(batch_space(space, n), obs)
-        if reason:
-            raise InvalidStepError(reason, None, method)
+        reason = reason or f"the observation is a {type(obs).__name__}, not of NumPy arrays"
+        raise InvalidStepError(reason, None, method)
     for env, each in enumerate(iterate(batch_space(space, n), obs)):
         if reason := _observation_fault(space, each):
             raise InvalidStepError(reason, env, method)
@@ -222,10 +228,8 @@ def _range_fault(values: Any, name: str) -> str | None:
     return f"{name} is {value:g}{at}, not a finite number"
 
 
-def _info_fault(info: Any, success: bool = True) -> str | None:
-    if not isinstance(info, Mapping):
-        return f"the info is {_shown(info)}, not a dictionary"
-    for name in SUCCESS if success else ():
+def _success_fault(info: Mapping[str, Any]) -> str | None:
+    for name in SUCCESS:
         value = info.get(name)
         if value is not None and not _is_number(value):
             return f"info[{name!r}] is {_shown(value)}, not true, false or a number"

@@ -26,6 +26,7 @@ from guerdon.envs.rows import batch_info, copied, final_info, replaced, stack, u
 
 _NEW_ARRAYS = ("gymnasium", "guerdon", "ale_py")
 """Packages whose vector environments return new arrays at every step."""
+_FLAGS = {bool, np.bool_}
 
 
 class Step(NamedTuple):
@@ -80,6 +81,8 @@ class VectorEnv:
         self._overwrites = (
             package not in _NEW_ARRAYS or getattr(env.unwrapped, "copy", True) is False
         )
+        shape = self.observation_space.shape
+        self._shape = None if shape is None else (self.n_envs, *shape)
         self._ended: np.ndarray | None = None  # NEXT_STEP: environments whose next row is a reset
 
     def reset(self, seed: int | None = None) -> Any:
@@ -113,7 +116,8 @@ class VectorEnv:
 
     def _check_obs(self, obs: Any, method: str) -> None:
         space, n = self.observation_space, self.n_envs
-        if not (fits(space, obs, n) and in_range(space, obs)):
+        fitting = (type(obs) is np.ndarray and obs.shape == self._shape) or fits(space, obs, n)
+        if not (fitting and in_range(space, obs)):
             check_observations(space, obs, n, method)
 
     def _seeds(self, seed: int | None) -> Sequence[int | None]:
@@ -233,7 +237,8 @@ def transition(env: AnyEnv, action: Any, index: int) -> Transition:
         raise
     first: Any = None
     if terminated is not False or truncated is not False:
-        check_flags(index, terminated=terminated, truncated=truncated)
+        if not {type(terminated), type(truncated)} <= _FLAGS:
+            check_flags(index, terminated=terminated, truncated=truncated)
         if terminated or truncated:
             obs_next = copied(obs_next)  # the environment may reset into the array it returned
             first = begin_episode(env, index)[0]
