@@ -16,13 +16,18 @@ class Report:
 
     def take(self, old: str, new: str, value: Any) -> None:
         """Add a key that became one of guerdon's, in place of what `new` came from before."""
-        self.taken = [row for row in self.taken if row[1] != new]
+        self.sources(new)
         self.taken.append((old, new, value))
+
+    def sources(self, new: str) -> list[str]:
+        """Remove and return the keys that became one of guerdon's."""
+        found = [old for old, key, _ in self.taken if key == new]
+        self.taken = [row for row in self.taken if row[1] != new]
+        return found
 
     def drop_taken(self, new: str, reason: str) -> None:
         """Make the keys that became one of guerdon's ignored ones."""
-        self.dropped |= {old: reason for old, key, _ in self.taken if key == new}
-        self.taken = [row for row in self.taken if row[1] != new]
+        self.dropped |= dict.fromkeys(self.sources(new), reason)
 
     def reasons(self) -> dict[str, list[str]]:
         """Return the ignored keys by reason."""

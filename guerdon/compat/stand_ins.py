@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
@@ -23,10 +23,11 @@ _HERE = {
     "ding.config": "guerdon.compat.nervex.config",
     "dizoo": "guerdon.compat.app_zoo",
 }
+_ZOOS = ("app_zoo", "dizoo")
 
 
 class _Module(ModuleType):
-    """A module of a missing package."""
+    """A module of one of these packages."""
 
     def __init__(self, name: str, report: Report) -> None:
         super().__init__(name)
@@ -50,11 +51,15 @@ class _Finder(MetaPathFinder, Loader):
     def find_spec(
         self,
         fullname: str,
-        path: Sequence[str] | None,  # noqa: ARG002
-        target: ModuleType | None = None,  # noqa: ARG002
+        path: Sequence[str] | None,
+        target: ModuleType | None = None,
     ) -> ModuleSpec | None:
-        known = fullname.partition(".")[0] in PACKAGES
-        return ModuleSpec(fullname, self, is_package=True) if known else None
+        package = fullname.partition(".")[0]
+        if package not in PACKAGES:
+            return None
+        if package in _ZOOS and PathFinder.find_spec(fullname, path, target) is not None:
+            return None  # a folder of the user's, with configs
+        return ModuleSpec(fullname, self, is_package=True)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         return _Module(spec.name, self.report)
@@ -82,9 +87,9 @@ def _find(name: str) -> ModuleType | None:
 
 @contextmanager
 def stand_ins(report: Report) -> Iterator[None]:
-    """Make imports from missing packages succeed; what guerdon lacks is added to the report."""
+    """Make imports from their packages succeed; what guerdon lacks is added to the report."""
     finder = _Finder(report)
-    sys.meta_path.append(finder)  # last: installed packages go before
+    sys.meta_path.insert(0, finder)  # their packages may be here, but not what they import
     try:
         yield
     finally:

@@ -65,6 +65,7 @@ class RunFiles:
             writer = self._writer(folder / _TENSORBOARD[name])
             for key, value in metrics.items():
                 writer.add_scalar(key, value, step)
+            writer.flush()
 
     @staticmethod
     def _make_writer(folder: Path) -> Any:

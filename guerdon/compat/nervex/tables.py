@@ -5,6 +5,7 @@ Keys of the section ``policy`` are written without it, and without ``algo``: ``l
 `PARTS`, too: ``nstep`` is also ``policy.nstep`` and ``policy.collect.algo.nstep``.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 PARTS = ("learn", "collect", "eval", "command", "other")
@@ -240,6 +241,25 @@ FIXED: dict[str, dict[str, Any]] = {
 
 SPELLINGS = {"aynsc_subprocess": "async_subprocess", "env_pool": "auto", "gym_vector": "auto"}
 """Backends; the first is the tutorial's spelling."""
+
+
+def _if_flag(value: Any, on: Any, off: Any) -> Any:
+    return (on if value else off) if isinstance(value, bool) else value
+
+
+CONVERTED: dict[str, Callable[[Any], Any]] = {
+    "env.backend": lambda name: SPELLINGS.get(name, name),
+    "run.device": lambda cuda: "auto" if cuda else "cpu",
+    "reward.normalize": lambda on: on or None,
+    "reward.clip": lambda on: [-10.0, 100.0] if on else None,  # BipedalWalker's stay below
+    "reward.ratio": lambda k: k / (k + 1),
+    "policy.model.normalize_obs": lambda on: on or None,
+    "policy.temperature": lambda alpha: _if_flag(alpha, "auto", None),
+    "policy.n_critics": lambda twin: 1 + twin,
+    "policy.target_noise": lambda sigma: _if_flag(sigma, None, 0.0),
+    "policy.anneal": lambda last: last == 0,
+}
+"""Values here, by guerdon's key; None to leave it out."""
 
 POLICIES: dict[str, tuple[str, dict[str, Any]]] = {
     "dqn_vanilla": ("dqn", {"policy.double": False}),

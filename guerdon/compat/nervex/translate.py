@@ -58,6 +58,7 @@ def translate(values: Values, report: Report, chosen: Collection[str] = ()) -> b
     _translate_reward(values, report)
     if policy is not None:
         _settle_amounts(values, report, policy, in_updates)
+        _leave_out_unread(values, report, policy)
         for key, value in tables.FIXED.get(values["policy"]["type"], {}).items():
             if get(values, key) is None:
                 put(values, key, value)
@@ -171,10 +172,7 @@ def _translate_env(values: Values, report: Report) -> list[str]:
         return []
     found: Values = {"env.id": _newer(str(given))}
     if name in tables.ENVS:
-        found = {
-            **tables.ENVS[name],
-            **(found if env_id or "env.id" not in tables.ENVS[name] else {}),
-        }
+        found = tables.ENVS[name] | (found if env_id or "env.id" not in tables.ENVS[name] else {})
         arguments = [each for each in tables.ENV_KEYS.get(name, ()) if each in env]
         found |= {f"env.kwargs.{each}": env.pop(each) for each in arguments}
         if name == "pendulum" and env.pop("continuous", True) is False:
@@ -306,12 +304,8 @@ def _put(
         return str(value[0])
     if value is None:
         return None
-    option = new.removeprefix("policy.").partition(".")[0]
-    if (
-        new.startswith("policy.")
-        and policy is not None
-        and option not in policy.Config.model_fields
-    ):
+    section, option = new.split(".")[:2]
+    if section == "policy" and policy is not None and option not in policy.Config.model_fields:
         return f"{values['policy']['type']} has no option {option!r}"
     before = get(values, new)
     put(values, new, value)
@@ -324,29 +318,15 @@ def _put(
 
 def _converted(new: str, short: str, value: Any, policy: str, images: bool) -> Any:
     """Return guerdon's value of a key; None to leave it out, or a tuple with the reason."""
-    if new == "env.backend":
-        return tables.SPELLINGS.get(value, value)
-    if new == "run.device":
-        return "auto" if value else "cpu"
     if new == "policy.model.hidden":
         return (tables.IMAGES,) if images else _hidden(short, value, policy)
-    if new == "policy.temperature" and isinstance(value, bool):
-        return "auto" if value else None
-    if new == "policy.n_critics" and isinstance(value, bool):
-        return None if policy == "sac" and value else 1 + value
-    if new == "policy.target_noise" and isinstance(value, bool):
-        return None if value or policy == "ddpg" else 0.0
-    if new in ("reward.normalize", "policy.model.normalize_obs") and not value:
-        return None
-    if new == "reward.clip":
-        return [-10.0, 100.0] if value else None  # rewards of BipedalWalker are between
-    if new == "reward.ratio":
-        return value / (value + 1)
-    if new == "policy.anneal":
-        return value == 0
+    if policy == "ddpg" and new.startswith("policy.target_noise"):
+        return ("ddpg has no target noise",)
+    if policy == "sac" and new == "policy.n_critics":
+        return None if value else ("sac always has two critics",)
     if new == "policy.init_from":
         return value if value and Path(value).is_dir() else (tables.DROPPED["load_path"],)
-    return value
+    return tables.CONVERTED[new](value) if new in tables.CONVERTED else value
 
 
 def _hidden(short: str, value: Any, policy: str) -> Any:
@@ -423,28 +403,29 @@ def _settle_amounts(
             _set(values, "collect.n_step", steps)
         if epochs is not None:
             updates = epochs * -(-steps // batch)
-        elif updates is not None:
+        elif updates is not None and (old := report.sources("learn.updates_per_collect")):
+            take(values, "learn.updates_per_collect", [])
             put(values, "learn.repeat", max(1, round(updates * batch / steps)))
-            report.taken = [
-                (old, "learn.repeat", get(values, "learn.repeat"))
-                if new == "learn.updates_per_collect"
-                else (old, new, value)
-                for old, new, value in report.taken
-            ]
+            report.take(old[0], "learn.repeat", get(values, "learn.repeat"))
     if not policy.on_policy and batch and not _reads_parts(policy):
-        warmup, size = (
-            _amount(values, "collect.warmup_steps"),
-            _amount(values, "collect.buffer_size"),
-        )
-        least = max(warmup or 0, batch)  # theirs do not learn before there is a batch
-        _set(values, "collect.warmup_steps", min(least, size or least))
-    for key in unread(policy):
-        if take(values, key, []) is not None:
-            report.drop_taken(key, f"{values['policy']['type']} does not read {key!r}")
+        # Theirs do not learn before there is a batch.
+        warmup = max(_amount(values, "collect.warmup_steps") or 0, batch)
+        size = _amount(values, "collect.buffer_size") or warmup
+        _set(values, "collect.warmup_steps", min(warmup, size))
     for key, path in in_updates.items():
         count = float(get(values, key)) * (steps / updates if steps and updates else 1)
         _set(values, key, max(1, round(count)))
         report.take(path, key, get(values, key))
+
+
+def _leave_out_unread(values: Values, report: Report, policy: Any) -> None:
+    """Leave out what guerdon would refuse, since nothing reads it."""
+    for key in unread(policy):
+        if any(new == key for _, new, _ in report.taken):  # guerdon's own key is an error
+            take(values, key, [])
+            report.drop_taken(key, f"{values['policy']['type']} does not read {key!r}")
+    if get(values, "policy.target_noise") == 0 and take(values, "policy.target_noise_clip", []):
+        report.drop_taken("policy.target_noise_clip", "there is no target noise")
     if (most := _amount(values, "eval.episodes")) and (_amount(values, "eval.n_envs") or 0) > most:
         _set(values, "eval.n_envs", most)
 

@@ -62,6 +62,24 @@ def test_a_file_may_import_easydict_and_its_own_project(tmp_path):
     assert not [name for name in sys.modules if name.partition(".")[0] in ("ding", "dizoo")]
 
 
+def test_a_checkout_in_the_current_folder_changes_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for package in ("nervex", "dizoo"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").write_text("import a_package_that_is_not_installed\n")
+    (tmp_path / "dizoo" / "__init__.py").write_text("")
+    (tmp_path / "dizoo" / "base_config.py").write_text("n_sample = 96\n")
+    file = tmp_path / "mine_config.py"
+    file.write_text(
+        "from nervex.policy import Policy\nfrom dizoo.base_config import n_sample\n"
+        "main_config = dict(env=dict(env_type='cartpole', import_names=['dizoo.envs']),\n"
+        "    policy=dict(policy_type='ppo', import_names=['nervex.policy.ppo']),\n"
+        "    actor=dict(n_sample=n_sample))\n"
+    )
+    assert compose(file).collect.n_step == 96
+
+
 def test_explain_shows_what_became_of_each_key(tmp_path):
     file = tmp_path / "mine_config.py"
     file.write_text(FILE)

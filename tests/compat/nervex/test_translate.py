@@ -104,9 +104,9 @@ def test_ddpg():
     assert values(ddpg, "collect.warmup_steps") == [16]  # nothing is learned before
 
 
-@pytest.mark.parametrize(("auto", "temperature"), [(True, "auto"), (False, 0.3)])
+@pytest.mark.parametrize(("auto", "temperature"), [(True, "auto"), (False, 1)])
 def test_sac(auto, temperature):
-    algo = {"alpha": 0.3, "is_auto_alpha": auto, "use_twin_q": True, "target_theta": 0.02}
+    algo = {"alpha": 1, "is_auto_alpha": auto, "use_twin_q": True, "target_theta": 0.02}
     learn = {"learning_rate_q": 0.001, "learning_rate_policy": 0.002, "algo": algo}
     sac = nervex("sac", policy={"learn": learn, "model": {"use_twin_q": True}})
     assert values(sac, "policy.temperature", "policy.tau") == [temperature, 0.02]
@@ -188,8 +188,10 @@ def test_sac_and_td3_of_di_engine():
     assert values(sac, "collect.warmup_steps", "learn.updates_per_collect") == [700, 1]
     discrete = di_engine("discrete_sac", "cartpole", policy=part)
     assert values(discrete, "policy.type", "env.id") == ["sac", "CartPole-v1"]
-    part["learn"] = {"noise": False, "noise_sigma": 0.1, "noise_range": {"min": -0.5, "max": 0.5}}
+    part["learn"] = {"noise": False, "noise_sigma": 0.1, "noise_range": {"min": -0.4, "max": 0.4}}
     assert values(di_engine("td3", policy=part), "policy.target_noise") == [0.0]
+    part["model"] = {"twin_critic": False}
+    assert values(di_engine("ddpg", policy=part), "policy.type") == ["ddpg"]
 
 
 def test_a_pair_is_one_config():
@@ -267,6 +269,11 @@ def test_weights_of_a_run_can_be_started_from(tmp_path):
     config = compose(nervex("ppo", learner={"load_path": "their.pth.tar"}), report=report)
     assert config.policy["init_from"] is None
     assert "policy.init_from=RUN" in report.dropped["learner.load_path"]
+
+
+def test_guerdons_own_key_that_nothing_reads_is_an_error():
+    with pytest.raises(ConfigError, match="but dqn does not read it"):
+        compose(nervex("dqn", learn={"repeat": 3}))
 
 
 def test_without_a_stop_value_the_run_has_guerdons_length():
