@@ -439,7 +439,7 @@ def _term(name: Any, options: dict[str, Any], path: str) -> dict[str, Any]:
 
 
 class TermConfig(Section):
-    """Options of every reward term, beside those of its ``Config``."""
+    """Options of every reward term, in addition to its ``Config``."""
 
     weight: float = 1.0
     """Weight of the term in the sum; 0 logs the term without learning from it."""

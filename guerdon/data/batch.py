@@ -331,7 +331,7 @@ def _no_key(batch: Batch, key: str) -> str:
     return f"this Batch has no key {key!r}; it has: {', '.join(sorted(batch._data)) or 'none'}"
 
 
-# --- what values are stored as
+# --- conversion of values to leaves
 
 
 def _mapping(data: Any, prefix: str = "") -> dict[str, Any]:

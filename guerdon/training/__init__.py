@@ -1,1 +1,1 @@
-"""The loops, evaluation, checkpoints, and what a run leaves behind."""
+"""Training loops, evaluation, checkpoints, and the run directory."""

@@ -1,11 +1,11 @@
-"""Compares predicted success with true success, which the learner never sees."""
+"""Compares predicted success with true success, which is not used for training."""
 
 from dataclasses import dataclass, field
 
 import numpy as np
 
 FALSE_CLAIMS = 0.2
-"""Share of episodes with a false predicted success from which there is a warning."""
+"""Share of episodes with false predicted success at which to warn."""
 
 
 @dataclass
@@ -17,11 +17,11 @@ class Audit:
     checked: list[bool] = field(default_factory=list)
     """Predicted success of episodes for which the environment reports true success."""
     confirmed: list[bool] = field(default_factory=list)
-    """Whether success is predicted and true at the same frame; of these."""
+    """Of these: whether success is predicted and true at the same frame."""
     once: list[bool] = field(default_factory=list)
-    """True success at any frame; of these."""
+    """Of these: true success at any frame."""
     given_away: int = 0
-    """Number of these that the environment terminated at a success."""
+    """Of these: the number that the environment terminated at a success."""
     frames: np.ndarray = field(default_factory=lambda: np.zeros((2, 2), np.int64))
     """Number of frames by true (row) and predicted (column) success."""
 
@@ -73,11 +73,11 @@ class Audit:
         return metrics
 
     def warnings(self, refitted: bool = False) -> list[str]:
-        """Return a sentence for each thing that is wrong; `refitted` beside the policy or not."""
+        """Return warnings; `refitted`: whether the classifier is refitted during training."""
         found = []
         if self.false_claims >= FALSE_CLAIMS:
             remedy = "wait for the next refits" if refitted else (
-                "refit the classifier beside the policy with 'reward.cotrain=true'"
+                "refit the classifier during training with 'reward.cotrain=true'"
             )  # fmt: skip
             found.append(
                 f"the policy cheats its reward: predicted success {np.mean(self.checked):.0%}, "

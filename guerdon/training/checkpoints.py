@@ -1,4 +1,4 @@
-"""Checkpoints: the whole state of a run, written in one piece, checked when read, and rotated."""
+"""Checkpoints: the state of a run, written atomically, verified when read, and rotated."""
 
 import errno
 import re
@@ -57,7 +57,7 @@ def save_checkpoint(
         reason = error.strerror or str(error)
         raise OSError(
             error.errno or errno.EIO,
-            f"cannot save the checkpoint {final}: {reason}; those saved before are untouched",
+            f"cannot save the checkpoint {final}: {reason}; earlier checkpoints are intact",
         ) from error
     _prune(root, step, keep)
     return final
@@ -102,7 +102,7 @@ def load_checkpoint(
         except DamagedError as error:
             _fall_back(str(error), "the checkpoint before it is used", strict)
     raise ValueError(
-        f"no checkpoint up to step {wanted} in {root} is whole (there are {listed}): "
+        f"no checkpoint up to step {wanted} in {root} is intact (there are {listed}): "
         "name another step, or start a new run"
     )
 
@@ -145,7 +145,7 @@ def drop_later(root: str | Path, step: int) -> None:
     if step < 0:
         (root / "latest").unlink(missing_ok=True)
     else:
-        _write_pointer(root, "latest", step)  # first: it never names one that is gone
+        _write_pointer(root, "latest", step)  # first, so that it never names a removed one
     _prune(root, step, keep=len(checkpoint_steps(root)))
 
 
@@ -158,7 +158,7 @@ def checkpoint_steps(root: str | Path) -> list[int]:
 
 
 def _tidy(root: Path) -> None:
-    """Clear away what killed processes left."""
+    """Remove temporary files of killed processes."""
     for aside in root.glob(".step_*.replaced"):
         restore(root / aside.name.removeprefix(".").removesuffix(".replaced"))
     remove_temporary(root)
@@ -167,7 +167,7 @@ def _tidy(root: Path) -> None:
 def _prune(root: Path, step: int, keep: int) -> None:
     marked = {_read_pointer(root, mark) for mark in MARKS if (root / mark).exists()}
     if None in marked:
-        return  # it is not known which one must stay
+        return  # `latest` is damaged, so it is unknown which to keep
     steps = checkpoint_steps(root)
     kept = {*[number for number in steps if number <= step][-keep:], *marked}
     for number in steps:

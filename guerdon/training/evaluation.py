@@ -34,7 +34,7 @@ def evaluate(
     deterministic: bool = True,
     reward: Reward | None = None,
 ) -> Collected:
-    """Play whole episodes; the same policy and seed give the same ones, and nothing else changes.
+    """Evaluate a policy over whole episodes, reproducibly and without side effects.
 
     Args:
         policy: Policy to evaluate.
@@ -89,7 +89,7 @@ class LearnedReturns:
         self.returns: list[float] = []
         """Learned returns of the episodes, in the order in which they ended; see `flush`."""
         self.audit = None if reward.success is None else Audit()
-        """Predicted beside true success, if the reward predicts success."""
+        """Comparison of predicted and true success, if the reward predicts success."""
 
     def __call__(self, rows: dict[str, Any], step: Step, dummy: np.ndarray | None) -> None:
         """Take a step; see `Collector`."""
@@ -241,7 +241,7 @@ class Evaluator:
         return evaluation_metrics(self.newest)
 
     def restore_best(self) -> None:
-        """Make the folder hold the best weights of the checkpoint that a run resumes from."""
+        """Write the best weights of the checkpoint that a run resumes from to the folder."""
         if self.best:
             self._save_best()
         else:
@@ -258,7 +258,7 @@ class Evaluator:
         return float(np.mean(played.learned if self._by_reward else played.returns))
 
     def _rescored(self, steps: int) -> float:
-        """Return the score of the best weights with the reward as it is now."""
+        """Return the score of the best weights with the current reward."""
         current = self._weights()
         self._policy.load_state_dict(self.best["weights"])
         try:
@@ -283,7 +283,7 @@ class Evaluator:
         return played
 
     def training_state(self) -> dict[str, Any]:
-        """Everything that is needed to resume."""
+        """Return everything needed to resume."""
         newest = None if self.newest is None else asdict(self.newest)
         return {
             "newest": newest,

@@ -503,7 +503,7 @@ def validate(
 
 
 def warnings_of(found: dict[str, Any]) -> list[str]:
-    """Return a sentence for each thing to know before using a classifier; see `validate`."""
+    """Return warnings about a classifier; see `validate`."""
     positives, episodes = found["positives"], found["positive_episodes"]
     pr_auc, recall, precision = (found[name] for name in ("pr_auc", "recall", "precision"))
     passing = f"the threshold {found['threshold']:.3g}"

@@ -41,11 +41,11 @@ class OptimConfig(Section):
     """Optimizer of a fit: AdamW, which is Adam without weight decay."""
 
     lr: float = Field(default=1e-4, gt=0)
-    """Learning rate; 1e-4 at full width, up to 1e-3 for narrow encoders."""
+    """Learning rate; usually 1e-4 at full width, up to 1e-3 for narrow encoders."""
     clip_grad: float | None = Field(default=1.0, ge=0)
     """Maximum gradient norm; 0 or null for none."""
     weight_decay: float = Field(default=0.0, ge=0)
-    """Weight decay; 0 to 0.05."""
+    """Weight decay; usually 0 to 0.05."""
     betas: tuple[float, float] = (0.9, 0.999)
     """Decay rates of Adam's moments."""
     eps: float = Field(default=1e-8, gt=0)
@@ -74,7 +74,7 @@ class FitDataConfig(Section):
     negative_dir: str = "./reward_data/negative"
     """Folder of trajectories without."""
     validation_share: float = Field(default=0.2, gt=0, lt=1)
-    """Share of the trajectories that are held out; 0.1 to 0.3."""
+    """Share of the trajectories that are held out; usually 0.1 to 0.3."""
     augment: bool = True
     """Random shifts of up to 4 pixels, brightness and contrast; not with a frozen encoder."""
     max_frames: int | None = Field(default=None, ge=2)
@@ -95,7 +95,7 @@ class FitSection(Section):
     data: FitDataConfig = FitDataConfig()
     """Frames."""
     global_batch_size: int = Field(default=32, ge=2)
-    """Frames of a gradient step, half of them with success; 32 to 256."""
+    """Frames of a gradient step, half of them with success; usually 32 to 256."""
     num_epochs: int = Field(default=100, ge=1)
     """Passes over the frames of the rarer label, each with as many of the other label."""
     log_interval: int = Field(default=100, ge=1)
@@ -105,11 +105,13 @@ class FitSection(Section):
     save_dir: str = Field(default="reward_models/classifier", min_length=1)
     """Folder of checkpoints and metrics."""
     keep: int = Field(default=3, ge=1)
-    """Number of checkpoints kept beside the best one."""
+    """Number of checkpoints to keep in addition to the best one."""
     members: int = Field(default=1, ge=1)
-    """Number of classifiers in the ensemble, with different initial weights and batches; 1 to 5."""
+    """Number of classifiers in the ensemble, with different initial weights and batches; usually 1
+    to 5."""
     target_fpr: float = Field(default=0.01, ge=0, lt=1)
-    """Maximum false-positive rate on validation frames, which sets the threshold; 0 to 0.05."""
+    """Maximum false-positive rate on validation frames, which sets the threshold; usually 0 to
+    0.05."""
     read_if: ClassVar[ReadIf] = (("data.augment", "model.freeze_encoder", False),)
 
 
@@ -249,7 +251,7 @@ def begin_folder(config: FitConfig, overwrite: bool) -> RunFolder:
     restore(final.resolve())
     root, refit = final, (final / CONFIG).is_file()
     if not refit and (checkpoint_steps(final) or RunFolder(final).holds_run()):
-        raise FileExistsError(f"{final} holds something else than a fit: name another save_dir")
+        raise FileExistsError(f"{final} has other files than those of a fit: name another save_dir")
     # Without these, it was killed before the first ones.
     if refit and (checkpoint_steps(final) or (final / STATE).exists()):
         if not overwrite:

@@ -1,4 +1,4 @@
-"""What happens beside the loop: counting, stopping, logging, evaluating, saving."""
+"""Progress of the training loop: limits, logging, evaluation, checkpoints."""
 
 import re
 import time
@@ -27,7 +27,7 @@ _LARGE = 1e9  # rewards or returns from which a loss may well overflow
 
 @dataclass
 class Progress:
-    """How far a run has come."""
+    """Progress of a run."""
 
     env_steps: int = 0
     """Transitions collected."""
@@ -51,7 +51,7 @@ class Budget:
 
 
 class Monitor:
-    """Counts iterations, and does what is due after each.
+    """Counts iterations, and logs, evaluates and saves at intervals.
 
     Args:
         budget: When to stop.
@@ -100,11 +100,11 @@ class Monitor:
 
     @property
     def fraction(self) -> float:
-        """Share of the steps that is done."""
+        """Completed fraction of the run."""
         return self.progress.env_steps / self.budget.max_steps if self.budget.max_steps else 0.0
 
     def stop_reason(self) -> str | None:
-        """Why the run has to stop now, or None."""
+        """Return the reason to stop now, or None."""
         if self._interrupted():
             return "interrupted"
         return "callback" if self._stopped else next(self._reached(), None)
@@ -127,7 +127,7 @@ class Monitor:
                 yield name
 
     def iteration(self, collected: Collected, updates: int, metrics: Mapping[str, Any]) -> None:
-        """Count an iteration, and do what is due.
+        """Count an iteration; log, evaluate and save if due.
 
         Args:
             collected: What it collected.
@@ -147,12 +147,12 @@ class Monitor:
         due = {name for name, step in self._due.items() if progress.env_steps >= step}
         scheduled = "save" in due
         reason = self.stop_reason()
-        if reason == "interrupted":  # no evaluation: the user waits
+        if reason == "interrupted":  # without an evaluation, which would delay the stop
             evaluates = "eval" in due or any(self._reached())
             scheduled = scheduled and not evaluates
             due = due if scheduled else {"log", "save"}
         elif reason is not None:
-            due = {"eval", "log", "save"}  # in one go: a killed run repeats all of it or nothing
+            due = {"eval", "log", "save"}  # together: a resumed run repeats all of it or nothing
         if due:
             self._do(due, scheduled)
         self._show(progress.env_steps)
@@ -183,7 +183,7 @@ class Monitor:
             self._log(steps, line)
         if self._evaluated_at > self._confirmed_at and "target_return" in self._reached():
             assert self._evaluator is not None
-            self._confirmed_at = steps  # on other episodes: the first were selected as good ones
+            self._confirmed_at = steps  # on other episodes, since the first ones triggered the stop
             self._log(steps, self._evaluator.confirm(steps))
         if "save" in due:
             self._saved_at = steps

@@ -80,7 +80,7 @@ class Parts:
         return parts
 
     def training_state(self) -> dict[str, Any]:
-        """Everything that is needed to resume from a clean point."""
+        """Return everything needed to resume from a clean point."""
         state = {name: part.training_state() for name, part in self._states.items()}
         # Layers such as dropout draw from PyTorch's global generators.
         return state | {
@@ -167,7 +167,7 @@ def make_parts(
 
 
 def check_config(config: GuerdonConfig) -> None:
-    """Check what depends on the config alone, before anything is made or trained for it."""
+    """Check options that need no environment, before anything is built."""
     find_device(config.run.device)
     # Terms with a value function of their own have to exist, and must not be counted twice.
     for name in (config.policy.get("intrinsic") or {}).get("terms", ()):

@@ -1,4 +1,4 @@
-"""The reward of a run on its own: saved beside the checkpoints, loaded into another run."""
+"""Rewards of runs: saved separately from checkpoints, to be loaded by other runs."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path

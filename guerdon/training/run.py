@@ -278,8 +278,8 @@ def _check_reward(config: GuerdonConfig, parts: Parts) -> None:
     moves = reward.is_learned and reward.changes and section.select_by == "reward"
     if section.target_return is not None and moves:
         raise ValueError(
-            "'eval.target_return' is set, but the scale of a reward that is trained beside the "
-            "policy moves: leave it out, or set eval.select_by=env to stop by the environment's "
+            "'eval.target_return' is set, but the scale of a reward that is trained with the "
+            "policy changes: leave it out, or set eval.select_by=env to stop by the environment's "
             "return"
         )
     if config.reward.pretrain and not reward.can_pretrain:
@@ -310,7 +310,7 @@ def _saved_state(folder: RunFolder, exact: bool) -> tuple[dict[str, Any] | None,
     except (DamagedError, FileNotFoundError) as error:
         raise ValueError(
             f"{error}; without its last scheduled checkpoint a run cannot be resumed exactly: "
-            "plain --resume continues from the latest whole one"
+            "--resume without --exact continues from the latest intact one"
         ) from error
 
 
@@ -346,7 +346,7 @@ def _load(
             _start_from(parts.policy, run)
         if config.reward.checkpoint_path is not None:
             restore_reward(parts.reward, config.reward)
-    with seeded(0):  # what it draws does not change what layers draw after
+    with seeded(0):  # does not change the random numbers of layers
         for model in parts.reward.models if config.reward.cotrain else ():
             model.prepare()
 
@@ -389,7 +389,7 @@ def _recorder(
     return Recorder(folder, shown, resume_step=step, wandb=name)
 
 
-# --- beside the loop
+# --- during the loop
 
 
 class Run:

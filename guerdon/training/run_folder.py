@@ -234,7 +234,7 @@ def _start() -> dict[str, Any]:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write a JSON file as a whole."""
+    """Write a JSON file atomically."""
     with atomic_file(path) as file:
         file.write(json.dumps(content, indent=1, allow_nan=False).encode() + b"\n")
 
@@ -304,7 +304,7 @@ class Recorder:
         return TensorBoardFile(self._folder.tensorboard, self._purge, self.warn)
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Record metrics of one moment.
+        """Record the metrics of a step.
 
         Args:
             step: Environment steps taken.

@@ -30,10 +30,10 @@ def onpolicy_trainer(
         policy: Policy to train.
         collector: Collector with a rollout.
         reward: Reward; defaults to the environment reward.
-        n_step: Transitions an iteration, or
-        n_episode: episodes an iteration.
-        batch_size: Transitions a minibatch.
-        repeat: Passes over what was collected.
+        n_step: Transitions per iteration.
+        n_episode: Episodes per iteration, instead of `n_step`.
+        batch_size: Transitions per minibatch.
+        repeat: Epochs per rollout.
         max_steps: Transitions after which to stop, without a monitor.
         monitor: Stops the run, logs, evaluates and saves.
 
@@ -46,7 +46,7 @@ def onpolicy_trainer(
         policy.advance(monitor.progress.env_steps, monitor.fraction)
         collected = collector.collect(n_step=n_step, n_episode=n_episode)
         metrics = train_reward(reward, collector, monitor.progress.updates)
-        updates = int(len(buffer) > 0)  # all of it may have come after a success
+        updates = int(len(buffer) > 0)  # all rows may be after a success
         if updates:
             metrics |= _updated(policy, monitor, batch_size, buffer, reward, repeat=repeat)
         metrics |= reward.reward_stats() if reward is not None else {}
@@ -75,10 +75,10 @@ def offpolicy_trainer(
         policy: Policy to train.
         collector: Collector with a replay buffer.
         reward: Reward; defaults to the environment reward.
-        n_step: Transitions an iteration, or
-        n_episode: episodes an iteration.
-        batch_size: Transitions a sample.
-        updates_per_collect: Samples an iteration.
+        n_step: Transitions per iteration.
+        n_episode: Episodes per iteration, instead of `n_step`.
+        batch_size: Transitions per sample.
+        updates_per_collect: Gradient steps per iteration.
         warmup_steps: Transitions with random actions before learning starts.
         max_steps: Transitions after which to stop, without a monitor.
         monitor: Stops the run, logs, evaluates and saves.
@@ -109,7 +109,7 @@ def offpolicy_trainer(
 
 
 def run_trainer(parts: Parts, config: GuerdonConfig, monitor: Monitor) -> None:
-    """Train the policy of a run in the loop of its kind."""
+    """Train the policy of a run with the on-policy or the off-policy loop."""
     keep_freed_memory()
     collect, learn = config.collect, config.learn
     options: dict[str, Any] = {
@@ -139,7 +139,7 @@ def train_reward(reward: Reward | None, collector: Collector, updates: int) -> d
     metrics = reward.train()
     reward.clear_data(updates)
     if metrics and isinstance(collector.buffer, PrioritizedReplayBuffer):
-        collector.buffer.reset_priorities()  # old errors were about another reward
+        collector.buffer.reset_priorities()  # they are errors with the old reward
     return metrics
 
 
@@ -158,12 +158,12 @@ def _checked(
     monitor: Monitor | None,
     on_policy: bool,
 ) -> tuple[Monitor, Any]:
-    """Return a monitor and the collector's buffer, for a policy of the trainer's kind."""
+    """Check the arguments of a trainer; return a monitor and the collector's buffer."""
     if collector.buffer is None:
         raise ValueError("this collector has no buffer, so there is nothing to learn from")
     if policy.on_policy != on_policy:
         right = "onpolicy_trainer" if policy.on_policy else "offpolicy_trainer"
         raise ValueError(f"{type(policy).__name__} is not for this trainer: use {right}")
     if monitor is None and max_steps is None:
-        raise ValueError("this would never end: give 'max_steps', or a 'monitor' with a budget")
+        raise ValueError("training would not end: give 'max_steps', or a 'monitor' with a budget")
     return monitor or Monitor(Budget(max_steps=max_steps)), collector.buffer

@@ -62,7 +62,7 @@ def run_workflow(
         tell: Called with a sentence before each stage.
 
     Raises:
-        KeyboardInterrupt: A stage was interrupted; its folder holds what it did by then.
+        KeyboardInterrupt: A stage was interrupted; its folder has the results so far.
     """
     out, stages = Path(out), workflow or Workflow()
     folders = {kind: str(out / "data" / kind) for kind in ("positive", "negative")}

@@ -108,7 +108,7 @@ def test_false_predicted_success_is_warned_about():
     (sentence,) = audited(*[honest] * 4, cheat).warnings()  # one of five
     assert sentence == (
         "the policy cheats its reward: predicted success 100%, true success 80%; refit the "
-        "classifier beside the policy with 'reward.cotrain=true', or collect such frames as "
+        "classifier during training with 'reward.cotrain=true', or collect such frames as "
         "failures and fit it again"
     )
 

@@ -264,7 +264,7 @@ def test_when_none_is_whole_the_error_says_so(tmp_path):
     (tmp_path / "step_1" / "state.json").unlink()
     with (
         pytest.warns(UserWarning, match=r"step_1.state\.json is missing"),
-        pytest.raises(ValueError, match=r"up to step 1 .* is whole \(there are step_1, step_2\)"),
+        pytest.raises(ValueError, match=r"up to step 1 .* is intact \(there are step_1, step_2\)"),
     ):
         load_checkpoint(tmp_path, 1)
 

@@ -230,7 +230,7 @@ def test_a_policy_of_the_other_kind_is_refused(trainer, name, right):
 )
 def test_a_training_without_an_end_is_refused(trainer, name):
     policy, collector = made(name, "guerdon/Identity-v0")
-    with pytest.raises(ValueError, match="this would never end: give 'max_steps'"):
+    with pytest.raises(ValueError, match="training would not end: give 'max_steps'"):
         trainer(policy, collector, n_step=16)
 
 
