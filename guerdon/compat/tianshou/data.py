@@ -110,8 +110,9 @@ class Collector:
         self._open: dict[int, list[Batch]] = defaultdict(list)  # rows of episodes
         self._moved = 0
         self._by_episode = buffer is not None and buffer.n_envs != self.env.n_envs
+        options = {"store_info": True, **options}
         if self._by_episode:
-            options |= {"watch": self._watch}
+            options["watch"] = self._watch
         self.inner = collect.Collector(
             policy, self.env, None if self._by_episode else buffer, **options
         )
@@ -141,17 +142,17 @@ class Collector:
     def _watch(self, rows: dict[str, Any], step: Step, dummy: np.ndarray | None) -> None:
         """Keep the rows of a step, and store the episodes that end."""
         for env in () if step.broken is None else step.broken.tolist():
-            del self._open[env]
-        table, ends = Batch(rows), step.terminated | step.truncated
+            self._open.pop(env, None)
+        info = step.info if self.inner.store_info else {}
+        table, ends = Batch(rows, info=info), step.terminated | step.truncated
         ids = range(len(ends)) if step.env_ids is None else step.env_ids.tolist()
         for row, env in enumerate(ids):
             if dummy is not None and dummy[row]:
                 continue
             self._open[env].append(table[row])
-            if ends[row]:
-                episode = Batch.stack(self._open.pop(env))
-                self.buffer.extend(episode)
-                self._moved += len(episode)
+            for each in self._open.pop(env) if ends[row] else ():
+                self.buffer.add(each)
+                self._moved += 1
 
     def reset_env(self) -> None:
         """Reset all environments; open episodes are dropped."""

@@ -203,7 +203,7 @@ def test_process_fn_reads_two_steps_ahead(n_envs):
     policy, model = two_step()
     buffer = ReplayBuffer(size=100)
     env = Walk() if n_envs == 1 else DummyVectorEnv([lambda n=n: Walk(5 + n) for n in range(3)])
-    collector = Collector(policy, env, buffer, store_info=n_envs == 1)
+    collector = Collector(policy, env, buffer)
     result = collector.collect(n_step=12)
     assert len(buffer) >= 12
     assert result["n/st"] >= len(buffer)
@@ -326,6 +326,23 @@ def test_truncation_of_the_older_api():
     batch, _ = buffer.sample(0)
     assert batch.truncated.tolist() == [False] * 4 + [True]
     assert not batch.terminated.any()
+
+
+@pytest.mark.parametrize("n_envs", [1, 2])
+def test_infos_are_stored(n_envs):
+    class Fast(Walk):
+        def step(self, action):
+            obs, rew, done, _ = super().step(action)
+            return obs, rew, done, {"speed": 3.0 * self.place}
+
+    policy, _ = two_step()
+    buffer = ReplayBuffer(size=50)
+    Collector(policy, DummyVectorEnv([Fast] * n_envs), buffer).collect(n_episode=2)
+    batch, _ = buffer.sample(0)
+    assert batch.info.speed.tolist() == [3.0, 6.0, 9.0, 12.0, 15.0] * 2
+    without = ReplayBuffer(size=50)
+    Collector(policy, Fast(), without, store_info=False).collect(n_episode=1)
+    assert not without.info
 
 
 # --- eps
