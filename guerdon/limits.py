@@ -9,12 +9,17 @@ import errno
 import json
 import os
 import stat
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, BinaryIO, cast
 
 DEPTH = 100  # nested containers
 _NODES = 1 << 20, 8  # values: this many, and so many more for each byte of the file
 _BYTES = 1 << 28, 64  # memory: 256 MiB, and so many more for each byte of the file
+_DAMAGE = (
+    *(LookupError, TypeError, AttributeError, ValueError, ArithmeticError),
+    *(RuntimeError, StopIteration, MemoryError),
+)
 
 
 class DamagedError(ValueError):
@@ -41,6 +46,17 @@ class Budget:
             raise DamagedError(f"it has more than {DEPTH} nested containers")
 
 
+@contextmanager
+def naming(path: object) -> Iterator[None]:
+    """Turn the errors that damaged content raises into one that names its file or folder."""
+    try:
+        yield
+    except _DAMAGE as error:
+        if isinstance(error, ValueError) and str(path) in str(error):
+            raise
+        raise DamagedError(f"{path} is damaged: {error}") from error
+
+
 def open_regular(path: str | os.PathLike[str], mode: str = "rb") -> BinaryIO:
     """Open a binary file; anything but a regular file is an error, and never waited for."""
     flags = os.O_RDWR if "+" in mode else os.O_RDONLY
@@ -62,7 +78,7 @@ def read_bytes(path: str | os.PathLike[str], most: int | None = None) -> bytes:
 
 def read_json(path: str | os.PathLike[str]) -> Any:
     """Return the content of a JSON file; an error names the file."""
-    return parse_json(read_bytes(path), Path(path))
+    return parse_json(read_bytes(path), path)
 
 
 def parse_json(text: str | bytes, what: object) -> Any:

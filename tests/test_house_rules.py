@@ -94,6 +94,10 @@ def bad(name: str, node: ast.AST, parent: ast.AST | None, file: str) -> bool:
             word.arg == "allow_pickle" and not is_constant(word.value, False)
             for word in parent.keywords
         )
+    if name == "torch.load" and file == UNPICKLE and called:
+        return not any(
+            word.arg == "weights_only" and is_constant(word.value, True) for word in parent.keywords
+        )
     if name == "pickle.Unpickler" and file == UNPICKLE:
         return called  # it may be a base class, and its subclass restricts it
     if name in SHARED and file == DRAWING:
@@ -168,13 +172,16 @@ def test_what_is_allowed_is_not_found(source):
 
 def test_only_one_file_may_unpickle_and_only_with_restrictions():
     subclass = "import pickle\nclass Restricted(pickle.Unpickler):\n    pass"
-    assert offences(subclass, UNPICKLE) == []
-    assert offences(subclass) != []
+    weights = "import torch\ntorch.load(path, weights_only=True)"
+    for source in (subclass, weights):
+        assert offences(source, UNPICKLE) == []
+        assert offences(source) != []
     for source in (
         "import pickle\npickle.load(file)",
         "import pickle\npickle.Unpickler(file).load()",
         "import torch\ntorch.load(path)",
-        "import torch\ntorch.load(path, weights_only=True)",
+        "import torch\ntorch.load(path, weights_only=False)",
+        "import torch\ntorch.load(path, weights_only=safe)",
         "import torch\nread = torch.load",
     ):
         assert offences(source, UNPICKLE) != []

@@ -10,9 +10,9 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from guerdon.config.errors import ConfigError
-from guerdon.limits import read_bytes
+from guerdon.limits import Budget, read_bytes
 
-_MOST_BYTES = 1 << 17  # of a file; a config has a few thousand
+_MOST_BYTES = 1 << 16  # of a file; a config has a few thousand
 _MOST_NODES = 50_000  # with aliases expanded
 _MOST_RESOLVED = 1 << 22  # characters with interpolations expanded, where a value costs 100 more
 
@@ -38,6 +38,7 @@ def _check_aliases(text: str) -> None:
             nodes += known[event.anchor]
         elif isinstance(event, yaml.CollectionStartEvent):
             opened.append((event.anchor, nodes))
+            Budget().spend(depth=len(opened))
             nodes += 1
         elif isinstance(event, yaml.CollectionEndEvent):
             anchor, before = opened.pop()

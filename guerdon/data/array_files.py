@@ -4,13 +4,14 @@ import io
 import math
 import pathlib
 import zipfile
+import zlib
 from typing import Any
 
 import numpy as np
 import torch
 
 from guerdon.data.batch import Batch, unflatten
-from guerdon.limits import Budget, parse_json, read_bytes
+from guerdon.limits import Budget, DamagedError, naming, parse_json, read_bytes
 
 FORMAT = "guerdon arrays"
 _MOST_INFLATED = 1032  # highest ratio of deflate
@@ -23,16 +24,19 @@ def read_archive(path: pathlib.Path) -> tuple[dict[str, np.ndarray], bytes]:
     code in the file is run.
     """
     content = read_bytes(path)
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        entries = archive.infolist()
-        if sum(info.compress_size for info in entries) > len(content):
-            raise ValueError("it declares a larger size than it has")
-        budget = Budget(_MOST_INFLATED * len(content))
-        arrays = {
-            info.filename.removesuffix(".npy"): _read_entry(archive, info, budget)
-            for info in entries
-        }
-        return arrays, archive.comment
+    budget = Budget(_MOST_INFLATED * len(content))
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            entries = archive.infolist()
+            if sum(info.compress_size for info in entries) > len(content):
+                raise ValueError("it declares a larger size than it has")
+            arrays = {
+                info.filename.removesuffix(".npy"): _read_entry(archive, info, budget)
+                for info in entries
+            }
+            return arrays, archive.comment
+    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+        raise DamagedError(str(error)) from error
 
 
 def _read_entry(archive: zipfile.ZipFile, info: zipfile.ZipInfo, budget: Budget) -> np.ndarray:
@@ -61,17 +65,13 @@ def read_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 def read_arrays(path: pathlib.Path) -> Batch:
     """Read a file of arrays; tensors are loaded to the CPU, and no code in the file is run."""
-    try:
+    with naming(path):
         arrays, _ = read_archive(path)
         content = parse_json(arrays["meta"].tobytes(), "its description")
         if content["format"] != FORMAT or content["version"] != 1:
             raise ValueError("it was not written by guerdon, or by a newer version")
         leaves = {tuple(leaf["path"]): _decode(leaf, arrays) for leaf in content["leaves"]}
         return unflatten(leaves)
-    except OSError:
-        raise
-    except Exception as error:  # a damaged archive can fail in any way
-        raise ValueError(f"{path} is damaged: {error}") from error
 
 
 def _decode(leaf: dict[str, Any], arrays: dict[str, np.ndarray]) -> Any:

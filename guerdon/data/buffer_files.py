@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,11 +28,11 @@ from guerdon.data.files import atomic_file
 from guerdon.data.kernels import PENDING, VALID
 from guerdon.data.serializer import check_file, describe_file, manifest_text, parse_manifest
 from guerdon.data.transition_schema import REQUIRED, Layout, Leaf
-from guerdon.limits import DamagedError, open_regular, parse_json, read_bytes
+from guerdon.limits import DamagedError, naming, open_regular, parse_json, read_bytes
 
 if TYPE_CHECKING:
     import pathlib
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     import torch
 
@@ -118,16 +118,6 @@ def restore(
 # --- checks
 
 
-@contextmanager
-def naming(what: str) -> Iterator[None]:
-    """Turn the errors of damaged content into one that names the buffer."""
-    errors = LookupError, TypeError, AttributeError, ValueError, ArithmeticError, MemoryError
-    try:
-        yield
-    except errors as error:
-        raise DamagedError(f"{what} is damaged: {error}") from error
-
-
 def _check_state(buffer: ReplayBuffer, arrays: dict[Any, Any]) -> int:
     """Check the shapes and indices of a training state, and return its capacity."""
     final, written, flags = (np.asarray(arrays["book", name]) for name in BOOKKEEPING)
@@ -199,7 +189,7 @@ def check_folder(buffer: ReplayBuffer, storage: DiskStorage, capacity: int) -> L
     folder, leaves = storage.folder, Layout()
     if (folder / _META).exists():
         meta = _read_meta(folder / _META)
-        with naming(str(folder / _META)):
+        with naming(folder / _META):
             for entry in meta["leaves"]:
                 leaf = Leaf(tuple(map(int, entry["shape"])), np.dtype(entry["dtype"]))
                 leaves[tuple(map(str, entry["path"]))] = leaf
@@ -208,7 +198,7 @@ def check_folder(buffer: ReplayBuffer, storage: DiskStorage, capacity: int) -> L
         _check_same(theirs, _description(buffer), f"the buffer in {folder}")
         for name, entry in files.items():
             check_file(folder, name, entry)
-        with naming(f"the buffer in {folder}"):
+        with naming(folder):
             _check_leaves(buffer, leaves)
             _check_sizes(storage, buffer.n_envs, capacity, leaves)
     elif any(not path.name.startswith(f".{_META}.") for path in folder.iterdir()):
@@ -249,7 +239,7 @@ def reopen(buffer: ReplayBuffer, storage: DiskStorage, leaves: Layout) -> None:
     if len(stored) < len(leaves):  # these rows can no longer be annotated
         buffer._flags[buffer._flags & PENDING != 0] &= np.uint8(0xFF ^ VALID)
     buffer._final[(buffer._flags & VALID == 0) & (buffer._final > 2 * buffer.n_envs)] = 0
-    with naming(f"the buffer in {storage.folder}"):
+    with naming(storage.folder):
         book = (getattr(buffer, f"_{name}") for name in BOOKKEEPING)
         _check_bookkeeping(buffer.n_envs, buffer.capacity, buffer._n_finals, *book)
     buffer._refresh()

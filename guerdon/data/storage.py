@@ -112,7 +112,7 @@ def _no_objects(name: str, what: str) -> str:
 
 def _reserve(path: Path, size: int) -> None:
     """Allocate the file on disk now: writing to a sparse file on a full disk would crash."""
-    with path.open("ab") as file:
+    with open_regular(path, "r+b") if path.exists() else path.open("xb") as file:
         if not hasattr(os, "posix_fallocate"):  # not on every system
             file.truncate(size)
             return

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from guerdon.data.files import atomic_file, remove_folder, remove_temporary, restore
 from guerdon.data.serializer import DamagedError, read_tree, write_tree
+from guerdon.limits import read_bytes
 
 MARKS = ("best", "scheduled")
 
@@ -188,7 +189,7 @@ def _pointer_text(target: str) -> str:
 def _read_pointer(root: Path, name: str) -> int | None:
     """Return the step that a pointer names; None if there is none or it is damaged."""
     try:
-        text = (root / name).read_bytes().decode()
+        text = read_bytes(root / name).decode()
     except (OSError, UnicodeDecodeError):
         return None
     match = _STEP.fullmatch(text.partition("\n")[0])

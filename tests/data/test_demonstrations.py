@@ -335,14 +335,14 @@ def test_broken_old_folders(old_folder):
         with pytest.raises(ValueError, match=error):
             load_demonstrations(folder)
     (folder / "meta.json").write_text("{")
-    with pytest.raises(ValueError, match="are damaged"):
+    with pytest.raises(ValueError, match=r"is damaged|not valid JSON"):
         load_demonstrations(folder)
     (folder / "meta.json").write_text(json.dumps(meta))
     (folder / "shard_000001.npz").unlink()
-    with pytest.raises(FileNotFoundError, match=r"shard_000001\.npz is missing"):
+    with pytest.raises(FileNotFoundError, match=r"shard_000001\.npz"):
         load_demonstrations(folder)
     (folder / "meta.json").unlink()
-    with pytest.raises(FileNotFoundError, match=r"meta\.json is missing"):
+    with pytest.raises(FileNotFoundError, match=r"meta\.json"):
         load_demonstrations(folder)
 
 

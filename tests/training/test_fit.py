@@ -258,7 +258,7 @@ def test_a_fit_that_was_killed_before_its_first_checkpoint_is_not_in_the_way(tmp
 
 def test_what_is_no_fit_is_never_overwritten(tmp_path):
     (tmp_path / "config.yaml").write_text("env: {}\n")
-    with pytest.raises(FileExistsError, match="holds something else than a fit"):
+    with pytest.raises(FileExistsError, match="has other files than those of a fit"):
         fitted(tmp_path, num_epochs=1, overwrite=True)
     assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
 

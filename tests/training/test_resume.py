@@ -281,7 +281,9 @@ def test_exact_without_a_scheduled_checkpoint_starts_again(tmp_path):
 def test_exact_uses_no_other_checkpoint(tmp_path):
     run("ppo", tmp_path / "run", run={"max_steps": 64})
     (tmp_path / "run" / "checkpoints" / "scheduled").write_text("step_33")
-    with pytest.raises(ValueError, match=r"scheduled is damaged; .* plain --resume continues"):
+    with pytest.raises(
+        ValueError, match=r"scheduled is damaged; .* --resume without --exact continues"
+    ):
         resume(tmp_path / "run", exact=True)
     assert resume(tmp_path / "run", "run.max_steps=99")["stop_reason"] == "max_steps"
 

@@ -19,6 +19,7 @@ from guerdon.training.parts import make_parts
 from guerdon.training.replay import collect_demonstrations
 from guerdon.training.reward_files import restore_reward, sections_of, with_reward_of
 from guerdon.training.run import train
+from guerdon.training.run_folder import RunFolder
 from tests.training.running import (
     HALF,
     WHOLE,
@@ -276,14 +277,20 @@ def test_a_run_that_began_with_a_reward_goes_on_without_it(learned, gail, tmp_pa
     assert_same_run(tmp_path / "whole", tmp_path / "run")
 
 
+def forget_checkpoints(folder):
+    """Leaves a run as if it had been killed before its first checkpoint."""
+    for step in checkpoint_steps(folder / "checkpoints"):
+        (folder / "checkpoints" / f"step_{step}").rename(folder.parent / f"{step}")
+    RunFolder(folder).saved = ()
+
+
 def test_a_run_killed_before_its_first_checkpoint_begins_with_the_reward_again(
     learned, gail, tmp_path
 ):
     reward = gail | {"checkpoint_path": str(learned)}
     run("ppo", tmp_path / "whole", reward=reward, run={"max_steps": 64})
     run("ppo", tmp_path / "run", reward=reward, run={"max_steps": 64})
-    for step in checkpoint_steps(tmp_path / "run" / "checkpoints"):
-        (tmp_path / "run" / "checkpoints" / f"step_{step}").rename(tmp_path / f"{step}")
+    forget_checkpoints(tmp_path / "run")
     resume(tmp_path / "run")
     assert_same_run(tmp_path / "whole", tmp_path / "run")
 
@@ -335,8 +342,7 @@ def test_a_reward_is_trained_before_the_policy_acts_and_once(tmp_path):
 def test_a_run_killed_before_its_first_checkpoint_is_pretrained_again(tmp_path):
     run("ppo", tmp_path / "whole", reward=PRETRAINED, run={"max_steps": 64})
     run("ppo", tmp_path / "run", reward=PRETRAINED, run={"max_steps": 64})
-    for step in checkpoint_steps(tmp_path / "run" / "checkpoints"):
-        (tmp_path / "run" / "checkpoints" / f"step_{step}").rename(tmp_path / f"{step}")
+    forget_checkpoints(tmp_path / "run")
     resume(tmp_path / "run")
     assert_same_run(tmp_path / "whole", tmp_path / "run")
 

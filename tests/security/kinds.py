@@ -1,0 +1,340 @@
+"""Every kind of file that guerdon reads: how a good one is made, and how it is read."""
+
+import hashlib
+import json
+import pickle
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import guerdon
+from guerdon.cli.sweep import Run as SweepRun
+from guerdon.config import compose
+from guerdon.data import (
+    Batch,
+    Demonstrations,
+    PrioritizedReplayBuffer,
+    ReplayBuffer,
+    load_demonstrations,
+    load_preferences,
+)
+from guerdon.data.demonstrations import KEYS
+from guerdon.data.frames import Trajectory, load_frames, read_trajectory, write_trajectory
+from guerdon.data.spaces import space_to_json
+from guerdon.lab.report import write_report
+from guerdon.nn.classifier import BinaryRewardClassifier, ClassifierConfig
+from guerdon.training.checkpoints import load_checkpoint, save_checkpoint
+from guerdon.training.fit_files import PART, FitConfig, compose_fit, load_classifier
+from guerdon.training.run_folder import RunFolder
+from tests.data.test_array_files import write_arrays
+from tests.saved import test_saved
+
+SAVED = test_saved.VERSIONS[-1]
+SMALL = {"image_size": [3, 16, 16], "hidden_dim": 4, "num_spatial_blocks": 1, "width": 2}
+OPTIONS = {"size": 24, "n_envs": 2, "stack_num": 2}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of file.
+
+    Args:
+        make: Writes good files into an empty folder.
+        read: Reads them; returns what was read, as values that `fingerprint` understands.
+        checked: Whether the format has checksums, so that no change may be read as data.
+        share: How many files are made, relative to other kinds.
+    """
+
+    make: Callable[[Path], Any]
+    read: Callable[[Path], Any]
+    checked: bool = False
+    share: float = 1.0
+
+
+def fingerprint(value: Any) -> str:
+    """A digest of nested values, arrays and tensors."""
+    digest = hashlib.sha256()
+
+    def add(node: Any) -> None:
+        if isinstance(node, Batch):
+            node = node.to_dict()
+        if isinstance(node, dict):
+            for key in sorted(node, key=str):
+                digest.update(str(key).encode())
+                add(node[key])
+        elif isinstance(node, list | tuple):
+            for item in node:
+                add(item)
+        elif isinstance(node, torch.Tensor):
+            add(node.detach().float().numpy())
+        elif isinstance(node, np.ndarray):
+            digest.update(f"{node.dtype} {node.shape}".encode() + node.tobytes())
+        else:
+            digest.update(repr(node).encode())
+
+    add(value)
+    return digest.hexdigest()
+
+
+# --- buffers
+
+
+def rows(step: int, n_envs: int = 2) -> dict[str, Any]:
+    obs = np.arange(n_envs * 3, dtype="f4").reshape(n_envs, 3) + step
+    end = np.arange(n_envs) + step
+    return {
+        "obs": {"a": obs, "b": obs[:, 0].astype(np.int64)},
+        "act": np.arange(n_envs),
+        "rew": obs[:, 0] / 2,
+        "terminated": end % 5 == 4,
+        "truncated": end % 7 == 6,
+        "obs_next": {"a": obs + 1, "b": obs[:, 0].astype(np.int64) + 1},
+    }
+
+
+def filled(kind: type[ReplayBuffer], storage: str = "memory") -> ReplayBuffer:
+    buffer = kind(**OPTIONS, seed=0, storage=storage)
+    for step in range(20):
+        buffer.add(rows(step))
+        if step % 6 == 5:
+            buffer.cut([step % 2])
+    return buffer
+
+
+def used(buffer: ReplayBuffer) -> Any:
+    """What a buffer holds, after which everything is done with it that a run may do."""
+    held = {"rows": buffer.stored_rows(), "written": buffer.written}
+    if len(buffer):
+        index = buffer.stored_rows()
+        held["batch"] = buffer[index]
+        for walk in (buffer.next, buffer.prev, buffer.episode_first, buffer.episode_last):
+            walk(index)
+        buffer.sample(16, length=3)
+        buffer.get(index, "obs_next", stack_num=4)
+        buffer.rollout()
+        repr(buffer)
+    for step in range(2 * OPTIONS["size"]):
+        at = buffer.add(rows(step))
+        if step % 5 == 3:
+            buffer.cut()
+        if step % 7 == 3:
+            buffer.discard(at[:1])
+        if isinstance(buffer, PrioritizedReplayBuffer):
+            buffer.update_weight(at, np.full(len(at), step))
+        buffer.sample(4)
+    return held
+
+
+def make_disk(folder: Path) -> None:
+    filled(ReplayBuffer, f"disk:{folder / 'buffer'}")  # closed as it is deleted
+
+
+def make_disk_of_a_killed_process(folder: Path) -> None:
+    buffer = filled(PrioritizedReplayBuffer, f"disk:{folder / 'open'}")
+    shutil.copytree(folder / "open", folder / "buffer")
+    del buffer
+    shutil.rmtree(folder / "open")
+
+
+def read_disk(kind: type[ReplayBuffer]) -> Callable[[Path], Any]:
+    return lambda folder: used(kind(**OPTIONS, seed=0, storage=f"disk:{folder / 'buffer'}"))
+
+
+def save_buffer(kind: type[ReplayBuffer]) -> Callable[[Path], Any]:
+    return lambda folder: filled(kind).save(folder / "buffer")
+
+
+def read_buffer(kind: type[ReplayBuffer]) -> Callable[[Path], Any]:
+    return lambda folder: used(kind.load(folder / "buffer"))
+
+
+# --- demonstrations, preferences and frames
+
+
+def copy_saved(*names: str) -> Callable[[Path], Any]:
+    def make(folder: Path) -> None:
+        for name in names:
+            source = SAVED / name
+            folder.joinpath(name).parent.mkdir(parents=True, exist_ok=True)
+            (shutil.copytree if source.is_dir() else shutil.copy)(source, folder / name)
+
+    return make
+
+
+def make_old_demonstrations(folder: Path) -> None:
+    given = load_demonstrations("zoo:cartpole_fixed")
+    episode = given.episodes[0][:5]
+    entries = {key: episode[key] for key in KEYS}
+    leaves = [{"path": [key], "kind": "array", "entry": key} for key in KEYS]
+    write_arrays(folder / "shard_000000.npz", leaves, entries)
+    meta = {
+        "format": "guerdon demonstrations",
+        "version": 1,
+        "env_id": given.env_id,
+        "observation_space": space_to_json(given.observation_space),
+        "action_space": space_to_json(given.action_space),
+        "episodes": [{"seed": 1, "length": 5, "shared_observations": False}],
+        "shards": [{"file": "shard_000000.npz", "episodes": 1}],
+    }
+    (folder / "meta.json").write_text(json.dumps(meta))
+
+
+def make_pickle(folder: Path) -> None:
+    episode = load_demonstrations("zoo:cartpole_fixed").episodes[0]
+    transitions = [
+        {
+            "obs": torch.as_tensor(episode.obs[i]) if i % 2 else episode.obs[i],
+            "action": episode.act[i],
+            "reward": float(episode.rew[i]),
+            "done": i == 5,
+            "info": {"text": "abc", "pair": (1, 2.5), "list": [None, True]},
+        }
+        for i in range(6)
+    ]
+    transitions = [{**row, "obs": np.asarray(row["obs"])} for row in transitions]
+    extra = [{**row, "extra": torch.arange(3.0)} for row in transitions]
+    (folder / "data.pkl").write_bytes(pickle.dumps([transitions, extra]))
+
+
+def read_demonstrations(name: str) -> Callable[[Path], Any]:
+    def read(folder: Path) -> Any:
+        found: Demonstrations = load_demonstrations(folder / name if name else folder)
+        repr(found)
+        spaces = repr([found.observation_space, found.action_space])
+        return [found.episodes, found.env_id, found.seeds, spaces, found.transitions()]
+
+    return read
+
+
+def read_preferences(folder: Path) -> Any:
+    return [
+        [each.pair, each.first, each.second, each.label, each.rater, each.time]
+        for each in load_preferences(folder / "preferences.jsonl")
+    ]
+
+
+def make_frames(format_: str) -> Callable[[Path], Any]:
+    def make(folder: Path) -> None:
+        for number, name in enumerate(("positive", "negative")):
+            images = {"base_camera": np.arange(2 * 48, dtype=np.uint8).reshape(2, 3, 4, 4) + number}
+            labels = np.float32([0, 1 - number])
+            write_trajectory(folder / name, Trajectory(images, labels, not number), format=format_)
+
+    return make
+
+
+def read_frames(folder: Path) -> Any:
+    positive = [read_trajectory(path) for path in sorted((folder / "positive").iterdir())]
+    frames = load_frames(folder / "positive", folder / "negative", ["base_camera"])
+    # A damaged negative trajectory is skipped, and reported.
+    return [[each.images, each.labels, each.success_once] for each in positive], len(frames) > 0
+
+
+# --- runs and fits
+
+
+def make_run(folder: Path) -> None:
+    copy_saved("run")(folder)
+    RunFolder(folder / "run").info.write_text(json.dumps({"starts": [{"command": "guerdon"}]}))
+
+
+def read_policy(folder: Path) -> Any:
+    policy = guerdon.load_policy(folder / "run")
+    return dict(policy.state_dict())
+
+
+def read_reward(folder: Path) -> Any:
+    obs = np.linspace(-0.1, 0.1, 8, dtype="f4").reshape(2, 4)
+    reward = guerdon.load_reward(folder / "run")
+    return reward.score(Batch(obs=obs, act=np.array([0, 1]), rew=np.zeros(2), obs_next=obs))
+
+
+def read_run_files(folder: Path) -> None:
+    run = SweepRun(folder / "run", [])
+    RunFolder(folder / "run").starts()
+    run.value("eval_return_mean")
+    write_report(folder / "run", folder / "report.html")
+
+
+def make_fit(folder: Path) -> None:
+    config = ClassifierConfig(**SMALL)
+    member = BinaryRewardClassifier(config)
+    meta = {
+        "model": config.model_dump(),
+        "threshold": 0.5,
+        "temperature": 1.0,
+        "target_fpr": 0.01,
+        "validation": {"precision": 1.0},
+        "held_out": {"logits": np.zeros((1, 2), np.float32), "labels": np.array([True, False])},
+        "data": {},
+        "seed": 0,
+        "split": 0.2,
+    }
+    state = {PART: {"members": [dict(member.state_dict())], "meta": meta}}
+    save_checkpoint(folder / "fit", 1, state, keep=1, mark="best")
+    (folder / "fit" / "fit.yaml").write_text(json.dumps(FitConfig().model_dump(mode="json")))
+
+
+def read_fit(folder: Path) -> Any:
+    members, meta = load_classifier(folder / "fit")
+    return [dict(member.state_dict()) for member in members], meta["threshold"], meta["model"]
+
+
+def make_encoder(folder: Path) -> None:
+    member = BinaryRewardClassifier(ClassifierConfig(**SMALL))
+    member.export_encoder(folder / "encoder.safetensors")
+
+
+def read_encoder(folder: Path) -> None:
+    path = str(folder / "encoder.safetensors")
+    BinaryRewardClassifier(ClassifierConfig(**SMALL, pretrained_encoder_path=path))
+
+
+def make_fit_config(folder: Path) -> None:
+    text = "runner: {output_dir: out}\nreward:\n  save_dir: ${runner.output_dir}/x\n"
+    text += "  optim: {lr: 1.0e-3}\n  model: &m\n    image_keys: [base_camera]\n  data: {}\n"
+    (folder / "fit.yaml").write_text(text)
+
+
+KINDS: dict[str, Kind] = {
+    "checkpoint": Kind(
+        copy_saved("run/checkpoints"),
+        lambda folder: load_checkpoint(folder / "run" / "checkpoints", strict=True),
+        checked=True,
+        share=2,
+    ),
+    "best policy": Kind(copy_saved("run/best", "run/config.yaml"), read_policy, share=0.5),
+    "reward": Kind(
+        copy_saved("run/reward", "run/checkpoints", "run/config.yaml"), read_reward, share=0.5
+    ),
+    "saved buffer": Kind(
+        save_buffer(ReplayBuffer), read_buffer(ReplayBuffer), checked=True, share=2
+    ),
+    "prioritized buffer": Kind(
+        save_buffer(PrioritizedReplayBuffer), read_buffer(PrioritizedReplayBuffer), checked=True
+    ),
+    "disk buffer": Kind(make_disk, read_disk(ReplayBuffer), checked=True, share=2),
+    "disk buffer, killed": Kind(
+        make_disk_of_a_killed_process, read_disk(PrioritizedReplayBuffer), share=2
+    ),
+    "demonstrations": Kind(
+        copy_saved("demonstrations"), read_demonstrations("demonstrations"), checked=True, share=2
+    ),
+    "old demonstrations": Kind(make_old_demonstrations, read_demonstrations("")),
+    "demonstration pickle": Kind(make_pickle, read_demonstrations("data.pkl"), share=3),
+    "preferences": Kind(
+        copy_saved("preferences.jsonl", "preferences_segments"), read_preferences, share=2
+    ),
+    "frames .npz": Kind(make_frames("npz"), read_frames, checked=True),
+    "frames .npy": Kind(make_frames("npy"), read_frames),
+    "config": Kind(copy_saved("run/config.yaml"), lambda folder: compose(folder / "run"), share=2),
+    "config of a fit": Kind(make_fit_config, lambda folder: compose_fit(folder / "fit.yaml")),
+    "files of a run": Kind(make_run, read_run_files, share=2),
+    "fit": Kind(make_fit, read_fit, checked=True, share=0.5),
+    "encoder": Kind(make_encoder, read_encoder),
+}
