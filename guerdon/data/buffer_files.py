@@ -232,7 +232,9 @@ def reopen(buffer: ReplayBuffer, storage: DiskStorage, leaves: Layout) -> None:
     buffer.schema.layout = stored
     for name in () if leaves else BOOKKEEPING:  # the first add failed, or never was
         getattr(buffer, f"_{name}")[...] = 0
-    # A process that was killed while writing left an invalid newest row.
+    # A process that was killed while writing left an invalid newest row, or one not yet counted.
+    envs = buffer._envs[(buffer._written >= 0) & (buffer._written < buffer.capacity)]
+    buffer._flags[envs * buffer.capacity + buffer._written[envs]] = 0
     envs = buffer._envs[buffer._written > 0]
     heads = buffer._heads(envs)
     buffer._written[envs[buffer._flags[heads] & VALID == 0]] -= 1

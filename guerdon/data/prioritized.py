@@ -10,7 +10,7 @@ from guerdon.data.batch import Batch
 from guerdon.data.kernels import VALID
 from guerdon.data.leaves import to_numpy
 from guerdon.data.replay_buffer import ReplayBuffer
-from guerdon.limits import DamagedError
+from guerdon.limits import DamagedError, naming
 
 EPSILON = 1e-8  # keeps the probability of every row positive
 
@@ -36,9 +36,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         super().__init__(size, **options)
         leaves = 1 << (self.size - 1).bit_length()
         self._tree = self._storage.bookkeeping("tree", (2 * leaves,), np.float64)
-        if len(self._tree) != 2 * leaves:
-            raise DamagedError(f"the file tree.bin of the buffer {options['storage']} is too large")
-        held = _checked(self.priorities)  # of a buffer that was reopened
+        with naming(getattr(self._storage, "folder", "")):  # of a buffer that was reopened
+            held = _checked(self._tree[leaves:])[: self.size]
+            if len(self._tree) != 2 * leaves:
+                raise DamagedError("its tree of priorities is too large")
         self._largest = max(1.0, float(held.max()))
         self._set_priorities(np.where(held > 0, held, self._largest))
 
@@ -163,5 +164,5 @@ def _checked(priorities: Any) -> np.ndarray:
     """Return priorities; raise an error if one is not a finite number of 0 or more."""
     found = np.asarray(priorities)
     if found.dtype != np.float64 or not ((found >= 0) & np.isfinite(found)).all():
-        raise DamagedError("its priorities are not all numbers of 0 or more")
+        raise DamagedError("its priorities are not all 0 or more")
     return found

@@ -210,6 +210,13 @@ def test_transitions_of_several_environments_without_annotations():
     np.testing.assert_allclose(model.estimate(rollout()[:, 1]).rew, expected[:, 1], rtol=1e-5)
 
 
+@pytest.mark.parametrize("n_envs", [1, 3, 5])
+def test_a_memory_of_other_environments_is_refused(n_envs):
+    model = make("ngu")
+    with pytest.raises(ValueError, match="the memory of ngu is of other environments"):
+        model.annotate(rollout(), model.new_memory(n_envs))  # compiled code would leave the array
+
+
 def test_as_a_term_it_scores_stored_annotations():
     config = {"type": "ngu", "hidden_size": [16], "warmup": 1, "train_every": 1}
     reward = make_reward(config, Setting(VECTOR, TWO))

@@ -198,6 +198,13 @@ def test_an_episode_starts_where_first_says():
     assert coupling(model, steps, again, steps)[2].tolist() == [5.0, 5.0]
 
 
+def test_a_memory_of_other_environments_or_demonstrations_is_refused():
+    model, data = make(), rollout()
+    for memory in (model.new_memory(3), model.new_memory(4)[:, :-1], model.new_memory(5)):
+        with pytest.raises(ValueError, match="the memory of pwil is of other"):
+            model.annotate(data, memory)  # compiled code would leave the array
+
+
 def test_annotating_changes_neither_the_model_nor_the_old_memory():
     model, data = make(), rollout()
     memory, state = model.new_memory(4), model.training_state()

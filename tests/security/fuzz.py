@@ -7,6 +7,8 @@ outside; the files and the damage of every failure are kept.
 
 import argparse
 import contextlib
+import importlib
+import math
 import multiprocessing
 import os
 import random
@@ -30,7 +32,8 @@ from tests.security import mutations
 
 CPU_SECONDS, WALL_SECONDS = 10.0, 60.0  # of one file; waiting takes no CPU, and machines are busy
 MEMORY = 2 << 30  # beyond what the imports take
-BATCH = 50  # files of one kind between two looks at a worker
+BATCH = 50  # files of one kind in a row
+KINDS = "tests.security.kinds"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -69,26 +72,45 @@ def _row(found: Counter[str]) -> str:
 
 
 def fuzz(
-    files: int, workers: int, seed: int, out: Path, names: list[str] | None = None
+    files: int,
+    workers: int,
+    seed: int,
+    out: Path,
+    names: list[str] | None = None,
+    module: str = KINDS,
+    seconds: float = CPU_SECONDS,
 ) -> tuple[dict[str, Counter[str]], list[str]]:
-    """Read that many damaged files; return the outcomes of each kind, and the failures."""
-    from tests.security.kinds import KINDS
+    """Read damaged files.
 
-    chosen = names or list(KINDS)
-    shares = sum(KINDS[name].share for name in chosen)
+    Args:
+        files: Number of files.
+        workers: Number of processes.
+        seed: Random seed.
+        out: Folder for the files of failures.
+        names: Kinds of files; all by default.
+        module: Module with the kinds.
+        seconds: CPU time that reading a file may take.
+
+    Returns:
+        The number of files of each kind by outcome, and the failures.
+    """
+    kinds = importlib.import_module(module).KINDS
+    chosen = names or list(kinds)
+    shares = sum(kinds[name].share for name in chosen)
     counts: dict[str, Counter[str]] = {name: Counter() for name in chosen}
     tasks = []
     for name in chosen:
-        number = max(round(files * KINDS[name].share / shares), 1)
+        number = math.ceil(files * kinds[name].share / shares)
         tasks += [(name, min(BATCH, number - start)) for start in range(0, number, BATCH)]
     failures: list[str] = []
     with tempfile.TemporaryDirectory() as temporary:
         good = Path(temporary) / "good"
         for name in chosen:
             (good / name).mkdir(parents=True)
-            KINDS[name].make(good / name)
+            kinds[name].make(good / name)
         numbered = iter(enumerate(tasks))
-        pool = [Worker(Path(temporary) / f"worker{i}", good, out) for i in range(workers)]
+        folders = [Path(temporary) / f"worker{i}" for i in range(workers)]
+        pool = [Worker(folder, good, out, module, seconds) for folder in folders]
         pool = [worker for worker in pool if worker.start(numbered, seed)]
         while pool:
             time.sleep(0.02)
@@ -104,8 +126,9 @@ def fuzz(
 class Worker:
     """A process that reads files of one kind after another, and is replaced if it dies."""
 
-    def __init__(self, folder: Path, good: Path, out: Path) -> None:
+    def __init__(self, folder: Path, good: Path, out: Path, module: str, seconds: float) -> None:
         self.folder, self.good, self.out = folder, good, out
+        self.module, self.seconds = module, seconds
         self.process: Any = None
 
     def start(self, tasks: Any, seed: int) -> bool:
@@ -115,10 +138,13 @@ class Worker:
             return False
         number, (self.kind, files) = task
         if self.process is None:
-            context = multiprocessing.get_context("spawn")
+            context = multiprocessing.get_context("fork")  # which has imported everything
             self.pipe, other = context.Pipe()
-            self.process = context.Process(target=work, args=(other, self.folder, self.good))
-            self.process.start()
+            given = other, self.folder, self.good, self.module
+            self.process = context.Process(target=work, args=given)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of threads, which are idle
+                self.process.start()
             other.close()
         self.counts: Counter[str] = Counter()
         self.failures: list[str] = []
@@ -136,7 +162,7 @@ class Worker:
                     return True
                 if what == "case":
                     self.case = detail
-                    self.limits = self._cpu() + CPU_SECONDS, time.monotonic() + WALL_SECONDS
+                    self.limits = self._cpu() + self.seconds, time.monotonic() + WALL_SECONDS
                 else:
                     self.counts[what] += 1
                 if what == "failed":
@@ -145,7 +171,7 @@ class Worker:
             self.process.join()
             return self._lost(f"the process died with exit code {self.process.exitcode}")
         if self._cpu() > self.limits[0] or time.monotonic() > self.limits[1]:
-            return self._lost(f"reading took more than {CPU_SECONDS:.0f} s")
+            return self._lost(f"reading took more than {self.seconds:g} s")
         return False
 
     def _cpu(self) -> float:
@@ -181,29 +207,26 @@ class Worker:
 # --- in the worker
 
 
-def work(pipe: Any, folder: Path, good: Path) -> None:
+def work(pipe: Any, folder: Path, good: Path, module: str) -> None:
     """Read damaged files until the pipe is closed."""
-    from tests.security import kinds  # imports everything that reads
-
-    del kinds
+    kinds = importlib.import_module(module).KINDS
     warnings.simplefilter("ignore")
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY, size + MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     folder.mkdir(exist_ok=True)
     os.chdir(folder)
     with contextlib.suppress(EOFError):
         while True:
-            read_many(pipe, folder / "case", good, *pipe.recv())
+            name, files, seed = pipe.recv()
+            read_many(pipe, folder / "case", good / name, kinds[name], files, seed)
             pipe.send(("end", None))
 
 
-def read_many(pipe: Any, case: Path, good: Path, name: str, files: int, seed: int) -> None:
+def read_many(pipe: Any, case: Path, good: Path, kind: Any, files: int, seed: int) -> None:
     """Read damaged files of one kind, and send each outcome."""
-    from tests.security.kinds import KINDS, fingerprint
-
-    kind = KINDS[name]
-    mutations.fresh_copy(good / name, case)
-    right = fingerprint(kind.read(case))
+    mutations.fresh_copy(good, case)
+    right = mutations.fingerprint(kind.read(case))
 
     rng = random.Random(seed)
 
@@ -215,11 +238,11 @@ def read_many(pipe: Any, case: Path, good: Path, name: str, files: int, seed: in
     @hypothesis.given(st.lists(mutations.VALUES, min_size=4, max_size=4))
     def read_one(values: list[Any]) -> None:
         mutation = mutations.mutation(rng, values)
-        mutations.fresh_copy(good / name, case)
+        mutations.fresh_copy(good, case)
         forged = mutations.apply(case, mutation)
         pipe.send(("case", mutation))
         try:
-            found = fingerprint(kind.read(case))
+            found = mutations.fingerprint(kind.read(case))
         except Exception as error:
             sentence = sentence_of(error) or (isinstance(error, OSError) and str(error))
             pipe.send(("refused", None) if sentence else ("failed", traceback.format_exc()))

@@ -1,11 +1,9 @@
 """Every kind of file that guerdon reads: how a good one is made, and how it is read."""
 
-import hashlib
 import json
 import pickle
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,52 +31,11 @@ from guerdon.training.fit_files import PART, FitConfig, compose_fit, load_classi
 from guerdon.training.run_folder import RunFolder
 from tests.data.test_array_files import write_arrays
 from tests.saved import test_saved
+from tests.security.mutations import Kind
 
 SAVED = test_saved.VERSIONS[-1]
 SMALL = {"image_size": [3, 16, 16], "hidden_dim": 4, "num_spatial_blocks": 1, "width": 2}
 OPTIONS = {"size": 24, "n_envs": 2, "stack_num": 2}
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A kind of file.
-
-    Args:
-        make: Writes good files into an empty folder.
-        read: Reads them; returns what was read, as values that `fingerprint` understands.
-        checked: Whether the format has checksums, so that no change may be read as data.
-        share: How many files are made, relative to other kinds.
-    """
-
-    make: Callable[[Path], Any]
-    read: Callable[[Path], Any]
-    checked: bool = False
-    share: float = 1.0
-
-
-def fingerprint(value: Any) -> str:
-    """A digest of nested values, arrays and tensors."""
-    digest = hashlib.sha256()
-
-    def add(node: Any) -> None:
-        if isinstance(node, Batch):
-            node = node.to_dict()
-        if isinstance(node, dict):
-            for key in sorted(node, key=str):
-                digest.update(str(key).encode())
-                add(node[key])
-        elif isinstance(node, list | tuple):
-            for item in node:
-                add(item)
-        elif isinstance(node, torch.Tensor):
-            add(node.detach().float().numpy())
-        elif isinstance(node, np.ndarray):
-            digest.update(f"{node.dtype} {node.shape}".encode() + node.tobytes())
-        else:
-            digest.update(repr(node).encode())
-
-    add(value)
-    return digest.hexdigest()
 
 
 # --- buffers

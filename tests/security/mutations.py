@@ -1,5 +1,6 @@
 """Damage to files: changed bytes, and changed fields of JSON, YAML, archives and tensors."""
 
+import hashlib
 import io
 import json
 import os
@@ -7,15 +8,37 @@ import pickle
 import random
 import shutil
 import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 import yaml
 from hypothesis import strategies as st
 
+from guerdon.data import Batch
 from guerdon.data.serializer import describe_file, manifest_text
 from guerdon.data.unpickle import safe_unpickle
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of file.
+
+    Args:
+        make: Writes good files into an empty folder.
+        read: Reads them; returns what was read, as nested values, arrays and tensors.
+        checked: Whether the format has checksums, so that no change may be read as data.
+        share: How many files are made, relative to other kinds.
+    """
+
+    make: Callable[[Path], Any]
+    read: Callable[[Path], Any]
+    checked: bool = False
+    share: float = 1.0
+
 
 SPECIAL = [
     *(0, 1, -1, 2, 3, 5, 7, 12, 24, 48, 63, 64, 255, 256, 10**4, 10**6, 2**31 - 1, -(2**31)),
@@ -263,3 +286,28 @@ def fresh_copy(source: Path, target: Path) -> None:
     """Replace a folder, whatever is in it."""
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(source, target, symlinks=True)
+
+
+def fingerprint(value: Any) -> str:
+    """A digest of nested values, arrays and tensors."""
+    digest = hashlib.sha256()
+
+    def add(node: Any) -> None:
+        if isinstance(node, Batch):
+            node = node.to_dict()
+        if isinstance(node, dict):
+            for key in sorted(node, key=str):
+                digest.update(str(key).encode())
+                add(node[key])
+        elif isinstance(node, list | tuple):
+            for item in node:
+                add(item)
+        elif isinstance(node, torch.Tensor):
+            add(node.detach().float().numpy())
+        elif isinstance(node, np.ndarray):
+            digest.update(f"{node.dtype} {node.shape}".encode() + node.tobytes())
+        else:
+            digest.update(repr(node).encode())
+
+    add(value)
+    return digest.hexdigest()
