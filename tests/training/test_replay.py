@@ -9,7 +9,7 @@ import torch
 from guerdon.data import Batch
 from guerdon.envs import Counting
 from guerdon.policy import POLICIES, PPO
-from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint
+from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint, save_checkpoint
 from guerdon.training.replay import evaluate_run, load_policy
 from guerdon.training.run import train
 from tests.cli.tiny import BUDGET, damage
@@ -148,6 +148,9 @@ def test_a_policy_class_that_only_python_knows_is_known_by_its_name_in_the_run(t
     train(config_of("ppo", tmp_path / "run", run={"max_steps": 64}), display="none")
     config = tmp_path / "run" / "config.yaml"
     config.write_text(config.read_text().replace("type: ppo", "type: only_python"))
+    state, step = load_checkpoint(tmp_path / "run" / "checkpoints")
+    state["config"]["policy"]["type"] = "only_python"
+    save_checkpoint(tmp_path / "run" / "checkpoints", step, state, keep=3)
     with pytest.raises(ValueError, match="unknown policy 'only_python'"):
         load_policy(tmp_path / "run")
     assert type(load_policy(tmp_path / "run", policy_fn=Given)) is Given
