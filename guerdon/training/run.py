@@ -240,10 +240,10 @@ def _changes(
 
 
 def _recorded(config: GuerdonConfig) -> dict[str, Any]:
-    """Return what a checkpoint records of a config: all but the section ``run``."""
+    """Return what a checkpoint records of a config: all that training depends on."""
     values = plain_values(config)
     terms = {"reward.terms": list(values["reward"]["terms"])}  # their order matters, too
-    return {"version": guerdon.__version__, **terms, **values, "run": None}
+    return {"version": guerdon.__version__, **terms, **values, "run": None, "eval": None}
 
 
 def _options(old: Any, new: Any, added: bool, path: str = "") -> Iterator[tuple[str, Any, Any]]:

@@ -150,7 +150,7 @@ def test_a_policy_class_that_only_python_knows_is_known_by_its_name_in_the_run(t
     config.write_text(config.read_text().replace("type: ppo", "type: only_python"))
     state, step = load_checkpoint(tmp_path / "run" / "checkpoints")
     state["config"]["policy"]["type"] = "only_python"
-    save_checkpoint(tmp_path / "run" / "checkpoints", step, state, keep=1)
+    save_checkpoint(tmp_path / "run" / "checkpoints", step, state, keep=3)
     with pytest.raises(ValueError, match="unknown policy 'only_python'"):
         load_policy(tmp_path / "run")
     assert type(load_policy(tmp_path / "run", policy_fn=Given)) is Given

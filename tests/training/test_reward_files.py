@@ -14,12 +14,12 @@ from guerdon.data import save_demonstrations
 from guerdon.envs import make_vec
 from guerdon.policy import create_policy
 from guerdon.reward import RewardModel, register_reward_model
+from guerdon.training import run as run_module
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint
 from guerdon.training.parts import make_parts
 from guerdon.training.replay import collect_demonstrations
 from guerdon.training.reward_files import restore_reward, sections_of, with_reward_of
 from guerdon.training.run import train
-from guerdon.training.run_folder import RunFolder
 from tests.training.running import (
     HALF,
     WHOLE,
@@ -277,11 +277,12 @@ def test_a_run_that_began_with_a_reward_goes_on_without_it(learned, gail, tmp_pa
     assert_same_run(tmp_path / "whole", tmp_path / "run")
 
 
-def forget_checkpoints(folder):
-    """Leaves a run as if it had been killed before its first checkpoint."""
-    for step in checkpoint_steps(folder / "checkpoints"):
-        (folder / "checkpoints" / f"step_{step}").rename(folder.parent / f"{step}")
-    RunFolder(folder).saved = ()
+def run_until_its_first_checkpoint(folder, reward):
+    """A run that ends just before it saves."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_module, "save_checkpoint", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            run("ppo", folder, reward=reward, run={"max_steps": 64})
 
 
 def test_a_run_killed_before_its_first_checkpoint_begins_with_the_reward_again(
@@ -289,8 +290,7 @@ def test_a_run_killed_before_its_first_checkpoint_begins_with_the_reward_again(
 ):
     reward = gail | {"checkpoint_path": str(learned)}
     run("ppo", tmp_path / "whole", reward=reward, run={"max_steps": 64})
-    run("ppo", tmp_path / "run", reward=reward, run={"max_steps": 64})
-    forget_checkpoints(tmp_path / "run")
+    run_until_its_first_checkpoint(tmp_path / "run", reward)
     resume(tmp_path / "run")
     assert_same_run(tmp_path / "whole", tmp_path / "run")
 
@@ -341,8 +341,7 @@ def test_a_reward_is_trained_before_the_policy_acts_and_once(tmp_path):
 
 def test_a_run_killed_before_its_first_checkpoint_is_pretrained_again(tmp_path):
     run("ppo", tmp_path / "whole", reward=PRETRAINED, run={"max_steps": 64})
-    run("ppo", tmp_path / "run", reward=PRETRAINED, run={"max_steps": 64})
-    forget_checkpoints(tmp_path / "run")
+    run_until_its_first_checkpoint(tmp_path / "run", PRETRAINED)
     resume(tmp_path / "run")
     assert_same_run(tmp_path / "whole", tmp_path / "run")
 
