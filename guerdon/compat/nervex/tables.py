@@ -122,54 +122,40 @@ IN_UPDATES = {
 SPACES = "spaces and networks follow the environment"
 _OWN = "the class of the policy defines it"
 _ROWS = "transitions are stored one by one, and read with what follows them"
-_DONE = "terminations and time limits are told apart"
 _LOG = "guerdon writes its own log, checkpoints and videos"
 _PROCESSES = "environment processes need no options for it"
-_BUFFER = "the replay buffer has no such limit"
 _LOSS = "the loss has no such term"
-_DECAY = "Adam has no weight decay"
 _LOADED = "only runs of guerdon can be started from, with policy.init_from=RUN"
 _HIDDEN = "networks have no such part"
 _COUNTED = "env.n_envs and eval.n_envs count environments"
-_SCALE = "actions are scaled to the bounds of their space, or clipped to them"
 _GPUS = "several GPUs are not there yet: one is used"
 _AGENTS = "several agents, leagues and workers are not there yet"
 _DEMONSTRATIONS = "expert_data_path has the demonstrations"
-_ORDER = "here rewards are resolved, and advantages computed, when data is read"
 IMAGES = "the encoder of images has fixed sizes"
 UNKNOWN = "not known to guerdon"
 
 DROPPED = {
     "on_policy": _OWN,
-    "model.obs_dim": SPACES,
-    "model.action_dim": SPACES,
-    "model.obs_shape": SPACES,
-    "model.action_shape": SPACES,
-    "model.agent_obs_shape": SPACES,
-    "model.global_obs_shape": SPACES,
-    "model.action_space": SPACES,
+    "model.obs_*": SPACES,
+    "model.action_*": SPACES,
+    "model.*_obs_shape": SPACES,
     "model.contin*": SPACES,
-    "model.encoder_kwargs.encoder_type": SPACES,
+    "model.encoder_kwargs.*": SPACES,
     "model.model_type": SPACES,
     "model.import_names": SPACES,
     "action_space": SPACES,
     "continuous": SPACES,
-    "model.bound_type": _HIDDEN,
-    "model.norm_type": _HIDDEN,
-    "model.fixed_sigma_value": _HIDDEN,
-    "model.sigma_type": _HIDDEN,
-    "model.*_layer_num": _HIDDEN,
-    "model.noise": _HIDDEN,
+    "model.*": _HIDDEN,
     "noisy_net": _HIDDEN,
-    "collect.traj_len": _ROWS,
+    "traj_len": _ROWS,
     "actor.traj_len": _ROWS,
     "unroll_len": _ROWS,
-    "learn.burnin_step": _ROWS,
+    "burnin_step": _ROWS,
     "collect.collector.get_train_sample": _ROWS,
     "collector.type": _ROWS,
     "replay_buffer.type": _ROWS,
     "replay_buffer.import_names": _ROWS,
-    "learn.ignore_done": _DONE,
+    "learn.ignore_done": "terminations and time limits are told apart",
     "actor.*print_freq": _LOG,
     "collect.collector.*": _LOG,
     "collect.save_path": _LOG,
@@ -181,30 +167,17 @@ DROPPED = {
     "env.replay_path": _LOG,
     "env.save_replay_gif": _LOG,
     "env.exp_name": _LOG,
-    "*replay_buffer*.monitor.*": _LOG,
-    "*replay_buffer*.periodic_thruput_seconds": _LOG,
     "env.manager.*": _PROCESSES,
     "env.*_batch_size": _PROCESSES,
     "env.env_wrapper": "env.wrappers names wrappers",
     "env.is_train": "reward.clip clips the rewards of training alone",
-    "collect.env_num": _COUNTED,
-    "collect.collector_env_num": _COUNTED,
-    "collect.collector_logit": _LOSS,
-    "eval.env_num": _COUNTED,
-    "*replay_buffer.buffer_name": _BUFFER,
-    "*replay_buffer*.max_reuse": _BUFFER,
-    "*replay_buffer*.max_use": _BUFFER,
-    "*replay_buffer*.max_staleness": _BUFFER,
-    "*replay_buffer*.min_sample_ratio": _BUFFER,
-    "*replay_buffer*.anneal_step": _BUFFER,
-    "*replay_buffer*.enable_track_used_data": _BUFFER,
-    "*replay_buffer*.deepcopy": _BUFFER,
-    "*replay_buffer.sample_ratio.*": _BUFFER,
+    "env_num": _COUNTED,
+    "collector_env_num": _COUNTED,
+    "*replay_buffer.*": "the replay buffer has no such option",
     "priority_IS_weight": "prioritized replay always has importance weights",
-    "learn.weight_decay": _DECAY,
-    "learn.weight_deca": _DECAY,
+    "learn.weight_deca*": "Adam has no weight decay",
     "learn.betas": "the betas of Adam are PyTorch's",
-    "learn.lr_scheduler.epoch_num": "policy.anneal lasts as long as the run",
+    "learn.lr_scheduler.*": "policy.anneal lasts as long as the run",
     "learn.grad_clip_type": "gradients are clipped by their norm",
     "learn.noise_range.min": "target noise is clipped on both sides alike",
     "learn.reparameterization": _LOSS,
@@ -212,19 +185,17 @@ DROPPED = {
     "learn.value_network": _LOSS,
     "learn.kl_*": _LOSS,
     "learn.nstep_return": _LOSS,
-    "recompute_adv": _ORDER,
+    "collect.collector_logit": _LOSS,
+    "recompute_adv": "advantages are always computed when data is read",
     "collect.use_her": "her_strategy chooses the reward her",
-    "other.her.episode_size": "learn.batch_size counts transitions of all episodes",
-    "other.her.sample_per_episode": "learn.batch_size counts transitions of all episodes",
-    "env.act_scale": _SCALE,
-    "env.use_act_scale": _SCALE,
+    "other.her.*": "learn.batch_size counts transitions of all episodes",
+    "env.*act_scale": "actions are scaled to the bounds of their space, or clipped to them",
     "env.norm_reward.reward_discount": "policy.gamma is used",
     "load_path": _LOADED,
     "model_path": _LOADED,
     "state_dict_path": _LOADED,
     "learn.resume_training": _LOADED,
     "multi_gpu": _GPUS,
-    "learn.multi_gpu": _GPUS,
     "use_distributed": _GPUS,
     "multi_agent": _AGENTS,
     "*agent_num": _AGENTS,

@@ -66,6 +66,8 @@ def translate(values: Values, report: Report, chosen: Collection[str] = ()) -> b
     if get(values, "eval.target_return") is not None:
         put(values, "run.max_steps", _MAX_STEPS)
         put(values, "run.checkpoint_every", _SAVE_EVERY)
+    for row, (old, new, value) in enumerate(report.taken):  # some were settled after others
+        report.taken[row] = (old, new, value if get(values, new) is None else get(values, new))
     return True
 
 
@@ -393,13 +395,16 @@ def _settle_amounts(
     amounts = ("collect.n_step", "learn.batch_size", "learn.updates_per_collect", "learn.repeat")
     steps, batch, updates, epochs = (_amount(values, key) for key in amounts)
     episodes = _amount(values, "collect.n_episode")
-    batch = batch or policy.defaults.get("learn", {}).get("batch_size")
+    usual = policy.defaults.get("learn", {}).get("batch_size")
+    if "learn.batch_size" in unread(policy):  # it learns from a rollout in one step
+        steps, usual = batch or steps, steps
+    batch = batch or usual
     if steps is None and episodes is not None:
         limit = _amount(values, "env.max_episode_steps")
         steps = episodes * (limit or registered_limit(str(get(values, "env.id"))) or 0) or None
     if policy.on_policy and steps and batch:
-        if episodes is None and steps < batch:
-            steps = batch  # theirs wait until there is a batch
+        if episodes is None:
+            steps = max(steps, batch)  # theirs wait until there is a batch
             _set(values, "collect.n_step", steps)
         if epochs is not None:
             updates = epochs * -(-steps // batch)

@@ -67,6 +67,12 @@ def test_ppo_and_a2c():
     a2c = nervex("a2c", policy={"on_policy": True, "learn": learn, "collect": collect})
     assert values(a2c, *keys) == [0.9, 0.8, 0.3, 0.02, 0.002]
     assert values(a2c, "collect.n_step", "policy.normalize_advantage") == [64, True]
+    a2c["actor"]["n_sample"] = 200  # of which each update sees a batch
+    report = Report()
+    assert compose(a2c, report=report).collect.n_step == 64
+    assert ("actor.n_sample", "collect.n_step", 64) in report.taken
+    del learn["batch_size"]
+    assert values(a2c, "collect.n_step") == [200]
 
 
 @pytest.mark.parametrize("twin", [True, False])
