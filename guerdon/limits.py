@@ -47,7 +47,7 @@ class Budget:
 
 
 @contextmanager
-def naming(path: object) -> Iterator[None]:
+def reading(path: object) -> Iterator[None]:
     """Turn the errors that damaged content raises into one that names its file or folder."""
     try:
         yield

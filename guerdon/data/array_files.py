@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from guerdon.data.batch import Batch, unflatten
-from guerdon.limits import Budget, DamagedError, naming, parse_json, read_bytes
+from guerdon.limits import Budget, DamagedError, parse_json, read_bytes, reading
 
 FORMAT = "guerdon arrays"
 _MOST_INFLATED = 1032  # highest ratio of deflate
@@ -65,7 +65,7 @@ def read_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 def read_arrays(path: pathlib.Path) -> Batch:
     """Read a file of arrays; tensors are loaded to the CPU, and no code in the file is run."""
-    with naming(path):
+    with reading(path):
         arrays, _ = read_archive(path)
         content = parse_json(arrays["meta"].tobytes(), "its description")
         if content["format"] != FORMAT or content["version"] != 1:

@@ -28,7 +28,7 @@ from guerdon.data.files import atomic_file
 from guerdon.data.kernels import PENDING, VALID
 from guerdon.data.serializer import check_file, describe_file, manifest_text, parse_manifest
 from guerdon.data.transition_schema import REQUIRED, Layout, Leaf
-from guerdon.limits import DamagedError, naming, open_regular, parse_json, read_bytes
+from guerdon.limits import DamagedError, open_regular, parse_json, read_bytes, reading
 
 if TYPE_CHECKING:
     import pathlib
@@ -189,7 +189,7 @@ def check_folder(buffer: ReplayBuffer, storage: DiskStorage, capacity: int) -> L
     folder, leaves = storage.folder, Layout()
     if (folder / _META).exists():
         meta = _read_meta(folder / _META)
-        with naming(folder / _META):
+        with reading(folder / _META):
             for entry in meta["leaves"]:
                 leaf = Leaf(tuple(map(int, entry["shape"])), np.dtype(entry["dtype"]))
                 leaves[tuple(map(str, entry["path"]))] = leaf
@@ -198,7 +198,7 @@ def check_folder(buffer: ReplayBuffer, storage: DiskStorage, capacity: int) -> L
         _check_same(theirs, _description(buffer), f"the buffer in {folder}")
         for name, entry in files.items():
             check_file(folder, name, entry)
-        with naming(folder):
+        with reading(folder):
             _check_leaves(buffer, leaves)
             _check_sizes(storage, buffer.n_envs, capacity, leaves)
     elif any(not path.name.startswith(f".{_META}.") for path in folder.iterdir()):
@@ -241,7 +241,7 @@ def reopen(buffer: ReplayBuffer, storage: DiskStorage, leaves: Layout) -> None:
     if len(stored) < len(leaves):  # these rows can no longer be annotated
         buffer._flags[buffer._flags & PENDING != 0] &= np.uint8(0xFF ^ VALID)
     buffer._final[(buffer._flags & VALID == 0) & (buffer._final > 2 * buffer.n_envs)] = 0
-    with naming(storage.folder):
+    with reading(storage.folder):
         book = (getattr(buffer, f"_{name}") for name in BOOKKEEPING)
         _check_bookkeeping(buffer.n_envs, buffer.capacity, buffer._n_finals, *book)
     buffer._refresh()

@@ -15,7 +15,7 @@ from guerdon.data.batch import Batch, flatten
 from guerdon.data.leaves import Array, describe, to_numpy
 from guerdon.data.serializer import check_only, check_replaceable, read_tree, write_tree
 from guerdon.data.spaces import check_rows, space_from_json, space_to_json
-from guerdon.limits import naming, read_json
+from guerdon.limits import read_json, reading
 
 KEYS = ("obs", "act", "rew", "terminated", "truncated", "obs_next")
 
@@ -200,7 +200,7 @@ def load_folder(folder: pathlib.Path) -> Demonstrations:
     if not old and folder.exists() and not (folder / "manifest.json").exists():
         raise FileNotFoundError(f"{folder} has no demonstrations: manifest.json is missing")
     tree = {} if old else read_tree(folder, _KIND)
-    with naming(folder):
+    with reading(folder):
         return _load_old(folder) if old else _from_tree(tree)
 
 

@@ -13,7 +13,7 @@ from guerdon.data.files import set_aside
 from guerdon.data.leaves import describe
 from guerdon.data.minari import from_minari, is_minari_folder
 from guerdon.data.unpickle import safe_unpickle
-from guerdon.limits import naming
+from guerdon.limits import reading
 
 ZOO = pathlib.Path(__file__).parents[1] / "zoo" / "demonstrations"
 _OTHER_NAMES = {"action": "act", "reward": "rew", "next_obs": "obs_next"}
@@ -53,7 +53,7 @@ def load_demonstrations(source: Any) -> Demonstrations:
         raise FileNotFoundError(f"there are no demonstrations at {path}")
     if path.is_file():
         if path.suffix in (".pkl", ".pickle"):
-            with naming(path):
+            with reading(path):
                 return Demonstrations(episodes_of(safe_unpickle(path), str(path)))
         raise ValueError(f"{path} is neither a folder of demonstrations nor a .pkl file")
     if is_minari_folder(path):

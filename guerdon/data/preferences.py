@@ -20,7 +20,7 @@ from guerdon.data.array_files import read_arrays
 from guerdon.data.batch import Batch, flatten
 from guerdon.data.files import atomic_file, remove_folder, remove_temporary
 from guerdon.data.serializer import check_replaceable, read_tree, write_tree
-from guerdon.limits import naming, parse_json, read_bytes
+from guerdon.limits import parse_json, read_bytes, reading
 
 SKIP: Literal["skip"] = "skip"
 Label = float | Literal["skip"] | None
@@ -175,7 +175,7 @@ def load_preferences(path: str | os.PathLike[str]) -> list[Preference]:
     found = []
     for pair, raters in by_pair.items():
         lines: Sequence[dict[str, Any]] = list(raters.values()) or [_label_line(None, "", "")]
-        with naming(path.parent / segments[pair]):
+        with reading(path.parent / segments[pair]):
             first, second = _read_segments(path, segments[pair])
             found += [
                 Preference(pair, first, second, line["label"], line["rater"], line["time"])

@@ -10,7 +10,7 @@ from guerdon.data.batch import Batch
 from guerdon.data.kernels import VALID
 from guerdon.data.leaves import to_numpy
 from guerdon.data.replay_buffer import ReplayBuffer
-from guerdon.limits import DamagedError, naming
+from guerdon.limits import DamagedError, reading
 
 EPSILON = 1e-8  # keeps the probability of every row positive
 
@@ -36,7 +36,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         super().__init__(size, **options)
         leaves = 1 << (self.size - 1).bit_length()
         self._tree = self._storage.bookkeeping("tree", (2 * leaves,), np.float64)
-        with naming(getattr(self._storage, "folder", "")):  # of a buffer that was reopened
+        with reading(getattr(self._storage, "folder", "")):  # of a buffer that was reopened
             held = _checked(self._tree[leaves:])[: self.size]
             if len(self._tree) != 2 * leaves:
                 raise DamagedError("its tree of priorities is too large")

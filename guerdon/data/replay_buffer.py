@@ -16,7 +16,7 @@ from guerdon.data.leaves import describe, to_numpy
 from guerdon.data.serializer import check_replaceable, read_tree, write_tree
 from guerdon.data.storage import DiskStorage, Storage, make_storage
 from guerdon.data.transition_schema import ENDS, FIELDS, Layout, Leaf, Schema, fill_value
-from guerdon.limits import naming
+from guerdon.limits import reading
 
 _FLAGS = {
     "terminated": TERMINATED,
@@ -699,11 +699,11 @@ class ReplayBuffer:
         if pathlib.Path(path).is_file():
             raise ValueError(f"{path} is a file, but buffers are saved as folders: fill a new one")
         state = read_tree(path, _KIND)
-        with naming(path):
+        with reading(path):
             kind = str(state["meta"]["kind"])
         if kind != cls.__name__:
             raise ValueError(f"{path} has a {kind}, not a {cls.__name__}")
-        with naming(path):
+        with reading(path):
             buffer: Self = buffer_files.restore(cls, state, storage)
         return buffer
 

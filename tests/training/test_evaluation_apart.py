@@ -49,10 +49,9 @@ CASES = {
 
 def state_of(run):
     """Everything that is learned, by path."""
-    beside = {"monitor", "evaluator", "config"}
     (*_, last) = checkpoint_steps(run / "checkpoints")
     state, _ = load_checkpoint(run / "checkpoints", last)
-    return leaves({name: state[name] for name in state.keys() - beside})
+    return leaves({name: state[name] for name in state.keys() - {"monitor", "evaluator"}})
 
 
 @pytest.mark.parametrize("name", CASES)
