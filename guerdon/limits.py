@@ -16,10 +16,11 @@ from typing import Any, BinaryIO, cast
 DEPTH = 100  # nested containers
 _NODES = 1 << 20, 8  # values: this many, and so many more for each byte of the file
 _BYTES = 1 << 28, 64  # memory: 256 MiB, and so many more for each byte of the file
-_DAMAGE = (
+DAMAGE = (
     *(LookupError, TypeError, AttributeError, ValueError, ArithmeticError),
     *(RuntimeError, StopIteration, MemoryError),
 )
+"""Errors that damaged content raises where it is used."""
 
 
 class DamagedError(ValueError):
@@ -51,7 +52,7 @@ def reading(path: object) -> Iterator[None]:
     """Turn the errors that damaged content raises into one that names its file or folder."""
     try:
         yield
-    except _DAMAGE as error:
+    except DAMAGE as error:
         if isinstance(error, ValueError) and str(path) in str(error):
             raise
         raise DamagedError(f"{path} is damaged: {error}") from error

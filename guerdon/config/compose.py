@@ -323,7 +323,8 @@ def _name(composed: Values, choices: Choices) -> str:
     """Return the name of a run's preset, whether or not it exists."""
     env, reward = composed.get("env"), composed.get("reward")
     env_id = env.get("id") if isinstance(env, dict) else env
-    terms = reward.get("terms", ()) if isinstance(reward, dict) else ()
-    parts = [choices.get("env") or env_id, choices["policy"], choices["reward"] or "+".join(terms)]
+    terms = reward.get("terms") if isinstance(reward, dict) else None
+    named = map(str, terms if isinstance(terms, dict) else ())
+    parts = [choices.get("env") or env_id, choices["policy"], choices["reward"] or "+".join(named)]
     short = [re.split("[/:]", str(part))[-1] for part in parts]  # of an id, or of module:Name
     return "_".join(short[:2] if short[2] == "env" else short)

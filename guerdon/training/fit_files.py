@@ -20,6 +20,7 @@ from guerdon.config.schema import Section
 from guerdon.config.validation import ReadIf, validated
 from guerdon.config.yaml_limits import check_interpolations
 from guerdon.data.files import atomic_file, replace_folder, restore
+from guerdon.limits import reading
 from guerdon.nn.classifier import BinaryRewardClassifier, ClassifierConfig, build_members
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint
 from guerdon.training.run_folder import RunFolder
@@ -203,7 +204,8 @@ def load_classifier(path: str | Path) -> tuple[list[BinaryRewardClassifier], dic
         ``data``, ``seed``, ``split``; and ``path``.
     """
     saved = read_classifier(path)
-    return build_members(saved), saved["meta"]
+    with reading(path):
+        return build_members(saved), saved["meta"]
 
 
 def read_classifier(path: str | Path) -> dict[str, Any]:
@@ -224,7 +226,8 @@ def read_classifier(path: str | Path) -> dict[str, Any]:
     state, _ = load_checkpoint(path, "best" if (path / "best").exists() else "latest", [PART])
     if PART not in state:
         raise ValueError(f"{path} has checkpoints, but not of a classifier")
-    return {**state[PART], "meta": {**state[PART]["meta"], "path": str(path)}}
+    with reading(path):
+        return {**state[PART], "meta": {**state[PART]["meta"], "path": str(path)}}
 
 
 def check_fits(meta: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:

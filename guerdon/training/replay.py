@@ -20,6 +20,7 @@ from guerdon.config.validation import validated
 from guerdon.data import Batch, Rollout
 from guerdon.data.demonstrations import KEYS, Demonstrations
 from guerdon.envs import Step, VectorEnv, make_vec
+from guerdon.limits import DAMAGE
 from guerdon.policy import Policy, create_policy
 from guerdon.reward import Reward, Setting, make_reward
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint, load_weights
@@ -313,7 +314,7 @@ def _saved_reward(
     state = load_checkpoint(folder, parts=("state",))[0]["state"]
     try:
         reward.load_training_state(state)
-    except (RuntimeError, ValueError, KeyError, AttributeError) as error:
+    except DAMAGE as error:
         raise ValueError(
             f"the reward in {folder} does not fit the run's config ({line(error)}): use the "
             "version of guerdon that wrote it"

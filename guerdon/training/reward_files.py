@@ -6,6 +6,7 @@ from typing import Any
 
 from guerdon.config import compose, registry_of, sources
 from guerdon.config.schema import RewardConfig
+from guerdon.limits import DAMAGE
 from guerdon.reward import Reward
 from guerdon.reward.success_classifier import ClassifierReward
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint, save_checkpoint
@@ -73,7 +74,7 @@ def _load_run(reward: Reward, config: RewardConfig, path: str) -> None:
         )
     try:
         reward.load_training_state(saved["state"])
-    except (RuntimeError, ValueError, KeyError, AttributeError) as error:
+    except DAMAGE as error:
         why = " ".join(part.strip() for part in str(error).splitlines()[:2])
         raise ValueError(
             f"the reward in {path} does not fit this run's ({why}): take that run's options with "

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from guerdon.config.trust import code_of, remember
 from guerdon.data.serializer import DamagedError
 from guerdon.envs.ids import registered_limit
 from guerdon.extras import require
+from guerdon.limits import DAMAGE
 from guerdon.nn import seeded
 from guerdon.policy import Policy
 from guerdon.reward import Reward
@@ -190,14 +192,15 @@ def train(
         _check_reward(config, parts)
         _load(config, parts, state, resume)
         config = _with_checkpoint_interval(config)
+        record = partial(remember, used=used, values=config.model_dump())
         if resume is None:
             path = config.run.dir or make_folder(config.run.name, config.seed)
-            folder = stack.enter_context(RunFolder.create(path, to_yaml(config)))
+            folder = stack.enter_context(RunFolder.create(path, to_yaml(config), record))
         else:
             folder = stack.enter_context(RunFolder.reopen(resume))
             folder.write_config(to_yaml(config))
+            record(folder.path)
             _rewind(folder, parts.reward, state, -1 if step is None else step)
-        remember(folder.path, used, config.model_dump())
         parts.journal.open(folder.journal, 0 if state is None else state.get("journal"))
         if config.reward.collect_data:
             parts.keep_images(config.reward.data_collection)
@@ -336,7 +339,7 @@ def _load(
     if state is not None:
         try:
             parts.load_training_state(state)
-        except (RuntimeError, ValueError, KeyError) as error:
+        except DAMAGE as error:
             raise ValueError(
                 f"the checkpoint in {run_dir} does not fit this config or this version of guerdon "
                 f"({str(error).splitlines()[0]}): resume with the config and version that wrote it"

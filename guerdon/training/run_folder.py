@@ -63,8 +63,19 @@ class RunFolder:
         self._lock: tuple[Any, Path] | None = None
 
     @classmethod
-    def create(cls, path: str | Path, config_text: str) -> Self:
-        """Start a run in a folder that holds none, with the text of its config."""
+    def create(
+        cls,
+        path: str | Path,
+        config_text: str,
+        prepare: Callable[[Path], object] = lambda _: None,
+    ) -> Self:
+        """Start a run in a folder that holds none.
+
+        Args:
+            path: The folder; created if missing.
+            config_text: Text of the config. It is written last: then there is a run to resume.
+            prepare: Called with the folder before that.
+        """
         folder = cls(path)
         folder.path.mkdir(parents=True, exist_ok=True)
         with naming(folder.path), folder._locked():
@@ -78,6 +89,7 @@ class RunFolder:
             folder.metrics.touch()
             folder.log.touch()
             write_json(folder.info, {"format": FORMAT, "starts": [_start()]})
+            prepare(folder.path)
             folder.write_config(config_text)
         return folder
 
