@@ -198,8 +198,8 @@ def train(
             folder = stack.enter_context(RunFolder.create(path, to_yaml(config), record))
         else:
             folder = stack.enter_context(RunFolder.reopen(resume))
-            folder.write_config(to_yaml(config))
             record(folder.path)
+            folder.write_config(to_yaml(config))
             _rewind(folder, parts.reward, state, -1 if step is None else step)
         parts.journal.open(folder.journal, 0 if state is None else state.get("journal"))
         if config.reward.collect_data:
