@@ -277,7 +277,7 @@ class Collector:
             self.buffer.add(
                 rows, ids if one_axis else step.env_ids, None if dummy is None else ~dummy
             )
-        if done.any():
+        if np.count_nonzero(done):  # much cheaper than any()
             self._finish(ids[done], done, step.info, collected)
             if quota is not None:
                 quota[ids[done]] -= 1
