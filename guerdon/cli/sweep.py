@@ -350,6 +350,8 @@ def _distribution(kinds: Any, override: Any) -> Any:
 def _trials(sweep: Sweep, study: Any, space: dict[str, Any], number: int) -> Iterator[Combination]:
     """Yield trials: those that were interrupted or failed, then new ones."""
     for trial in study.get_trials():
+        if trial.distributions != space:  # its values become overrides
+            raise ValueError(f"{sweep.folder / 'optuna.log'} has trials of other options")
         combination = sweep.add(_values(trial), trial.number)
         if not trial.state.is_finished():
             yield combination

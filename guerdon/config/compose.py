@@ -19,6 +19,7 @@ from guerdon.config import imports, sources
 from guerdon.config.errors import ConfigError, line, suggestion
 from guerdon.config.registry import registered, registry_of
 from guerdon.config.schema import SUPERSEDES, GuerdonConfig, RewardConfig, as_terms, unread
+from guerdon.config.trust import code_of
 from guerdon.config.validation import is_read, keys_of, unknown_key, validated
 from guerdon.config.yaml_limits import check_interpolations
 
@@ -44,6 +45,14 @@ def compose(
         overrides: Hydra's ``key=value``: an option of a group (``policy=dqn``) or any dotted key
             (``policy.gamma=0.9``).
     """
+    overrides = list(overrides)
+    with code_of(sources.run_dir_of(source), own=override_values(overrides)):
+        return _compose(source, overrides)
+
+
+def _compose(
+    source: str | Path | Mapping[str, Any] | None, overrides: Sequence[str]
+) -> GuerdonConfig:
     values, choices = _read(source)
     parsed = [_parse(text) for text in overrides]
     changes = [override for override in parsed if _choice(override) is None]

@@ -64,6 +64,8 @@ def read(path: Path) -> dict[str, Any]:
     """
     if path.is_dir():
         path = path / "config.yaml"
+        if path.is_symlink():
+            raise ConfigError(f"{path} is a symbolic link, which a run does not follow")
     if not path.is_file():
         raise ConfigError(f"there is no config file {str(path)!r}{_beside(path)}")
     if path.suffix not in (".yaml", ".yml", ".py"):

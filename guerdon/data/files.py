@@ -108,7 +108,7 @@ def temporary_name(path: Path) -> Path:
 
 def remove_temporary(folder: Path, name: str = "*") -> None:
     """Remove what killed processes have left under a `temporary_name`."""
-    for leftover in folder.glob(f".{name}.*.tmp"):
+    for leftover in folder.glob(f".{name}.{'[0-9a-f]' * 8}.tmp"):
         if leftover.is_dir():
             shutil.rmtree(leftover, ignore_errors=True)
         else:

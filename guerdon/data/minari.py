@@ -14,6 +14,7 @@ from guerdon.data.batch import Batch, flatten
 from guerdon.data.demonstrations import Demonstrations, joined_observations, shares_observations
 from guerdon.data.leaves import to_numpy
 from guerdon.extras import require
+from guerdon.limits import read_json, reading
 
 
 def from_minari(dataset: Any) -> Demonstrations:
@@ -27,15 +28,18 @@ def from_minari(dataset: Any) -> Demonstrations:
         dataset: A ``minari.MinariDataset``, its id, or its folder as a `pathlib.Path`.
     """
     minari = require("minari", "minari")
-    if isinstance(dataset, pathlib.Path):
-        dataset = minari.MinariDataset(dataset / "data" if (dataset / "data").exists() else dataset)
-    elif isinstance(dataset, str):
-        try:
-            dataset = minari.load_dataset(dataset)
-        except FileNotFoundError:
+    if isinstance(dataset, str):
+        folder = pathlib.Path(minari.storage.local.get_dataset_path(dataset))
+        if not (folder / "data").exists():
             raise FileNotFoundError(
                 f"the Minari dataset {dataset!r} is not on this machine: minari download {dataset}"
-            ) from None
+            )
+        dataset = folder
+    if isinstance(dataset, pathlib.Path):
+        dataset = dataset / "data" if (dataset / "data").exists() else dataset
+        _check_spaces(dataset / "metadata.json")
+        with reading(dataset):
+            dataset = minari.MinariDataset(dataset)
     elif not isinstance(dataset, minari.MinariDataset):
         raise TypeError(f"demonstrations cannot be read from a {type(dataset).__name__}")
     episodes = [_to_batch(episode, dataset) for episode in dataset.iterate_episodes()]
@@ -47,6 +51,20 @@ def from_minari(dataset: Any) -> Demonstrations:
         action_space=dataset.action_space,
         seeds=[episode.get("seed") for episode in described],
     )
+
+
+def _check_spaces(file: pathlib.Path) -> None:
+    """Raise an error if a dataset has no spaces: Minari would make the environment that it names.
+
+    That may be any function of any module.
+    """
+    meta = read_json(file)
+    spaces = [meta.get(f"{name}_space") for name in ("observation", "action")]
+    if not all(isinstance(space, str) for space in spaces):
+        raise ValueError(
+            f"{file} has no observation and action spaces, which guerdon does not take from its "
+            "environment: write the dataset with them"
+        )
 
 
 def is_minari_folder(folder: pathlib.Path) -> bool:

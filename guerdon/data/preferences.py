@@ -108,15 +108,19 @@ def remove_preferences(path: pathlib.Path, digests: Mapping[str, str]) -> None:
         path: File of preferences.
         digests: SHA-256 of the line of each pair.
     """
+    segments = _segments(path)
+    shared = [other for other in path.parent.glob(f"{path.stem}.*") if other != path]
+    if shared or segments.is_symlink():  # the segments may be of another file
+        return
     listed = {*digests.values()}
     lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
     own = [hashlib.sha256(line.strip()).hexdigest() in listed for line in lines]
     others = {_pair_of(line) for line, mine in zip(lines, own, strict=True) if not mine}
     for pair in digests.keys() - others:  # before the lines, which are found again if this stops
-        folder = _segments(path) / pair
+        folder = segments / pair
         if not _PAIR.fullmatch(pair):
             continue
-        remove_temporary(folder.parent, pair)
+        remove_temporary(segments, pair)
         if folder.is_dir() and not folder.is_symlink():
             check_replaceable(folder, _KIND)
             remove_folder(folder)

@@ -11,9 +11,9 @@ from typing import Any
 
 from torch import Tensor
 
-from guerdon.data.files import atomic_file, remove_folder, remove_temporary, restore
+from guerdon.data.files import atomic_file, check_plain, remove_folder, remove_temporary, restore
 from guerdon.data.serializer import DamagedError, read_tree, write_tree
-from guerdon.limits import read_bytes
+from guerdon.limits import read_bytes, reading
 
 MARKS = ("best", "scheduled")
 
@@ -121,18 +121,22 @@ def load_weights(
         The weights by name, and the step they were saved at.
     """
     best, all_of_it = Path(run_dir) / "best", Path(run_dir) / "checkpoints"
+    for folder in (best, all_of_it):
+        check_plain(folder)
     evaluated = bool(checkpoint_steps(best))
     if which is None:
         which = "best" if evaluated else "latest"
     if which != "best":
         state, step = load_checkpoint(all_of_it, which, parts=("policy",))
-        return state["policy"]["module"], step
+        with reading(all_of_it):
+            return dict(state["policy"]["module"]), step
     if not evaluated:
         raise FileNotFoundError(
             f"{run_dir} has no best policy, since it was not evaluated: use the latest one"
         )
     state, step = load_checkpoint(best)
-    return state["weights"], step
+    with reading(best):
+        return dict(state["weights"]), step
 
 
 def drop_later(root: str | Path, step: int) -> None:

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl
 import numpy as np
 from pydantic import ConfigDict, Field, field_validator
 
-from guerdon.config import GuerdonConfig, compose, to_yaml
+from guerdon.config import GuerdonConfig, compose, sources, to_yaml
 from guerdon.config.errors import ConfigError
 from guerdon.config.schema import Section
 from guerdon.config.validation import validated
@@ -57,6 +57,8 @@ class Expert(Section):
     def of(cls, name: str) -> "Expert":
         """Parse a name."""
         preset, _, query = name.removeprefix(PREFIX).partition("?")
+        if preset and sources.run_dir_of(preset) is not None:
+            raise ConfigError(f"{name!r} names a folder: give a preset or a config file")
         try:
             options = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
             return validated(cls, {**options, "preset": preset})

@@ -23,7 +23,7 @@ from guerdon.config.trust import code_of, remember
 from guerdon.data.serializer import DamagedError
 from guerdon.envs.ids import registered_limit
 from guerdon.extras import require
-from guerdon.limits import DAMAGE
+from guerdon.limits import DAMAGE, reading
 from guerdon.nn import seeded
 from guerdon.policy import Policy
 from guerdon.reward import Reward
@@ -181,6 +181,7 @@ def train(
         state, step, changed = None, None, dict[str, Any]()
         if resume is not None:
             state, step = _saved_state(RunFolder(resume), exact)
+            _check_state(state, resume)
             changed = _changes(config, state, resume, changes)
         _check_config(config, state)
         # Before the folder: a config that cannot be built leaves nothing behind.
@@ -315,6 +316,14 @@ def _saved_state(folder: RunFolder, exact: bool) -> tuple[dict[str, Any] | None,
             f"{error}; without its last scheduled checkpoint a run cannot be resumed exactly: "
             "--resume without --exact continues from the latest intact one"
         ) from error
+
+
+def _check_state(state: dict[str, Any] | None, run_dir: str | Path) -> None:
+    """Raise an error if a checkpoint has something else in the place of its config or journal."""
+    config, journal = (state or {}).get("config"), (state or {}).get("journal")
+    known = config is None or (isinstance(config, dict) and "version" in config)
+    if not known or not isinstance(journal, int | None):
+        raise DamagedError(f"the checkpoint in {run_dir} is damaged: its config cannot be read")
 
 
 def _rewind(folder: RunFolder, reward: Reward, state: dict[str, Any] | None, step: int) -> None:
@@ -454,8 +463,9 @@ class Run:
         """
         say, reward = self.recorder.text, self.parts.reward
         if state is not None:
-            self.monitor.load_training_state(state["monitor"])
-            self.evaluator.load_training_state(state["evaluator"])
+            with reading(self.folder.checkpoints):
+                self.monitor.load_training_state(state["monitor"])
+                self.evaluator.load_training_state(state["evaluator"])
         if step is not None:
             self.evaluator.restore_best()
         say(f"{'started' if step is None else 'resumed'} at step {max(step or 0, 0)}")

@@ -251,12 +251,16 @@ def write_json(path: Path, content: Any) -> None:
         file.write(json.dumps(content, indent=1, allow_nan=False).encode() + b"\n")
 
 
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
 def read_json(path: Path) -> dict[str, Any] | None:
     """Read a JSON file with an object; None if there is none, with a warning if it is damaged."""
     if not path.exists():
         return None
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes(), parse_constant=_refuse_constant)
         if isinstance(content, dict):
             return content
         reason: object = f"it holds a {type(content).__name__}, not an object"
@@ -434,6 +438,8 @@ def _rewind(path: Path, step: int) -> tuple[float, int]:
             try:
                 content = json.loads(line)
                 seconds, keep = float(content["time"]), content["step"] <= step
+                if not math.isfinite(seconds):
+                    raise ValueError
             except (ValueError, KeyError, TypeError, RecursionError):
                 damaged += line.endswith(b"\n")
                 continue

@@ -9,6 +9,7 @@ import yaml
 
 import guerdon
 from guerdon.config.trust import UntrustedCodeError, _record
+from guerdon.data.loading import load_demonstrations
 from guerdon.entry import compose, serial_pipeline
 from tests.cli.tiny import BUDGET, train
 from tests.cli.tiny import guerdon as command
@@ -267,3 +268,47 @@ def test_a_folder_does_not_hide_a_preset(stranger, tmp_path):
     assert result.exit_code == 0, result.output
     assert "gamma: 0.5" not in result.output
     assert command("explain", "./cartpole_ppo").exit_code == 2
+
+
+# --- other ways to code
+
+
+def test_the_core_compose_refuses_it_too(stranger):
+    change(stranger, imports=["./evil.py"])
+    with pytest.raises(UntrustedCodeError):
+        guerdon.config.compose(stranger)
+    assert not ran(stranger)
+
+
+def test_an_expert_is_not_a_run_directory(stranger, tmp_path):
+    change(stranger, imports=["./evil.py"])
+    data = f"reward.expert_data_path=expert:{stranger}"
+    result = command("train", "cartpole_fixed_ppo_gail", data, *BUDGET, f"run.dir={tmp_path}/new")
+    assert result.exit_code == 2
+    assert "names a folder: give a preset or a config file" in result.output
+    assert not ran(stranger)
+
+
+def test_a_dataset_of_minari_makes_no_environment(tmp_path):
+    spec = {
+        "id": "Evil-v0",
+        "entry_point": "subprocess:Popen",
+        "kwargs": {"args": ["touch", str(tmp_path / "ran")]},
+        **dict.fromkeys(("reward_threshold", "max_episode_steps", "vector_entry_point")),
+        **dict.fromkeys(("nondeterministic", "order_enforce"), False),
+        "disable_env_checker": True,
+        "additional_wrappers": [],
+    }
+    about = {
+        "env_spec": json.dumps(spec),
+        "data_format": "hdf5",
+        "total_episodes": 1,
+        "total_steps": 1,
+        "dataset_id": "a/b-v0",
+        "minari_version": "0.5.4",
+    }
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "metadata.json").write_text(json.dumps(about))
+    with pytest.raises(ValueError, match="has no observation and action spaces"):
+        load_demonstrations(tmp_path)
+    assert not ran(tmp_path)
