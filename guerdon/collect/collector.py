@@ -12,7 +12,7 @@ from guerdon.data import ReplayBuffer
 from guerdon.data.batch import Batch, from_leaves
 from guerdon.data.rollout import Rollout
 from guerdon.envs import Step, VectorEnv
-from guerdon.envs.checks import InvalidStepError
+from guerdon.envs.checks import InvalidStepError, check_observations, in_range
 from guerdon.envs.rows import reported_success
 from guerdon.policy import Policy
 from guerdon.reward import Reward
@@ -105,12 +105,15 @@ class Collector:
         self._state: Any = None
         self._sent = Batch()
         self._since: np.ndarray | None = None  # rows written before the last `collect`
+        self._lengths_before = self._lengths  # lengths of the episodes then
         self._memory = reward.new_memory(env.n_envs) if reward is not None else {}
 
     def reset(self) -> None:
         """Reset every environment with a new seed; open episodes are cut."""
         self.break_off()
-        self._obs = self.env.reset(int(self._generator.integers(2**31)))
+        obs = self.env.reset(int(self._generator.integers(2**31)))
+        self._check_observations(obs, self._everyone, "reset")
+        self._obs = obs
 
     def break_off(self) -> None:
         """Cut open episodes; the next `collect` starts with a reset."""
@@ -148,6 +151,10 @@ class Collector:
         except InvalidStepError as error:
             error.locate(self.env.spec_id, self._lengths)
             raise
+        except Exception:
+            self._check_rollout()  # an observation may be the reason
+            raise
+        self._check_rollout()
         self._annotate()
         if n_episode is not None:
             self._obs = None
@@ -158,12 +165,37 @@ class Collector:
             self.reset()
         if self.buffer is not None:
             self._since = self.buffer.written
+        self._lengths_before = self._lengths.copy()
         quota = self._shares(n_episode) if n_episode is not None else None
         collected = Collected()
         with torch.inference_mode():
             while quota.any() if quota is not None else collected.n_step < n_step:
                 self._step(collected, quota, random)
         return collected
+
+    def _check_rollout(self) -> None:
+        """Check the observations of a new rollout, all at once."""
+        buffer, space = self.buffer, self.env.observation_space
+        if not isinstance(buffer, Rollout) or not buffer.cursors.any():
+            return
+        if all(in_range(space, buffer.field(name)) for name in ("obs", "obs_next")):
+            return
+        batch, _ = buffer.rollout(("obs", "obs_next", "terminated", "truncated"), self._since)
+        lengths = self._lengths_before
+        for row in batch.to_numpy():
+            try:
+                self._check_observations(row.obs, self._everyone, "reset")
+                self._check_observations(row.obs_next, self._everyone, "step")
+            except InvalidStepError as error:
+                error.locate(self.env.spec_id, lengths)
+                raise
+            lengths = np.where(row.terminated | row.truncated, 0, lengths + row.mask)
+
+    def _check_observations(self, obs: Any, ids: np.ndarray, method: str) -> None:
+        space = self.env.observation_space
+        if not in_range(space, obs):
+            obs = obs.to_dict() if isinstance(obs, Batch) else obs
+            check_observations(space, obs, ids, method)
 
     def _annotate(self) -> None:
         """Store the annotations of new transitions; drop transitions after a success."""
@@ -223,6 +255,11 @@ class Collector:
         step = self.env.step(output.act, self._env_ids)
         if not self.env.synchronous:
             rows = self._recall(step.env_ids)
+        if not isinstance(self.buffer, Rollout):  # see `_check_rollout`
+            ids = self._everyone if step.env_ids is None else step.env_ids
+            self._check_observations(step.obs_next, ids, "step")
+            if step.obs is not step.obs_next:
+                self._check_observations(step.obs, ids, "reset")
         ended = self._predicted_ends(step, quota)
         if len(ended):
             truncated = step.truncated.copy()

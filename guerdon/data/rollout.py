@@ -212,6 +212,12 @@ class Rollout:
             batch[name] = self._storage.convert(flag)
         return batch, rows
 
+    def field(self, name: str) -> Any:
+        """Return a field of all rows [T, n_envs, ...] without copying it."""
+        rows = slice(self.history, self.history + int(self.cursors.max()))
+        leaves = self._leaves((name,)).items()
+        return unflatten({path: column[rows] for path, column in leaves})[name]
+
     def field_names(self) -> list[str]:
         """Return the names of all fields: standard ones first."""
         return list(dict.fromkeys([*FIELDS, *(path[0] for path in self._columns)]))

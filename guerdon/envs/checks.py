@@ -1,10 +1,10 @@
 """Checks of what environments return; errors name the environment and what is wrong.
 
-The checks of every step are quick: `fits`, `in_range`, `infos_fit`, and the first lines of
-`to_columns`. The others find out what is wrong if one of them fails.
+The checks of every step are quick: `fits`, `infos_fit`, and the first lines of `to_columns`. The
+`Collector` calls `in_range`, for a rollout once. The others find out what is wrong.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -68,8 +68,7 @@ def in_range(space: Space[Any], obs: Any) -> bool:
     """Whether observations are finite and not too large; False may be a false alarm."""
     if isinstance(obs, np.ndarray):
         if obs.dtype.kind == "f":
-            flat = obs.ravel()
-            if flat.dot(flat) <= _LARGEST_FLOAT32:  # not for NaN; the cheapest way
+            if np.vdot(obs, obs) <= _LARGEST_FLOAT32:  # not for NaN; the cheapest way
                 return True
             return obs.dtype.itemsize == 2 and bool(np.isfinite(obs).all())
         if isinstance(space, spaces.Discrete):
@@ -97,7 +96,7 @@ def to_columns(
         and rew.shape == terminated.shape == truncated.shape == (n,)
         and terminated.dtype is truncated.dtype is _BOOL
         and rew.dtype.kind == "f"
-        and rew.dot(rew) <= _LARGEST_FLOAT32
+        and np.vdot(rew, rew) <= _LARGEST_FLOAT32
         and info.__class__ is dict
     ):
         return rew, terminated, truncated
@@ -173,15 +172,25 @@ def check_transitions(
             raise InvalidStepError(reason, int(env), "reset")
 
 
-def check_observations(space: Space[Any], obs: Any, n: int, method: str) -> None:
-    """Raise an error if a batch of observations of a vector environment cannot be learned from."""
+def check_observations(
+    space: Space[Any], obs: Any, envs: Sequence[int] | np.ndarray, method: str
+) -> None:
+    """Raise an error if a batch of observations cannot be learned from.
+
+    Args:
+        space: Observation space of one environment.
+        obs: Observations.
+        envs: Their environments.
+        method: Method that returned them.
+    """
+    n = len(envs)
     if not fits(space, obs, n):
         reason = _observation_fault(batch_space(space, n), obs)
         reason = reason or f"the observation is a {type(obs).__name__}, not of NumPy arrays"
         raise InvalidStepError(reason, None, method)
-    for env, each in enumerate(iterate(batch_space(space, n), obs)):
+    for env, each in zip(envs, iterate(batch_space(space, n), obs), strict=True):
         if reason := _observation_fault(space, each):
-            raise InvalidStepError(reason, env, method)
+            raise InvalidStepError(reason, int(env), method)
 
 
 def _observation_fault(space: Space[Any], obs: Any, name: str = "the observation") -> str | None:

@@ -16,7 +16,6 @@ from guerdon.envs.checks import (
     check_observations,
     check_transitions,
     fits,
-    in_range,
     infos_fit,
     raise_interface,
     to_columns,
@@ -116,9 +115,8 @@ class VectorEnv:
 
     def _check_obs(self, obs: Any, method: str) -> None:
         space, n = self.observation_space, self.n_envs
-        fitting = (type(obs) is np.ndarray and obs.shape == self._shape) or fits(space, obs, n)
-        if not (fitting and in_range(space, obs)):
-            check_observations(space, obs, n, method)
+        if not ((type(obs) is np.ndarray and obs.shape == self._shape) or fits(space, obs, n)):
+            check_observations(space, obs, range(n), method)
 
     def _seeds(self, seed: int | None) -> Sequence[int | None]:
         """Return a seed for each environment, and seed `action_space`."""
@@ -287,10 +285,8 @@ def batched(
         rew = np.array(rewards, np.float64)
         valid = valid and rew.ndim == 1
         last = obs = stack(space, observations)
-        valid = valid and in_range(space, last)
         if firsts:
             obs = stack(space, [firsts.get(i, each) for i, each in enumerate(observations)])
-            valid = valid and in_range(space, obs)
         info = batch_info(infos, n) if infos else {}
         valid = valid and (not infos or infos_fit(infos.values(), info))
     except Exception:  # values of wrong types and shapes raise many

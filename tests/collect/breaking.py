@@ -307,12 +307,17 @@ class OldReset(Breaking):
         return super().reset()
 
 
+def batch(*rows: np.ndarray) -> np.ndarray:
+    """Observations of a vector environment."""
+    return np.stack(rows).astype(np.float32)
+
+
 N = 3
 ONES = np.ones(N)
 VECTORS: dict[str, tuple[dict[str, Any] | Any, int | None, str]] = {
     # name: what `step` returns instead, the environment (None: all), what the error says
-    "nan": ({"obs": np.stack([box(), box(NAN), box()])}, 1, "the observation is nan at"),
-    "huge": ({"obs": np.stack([box(), box(), box(1e30)])}, 2, "the observation is 1e+30"),
+    "nan": ({"obs": batch(box(), box(NAN), box())}, 1, "the observation is nan at"),
+    "huge": ({"obs": batch(box(), box(), box(1e30))}, 2, "the observation is 1e+30"),
     "too few rows": (
         {"obs": np.zeros((N - 1, *SHAPE))},
         None,
