@@ -210,8 +210,8 @@ def test_what_minari_cannot_hold():
 def test_what_is_missing_is_said(monkeypatch):
     with pytest.raises(FileNotFoundError, match="minari download nobody/has-v0"):
         load_demonstrations("minari:nobody/has-v0")
-    with pytest.raises(TypeError, match="cannot be read from a list"):
-        load_demonstrations([1])
+    with pytest.raises(TypeError, match="cannot be read from a int"):
+        load_demonstrations(3)
 
     def missing(_name):
         raise ModuleNotFoundError(name="minari")
