@@ -81,7 +81,10 @@ class Demonstrations:
 
     def transitions(self) -> Batch:
         """Return the rows of all episodes, concatenated."""
-        return Batch.cat(self.episodes)
+        try:
+            return Batch.cat(self.episodes)
+        except TypeError as error:
+            raise ValueError(f"the episodes of the demonstrations differ: {error}") from error
 
 
 def _check_episode(episode: Batch, name: str) -> None:

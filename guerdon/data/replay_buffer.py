@@ -28,6 +28,8 @@ _NODES = (Batch, Mapping)
 _TRIES = 8
 _KIND = "buffer"
 
+_MOST_STACKED = 1_000  # frames, unless the buffer has more rows
+
 
 class ReplayBuffer:
     """A ring of transitions for each environment.
@@ -71,6 +73,8 @@ class ReplayBuffer:
             if value < 1:
                 raise ValueError(f"{name} is {value}, but has to be 1 or more")
         self.n_envs = n_envs
+        if stack_num > max(size, _MOST_STACKED):
+            raise ValueError(f"stack_num is {stack_num}, but the buffer has {size} rows")
         self.stack_num = stack_num
         self.ignore_obs_next = ignore_obs_next
         self.save_only_last_obs = save_only_last_obs

@@ -55,7 +55,7 @@ def test_a_file_that_registers_something_is_remembered(file, tmp_path):
     config = compose(file)
     assert config.imports == [str(file)]
     (tmp_path / "config.yaml").write_text(to_yaml(config))
-    assert compose(tmp_path) == config
+    assert compose(tmp_path / "config.yaml") == config
     assert runs() == 1  # it was there already
     assert compose(file) == config  # but a config is read anew
     assert runs() == 2
@@ -77,7 +77,7 @@ def test_a_file_whose_function_is_a_value_is_remembered(tmp_path):
         "main_config = {'env': 'cartpole', 'reward': {'type': 'function', 'target': rule}}"
     )
     (tmp_path / "config.yaml").write_text(to_yaml(compose(file)))
-    target = compose(tmp_path).reward.terms["function"]["target"]
+    target = compose(tmp_path / "config.yaml").reward.terms["function"]["target"]
     assert target == f"{file}:rule"
     assert find_object(target, "reward.target")(None) == 7
 
@@ -230,7 +230,7 @@ def test_a_class_in_a_file_needs_no_name_and_the_run_remembers_it(file, tmp_path
     assert config.run.name == "cartpole_Mine_function"
     (tmp_path / "config.yaml").write_text(to_yaml(config))
     monkeypatch.chdir("/")
-    assert compose(tmp_path) == config
+    assert compose(tmp_path / "config.yaml") == config
     assert registry_of("policy").get(config.policy["type"]).__name__ == "Mine"
 
 

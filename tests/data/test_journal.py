@@ -95,10 +95,10 @@ def test_segments_without_a_line_are_removed(journal, file, tmp_path):
     path = tmp_path / "preferences.jsonl"
     save_preferences(path, [preference("000000")], journal.note)
     path.unlink()
-    for name in (".000000.abcd.tmp", ".000001.abcd.tmp"):
+    for name in (".000000.abcdef01.tmp", ".000001.abcdef01.tmp", ".000000.draft.tmp"):
         (tmp_path / "preferences_segments" / name).mkdir()
     rewind(file, 0)
-    assert names(tmp_path / "preferences_segments") == [".000001.abcd.tmp"]
+    assert names(tmp_path / "preferences_segments") == [".000000.draft.tmp", ".000001.abcdef01.tmp"]
 
 
 def test_a_pair_that_someone_else_has_labelled_stays(journal, file, tmp_path):
