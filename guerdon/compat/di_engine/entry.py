@@ -1,6 +1,6 @@
 """Entry functions of nerveX and DI-engine."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from guerdon import config as configuration
@@ -25,6 +25,9 @@ def serial_pipeline(
     policy_fn: Callable[..., Policy] | None = None,
     max_env_step: int | None = None,
     max_train_iter: int | None = None,
+    *,
+    overrides: Iterable[str] = (),
+    on_policy: bool | None = None,
 ) -> Summary:
     """Train a policy in this process: `guerdon.train` with nerveX's arguments.
 
@@ -39,90 +42,22 @@ def serial_pipeline(
             necessary.
         max_env_step: Maximum number of environment steps; defaults to the config's.
         max_train_iter: Maximum number of updates; defaults to the config's.
+        overrides: ``key=value`` with guerdon's keys.
+        on_policy: The kind of policy that the config has to have; None for any.
 
     Returns:
         The content of ``summary.json``, and ``run_dir``.
     """
-    return _pipeline(
-        None, config, seed, env_setting, model, policy_fn, max_train_iter, max_env_step
-    )
-
-
-def serial_pipeline_reward_model_offpolicy(
-    input_cfg: Source,
-    seed: int = 0,
-    env_setting: EnvSetting | None = None,
-    model: Any = None,
-    policy_fn: Callable[..., Policy] | None = None,
-    max_train_iter: int | None = None,
-    max_env_step: int | None = None,
-    pretrain_reward: bool = False,
-    cooptrain_reward: bool = True,
-) -> Summary:
-    """Train a reward model and an off-policy policy.
-
-    Args:
-        input_cfg: See `serial_pipeline`, also for the arguments up to `max_env_step`. The section
-            ``reward_model`` is the same as ``reward``.
-        seed: See `serial_pipeline`.
-        env_setting: See `serial_pipeline`.
-        model: See `serial_pipeline`.
-        policy_fn: See `serial_pipeline`.
-        max_train_iter: See `serial_pipeline`.
-        max_env_step: See `serial_pipeline`.
-        pretrain_reward: Train the reward model before the policy, on the data available by then.
-        cooptrain_reward: Train it together with the policy, unless disabled by the config; False
-            takes precedence over the config.
-    """
-    return _pipeline(
-        False, input_cfg, seed, env_setting, model, policy_fn, max_train_iter, max_env_step,
-        pretrain_reward, cooptrain_reward,
-    )  # fmt: skip
-
-
-def serial_pipeline_reward_model_onpolicy(
-    input_cfg: Source,
-    seed: int = 0,
-    env_setting: EnvSetting | None = None,
-    model: Any = None,
-    policy_fn: Callable[..., Policy] | None = None,
-    max_train_iter: int | None = None,
-    max_env_step: int | None = None,
-    pretrain_reward: bool = False,
-    cooptrain_reward: bool = True,
-) -> Summary:
-    """Train a reward model and an on-policy policy.
-
-    Arguments as in `serial_pipeline_reward_model_offpolicy`.
-    """
-    return _pipeline(
-        True, input_cfg, seed, env_setting, model, policy_fn, max_train_iter, max_env_step,
-        pretrain_reward, cooptrain_reward,
-    )  # fmt: skip
-
-
-def _pipeline(
-    on_policy: bool | None,
-    source: Any,
-    seed: int,
-    env_setting: EnvSetting | None,
-    model: Any,
-    policy_fn: Callable[..., Policy] | None,
-    max_train_iter: int | None,
-    max_env_step: int | None,
-    pretrain: bool = False,
-    cotrain: bool = True,
-) -> Summary:
     limits = {"run.max_steps": max_env_step, "run.max_updates": max_train_iter}
-    overrides = [f"{key}={int(value)}" for key, value in limits.items() if value is not None]
-    overrides += ["reward.pretrain=true"] * pretrain + ["reward.cotrain=false"] * (not cotrain)
-    callback = None
+    changes = [f"{key}={int(value)}" for key, value in limits.items() if value is not None]
+    changes += overrides
+    source, callback = config, None
     if env_setting is not None:
         env_setting = (as_gymnasium(env_setting[0]), *env_setting[1:])
     with code_of(sources.run_dir_of(source)):
         if sources.is_preset(source):
             if isinstance(policy_fn, type):
-                overrides.append(f"policy={_registered_name(policy_fn)}")
+                changes.append(f"policy={_registered_name(policy_fn)}")
         else:
             source = sections(source)
             callback = learner_of(source)
@@ -132,19 +67,66 @@ def _pipeline(
             if isinstance(policy_fn, type):
                 own = {} if isinstance(policy, str) else policy
                 source["policy"] = {**own, "type": _registered_name(policy_fn)}
-        source, overrides = translated(source, overrides)
+        source, changes = translated(source, changes)
         if on_policy is not None:
-            name = configuration.compose(source, overrides).policy["type"]
-            ours, other = ("on", "off") if on_policy else ("off", "on")
-            if POLICIES.get(name).on_policy != on_policy:
-                raise ValueError(
-                    f"serial_pipeline_reward_model_{ours}policy is for {ours}-policy policies, but "
-                    f"{name} is not one: use serial_pipeline_reward_model_{other}policy"
-                )
+            _check_kind(configuration.compose(source, changes).policy["type"], on_policy)
         return run.train(
-            source, *overrides, seed=seed, env_setting=env_setting, model=model,
+            source, *changes, seed=seed, env_setting=env_setting, model=model,
             policy_fn=policy_fn, callback=callback,
         ).summary  # fmt: skip
+
+
+def parallel_pipeline(config: Source, seed: int = 0, **options: Any) -> Summary:
+    """Train a policy with ``runtime=ray``.
+
+    Args:
+        config: See `serial_pipeline`; its section ``runtime`` says how many workers there are.
+        seed: Random seed.
+        **options: See `serial_pipeline`.
+    """
+    overrides = [*options.pop("overrides", ()), "runtime=ray"]
+    return serial_pipeline(config, seed, overrides=overrides, **options)
+
+
+def serial_pipeline_reward_model_offpolicy(
+    input_cfg: Source,
+    seed: int = 0,
+    *,
+    pretrain_reward: bool = False,
+    cooptrain_reward: bool = True,
+    on_policy: bool = False,
+    **options: Any,
+) -> Summary:
+    """Train a reward model and an off-policy policy.
+
+    Args:
+        input_cfg: See `serial_pipeline`; the section ``reward_model`` is the same as ``reward``.
+        seed: Random seed.
+        pretrain_reward: Train the reward model before the policy, on the data available by then.
+        cooptrain_reward: Train it together with the policy, unless disabled by the config; False
+            takes precedence over the config.
+        on_policy: Whether the policy has to be an on-policy one instead.
+        **options: See `serial_pipeline`.
+    """
+    changes = ["reward.pretrain=true"] * pretrain_reward
+    changes += ["reward.cotrain=false"] * (not cooptrain_reward)
+    return serial_pipeline(input_cfg, seed, overrides=changes, on_policy=on_policy, **options)
+
+
+def serial_pipeline_reward_model_onpolicy(
+    input_cfg: Source, seed: int = 0, **options: Any
+) -> Summary:
+    """Train a reward model and an on-policy policy: see the function for off-policy policies."""
+    return serial_pipeline_reward_model_offpolicy(input_cfg, seed, on_policy=True, **options)
+
+
+def _check_kind(name: str, on_policy: bool) -> None:
+    if POLICIES.get(name).on_policy != on_policy:
+        ours, other = ("on", "off") if on_policy else ("off", "on")
+        raise ValueError(
+            f"serial_pipeline_reward_model_{ours}policy is for {ours}-policy policies, but {name} "
+            f"is not one: use serial_pipeline_reward_model_{other}policy"
+        )
 
 
 def _registered_name(policy: type[Policy]) -> str:

@@ -7,13 +7,15 @@ the resolved reward.
 import copy
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from guerdon import ops
 from guerdon.compat.nervex.samples import Transition
+
+Strategy = Literal["final", "future", "episode"]
 
 
 class Adder:
@@ -22,9 +24,6 @@ class Adder:
     Args:
         use_cuda: Whether to compute on the GPU; otherwise on the device of the data.
         unroll_len: Transitions per sample; above 1 for recurrent networks.
-        last_fn_type: Handling of a last sample that is too short. ``last``: start it earlier, so
-            that it overlaps the previous one. ``drop``: leave it out. ``null_padding``: pad it.
-        null_transition: Transition to pad with; zeros by default.
         her_strategy: Goals of `get_her`: achieved at the end of the trajectory (``final``), after
             the transition (``future``) or anywhere (``episode``).
         her_replay_k: Relabelled copies of each transition in `get_her`.
@@ -34,31 +33,26 @@ class Adder:
         self,
         use_cuda: bool,
         unroll_len: int,
-        last_fn_type: Literal["last", "drop", "null_padding"] = "last",
-        null_transition: Transition | None = None,
-        her_strategy: Literal["final", "future", "episode"] = "future",
+        her_strategy: Strategy = "future",
         her_replay_k: int = 1,
     ) -> None:
         if unroll_len < 1:
             raise ValueError(f"unroll_len is {unroll_len}, but has to be 1 or more")
-        _check("last_fn_type", last_fn_type, ("last", "drop", "null_padding"))
-        _check("her_strategy", her_strategy, ("final", "future", "episode"))
+        if her_strategy not in get_args(Strategy):
+            names = ", ".join(map(repr, get_args(Strategy)))
+            raise ValueError(f"unknown her_strategy {her_strategy!r}: use one of {names}")
         self._use_cuda = use_cuda
         self._unroll_len = unroll_len
-        self._last_fn_type = last_fn_type
-        self._null_transition = null_transition
         self._her_strategy = her_strategy
         self._her_replay_k = her_replay_k
 
     def get_traj(
         self, cache: deque[Transition], traj_len: float | str, return_num: int = 0
     ) -> list[Transition]:
-        """Remove and return the oldest transitions of a cache.
+        """Remove and return the oldest transitions of a cache, at most `traj_len`.
 
-        Args:
-            cache: Transitions in time order.
-            traj_len: Maximum number to take; ``inf``, or ``"inf"`` as in configs, for all.
-            return_num: Additional transitions for n-step returns, which stay in the cache.
+        That may be ``inf``, or ``"inf"`` as in configs. `return_num` more, for n-step returns, stay
+        in the cache.
         """
         n_taken = int(min(len(cache), float(traj_len)))
         n_ahead = min(len(cache) - n_taken, return_num)
@@ -69,13 +63,9 @@ class Adder:
     def get_gae(
         self, data: list[Transition], last_value: Any, gamma: float, gae_lambda: float
     ) -> list[Transition]:
-        """Return the transitions with generalized advantages as ``adv``.
+        """Return transitions with ``value`` and ``reward`` with generalized advantages as ``adv``.
 
-        Args:
-            data: A trajectory with ``value``, ``reward``, and ``done`` for termination.
-            last_value: The value after the last transition; ignored if that is ``done``.
-            gamma: Discount factor.
-            gae_lambda: GAE lambda.
+        `last_value` is the value after the last one, ignored if that is ``done`` (terminated).
         """
         if not data:
             return []
@@ -96,12 +86,8 @@ class Adder:
     ) -> list[Transition]:
         """Return the transitions as `get_gae`, without a given last value.
 
-        Args:
-            data: A trajectory with ``value`` and ``reward``.
-            done: Whether it terminated. If not, its last transition only gives the last value, and
-                is left out.
-            gamma: Discount factor.
-            gae_lambda: GAE lambda.
+        If the trajectory did not terminate (`done`), its last transition only gives that value, and
+        is left out.
         """
         if done or not data:
             return self.get_gae(data, 0.0, gamma, gae_lambda)
@@ -114,19 +100,17 @@ class Adder:
 
         ``reward`` becomes the next `nstep` rewards, zeros after a termination; ``done`` is whether
         the episode terminated among them, ``next_obs`` the observation after the last. Transitions
-        whose window is cut short without a termination are left out.
-
-        Args:
-            data: A trajectory of `get_traj`.
-            nstep: Number of steps; 1 changes nothing.
-            traj_len: Maximum number of transitions to return.
+        whose window is cut short without a termination are left out. At most `traj_len` are
+        returned; an `nstep` of 1 changes nothing else.
         """
         n_rows = int(min(len(data), float(traj_len)))
         if nstep == 1:
             return list(data[:n_rows])
         rows = []
         for i in range(n_rows):
-            window = _until_done(data[i : i + nstep])
+            window = data[i : i + nstep]
+            ends = (t + 1 for t, transition in enumerate(window) if transition.get("done", False))
+            window = window[: next(ends, nstep)]
             done = window[-1].get("done", False)
             if len(window) < nstep and not done:
                 break
@@ -140,33 +124,24 @@ class Adder:
         """Return the transitions as training samples.
 
         With an `unroll_len` of 1 these are the transitions. Otherwise each key of a sample has a
-        list of `unroll_len` values, and ``mask`` is True for real ones. A shorter trajectory is
-        padded, also with ``last``.
+        list of `unroll_len` values, and ``mask`` is True for real ones. A last sample that is too
+        short starts earlier, so that it overlaps the previous one; zeros pad a shorter trajectory.
         """
         length = self._unroll_len
         if length == 1:
             return list(data)
-        starts = list(range(0, len(data), length))
-        if starts and starts[-1] + length > len(data):
-            if self._last_fn_type == "drop":
-                starts.pop()
-            elif self._last_fn_type == "last":
-                starts[-1] = max(len(data) - length, 0)
+        latest = max(len(data) - length, 0)
+        starts = [min(start, latest) for start in range(0, len(data), length)]
         return [self._unrolled(data[start : start + length]) for start in starts]
 
     def _unrolled(self, rows: list[Transition]) -> Transition:
-        missing = self._unroll_len - len(rows)
-        device = "cuda" if self._use_cuda else "cpu"
+        missing, device = self._unroll_len - len(rows), "cuda" if self._use_cuda else "cpu"
         mask = torch.arange(self._unroll_len, device=device) < len(rows)
         values = {
-            key: [row[key] for row in rows] + [self._padding(key, value) for _ in range(missing)]
+            key: [row[key] for row in rows] + [_zeros(value)] * missing
             for key, value in rows[-1].items()
         }
         return {**values, "mask": list(mask.unbind())}
-
-    def _padding(self, key: str, value: Any) -> Any:
-        given = self._null_transition
-        return _zeros(value) if given is None else copy.deepcopy(given[key])
 
     def get_her(
         self,
@@ -181,16 +156,16 @@ class Adder:
 
         Args:
             data: A trajectory with ``obs``, ``next_obs`` and ``reward``.
-            merge_func: Makes an observation from a state and a goal; they are concatenated by
-                default.
+            merge_func: Makes an observation from a state and a goal; by default they are
+                concatenated.
             split_func: Splits an observation into state, desired goal and achieved goal; by default
                 into halves, and the state is the achieved goal.
             goal_reward_func: Maps achieved and desired goals to a reward; by default 1 if they are
                 equal, else 0.
         """
-        merge, split = merge_func or _merged_goal, split_func or _split_goal
-        reward, last = goal_reward_func or _goal_reward, len(data) - 1
-        found = []
+        merge = merge_func or (lambda state, goal: torch.cat([state, goal]))
+        split, reward = split_func or _split_goal, goal_reward_func or _goal_reward
+        found, last = [], len(data) - 1
         for index, transition in enumerate(data):
             state, _, _ = split(transition["obs"])
             next_state, _, achieved = split(transition["next_obs"])
@@ -212,16 +187,6 @@ class Adder:
         return stacked.cuda() if self._use_cuda else stacked
 
 
-def _check(name: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        names = ", ".join(map(repr, known))
-        raise ValueError(f"unknown {name} {value!r}: use one of {names}")
-
-
-def _merged_goal(state: Tensor, goal: Tensor) -> Tensor:
-    return torch.cat([state, goal])
-
-
 def _split_goal(obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     state, goal = obs.chunk(2)
     return state, goal, state
@@ -229,13 +194,6 @@ def _split_goal(obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def _goal_reward(achieved: Tensor, desired: Tensor) -> Tensor:
     return (achieved == desired).all().float().reshape(1)
-
-
-def _until_done(window: list[Transition]) -> list[Transition]:
-    for i, transition in enumerate(window):
-        if transition.get("done", False):
-            return window[: i + 1]
-    return window
 
 
 def _changed(transition: Transition, **changes: Any) -> Transition:

@@ -20,8 +20,7 @@ class Armor(nn.Module):
 
     `forward`, `mode` and `reset` are the model's; the target's and the teacher's (`add_model`) are
     `target_forward`, `teacher_forward` and so on. Several armors may share a model, so it is not a
-    submodule: the policy has to own it. An armor's `parameters` are those of the target and the
-    teacher, which are not trained.
+    submodule: the policy has to own it. The parameters of an armor itself are not trained.
 
     Args:
         model: Maps observations, or a mapping with "obs", to a dictionary. Models that accept only
@@ -55,8 +54,8 @@ class Armor(nn.Module):
         Args:
             name: ``target``, which follows the model, or ``teacher``, which stays as it is.
             model: The model; by default a copy of the armor's.
-            update_type: Of the target: ``assign`` copies the model at every `freq`-th
-                `target_update`; ``momentum`` moves the target by the fraction `theta` at each.
+            update_type: How the target follows: ``assign`` copies the model at every `freq`-th
+                `target_update`, ``momentum`` moves by the fraction `theta` at each.
             update_kwargs: ``{"freq": n}`` or ``{"theta": t}``.
             teacher_cfg: Settings of the teacher, for the code that uses it.
         """
@@ -81,13 +80,7 @@ class Armor(nn.Module):
         self._updates = 0
 
     def add_plugin(self, side: Side, plugin: str | type[Plugin], **options: Any) -> None:
-        """Add a plugin; later ones wrap earlier ones.
-
-        Args:
-            side: "main", "target" or "teacher".
-            plugin: A registered name, or a class.
-            **options: Options of the plugin.
-        """
+        """Add a plugin, by its name or class, with its options; later ones wrap earlier ones."""
         if side not in self._plugins:
             raise ValueError(f"an armor has no side {side!r}: use one of {', '.join(_SIDES)}")
         cls = PLUGINS.get(plugin) if isinstance(plugin, str) else plugin
@@ -98,13 +91,7 @@ class Armor(nn.Module):
         return [plugin for side in _SIDES for plugin in self._plugins[side]]
 
     def forward(self, data: Any, side: Side = "main", **kwargs: Any) -> Any:
-        """Call the model through its plugins.
-
-        Args:
-            data: Observations, or a mapping with "obs".
-            side: The model to call.
-            **kwargs: Arguments of plugins (``eps``, ``data_id``); the model gets the rest.
-        """
+        """Call the model through its plugins; `kwargs` are for them (``eps``) and the model."""
         model, train = self._model_of(side), self._modes[side]
         if train is not None and model.training is not train:
             model.train(train)  # another armor may have changed the mode
@@ -133,11 +120,9 @@ class Armor(nn.Module):
     def target_update(
         self, state_dict: Mapping[str, Tensor] | None = None, direct: bool = False
     ) -> None:
-        """Update the target as set by `add_model`; buffers are copied whenever it changes.
+        """Update the target as set by `add_model`, or copy weights now (`direct`).
 
-        Args:
-            state_dict: Weights to follow; by default the model's.
-            direct: Whether to copy the weights now.
+        `state_dict` are the weights to follow, by default the model's. Buffers are always copied.
         """
         target = self._model_of("target")
         if not direct:
@@ -192,12 +177,7 @@ class Armor(nn.Module):
         return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:  # type: ignore[override]
-        """Load the result of `state_dict`.
-
-        Args:
-            state_dict: With "model", and "target_model" if there is a target.
-            strict: Whether the names have to be the same.
-        """
+        """Load the result of `state_dict`."""
         self.model.load_state_dict(state_dict["model"], strict=strict)
         if self.target_model is None:
             return

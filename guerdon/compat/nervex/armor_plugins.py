@@ -10,6 +10,7 @@ from torch import Tensor
 from guerdon import ops
 from guerdon.compat.nervex.rl_utils import create_noise_generator
 from guerdon.compat.nervex.samples import stack
+from guerdon.compat.nervex.torch_utils import map_tensors
 from guerdon.config.registry import Registry
 
 Call = Callable[..., Any]
@@ -20,12 +21,9 @@ class Plugin:
     """A wrapper of a model's call. The base class changes nothing."""
 
     def forward(self, call: Call, data: Any, **kwargs: Any) -> Any:
-        """Return the output for `data`.
+        """Return the output for `data` of `call`, the next plugin or the model.
 
-        Args:
-            call: The next plugin, or the model.
-            data: Input of the armor.
-            **kwargs: Other inputs; pass on those that are not used here.
+        Pass on the other inputs that are not used here.
         """
         return call(data, **kwargs)
 
@@ -34,11 +32,8 @@ class Plugin:
 
 
 PLUGINS: Registry[type[Plugin]] = Registry("plugin", "guerdon.compat.nervex.armor_plugins")
-
-
-def register_plugin(name: str, plugin: type[Plugin] | None = None) -> Any:
-    """Register a plugin under a name: as a decorator, or as a call with the class."""
-    return PLUGINS.register(name) if plugin is None else PLUGINS.register(name, plugin)
+register_plugin = PLUGINS.register
+"""Register a plugin under a name: as a decorator, or as a call with the class."""
 
 
 @register_plugin("grad")
@@ -55,61 +50,49 @@ class Grad(Plugin):
 
 
 class Sampler(Plugin):
-    """Base of plugins that sample.
+    """Base of plugins that choose an ``action`` [...]; here that with the largest logit."""
 
-    Args:
-        generator: Random generator on the device of the model; its own by default.
-        seed: Random seed of its own generator.
-    """
+    generator: torch.Generator | None = None
+    """Random generator on the device of the model; torch's global one by default."""
 
-    def __init__(self, generator: torch.Generator | None = None, seed: int = 0) -> None:
-        self.given = generator
-        self.seed = seed
-
-    def generator(self, device: torch.device) -> torch.Generator:
-        """Return the generator on the device of the actions."""
-        if self.given is None:
-            self.given = torch.Generator(device).manual_seed(self.seed)
-        return self.given
-
-
-@register_plugin("argmax_sample")
-class ArgmaxSample(Plugin):
-    """``action`` has the largest logit."""
+    def choose(self, output: Mapping[str, Any]) -> Tensor:
+        """Choose actions from the output of the model."""
+        best: Tensor = output["logit"].argmax(-1)
+        return best
 
     def forward(self, call: Call, data: Any, **kwargs: Any) -> Any:
-        """Return the output with ``action`` [...]."""
+        """Return the output with ``action``."""
         output = call(data, **kwargs)
-        output["action"] = output["logit"].argmax(-1)
+        output["action"] = self.choose(output)
         return output
+
+
+register_plugin("argmax_sample", Sampler)
 
 
 @register_plugin("eps_greedy_sample")
 class EpsGreedySample(Sampler):
     """``action`` has the largest logit, or is random with probability ``eps``."""
 
+    def choose(self, output: Mapping[str, Any]) -> Tensor:
+        """See `Sampler`."""
+        if self._eps <= 0:
+            return super().choose(output)
+        return ops.epsilon_greedy_sample(output["logit"], self._eps, self.generator)
+
     def forward(self, call: Call, data: Any, *, eps: float = 0.0, **kwargs: Any) -> Any:
-        """Return the output with ``action`` [...]."""
-        output = call(data, **kwargs)
-        logit = output["logit"]
-        if eps > 0:
-            action = ops.epsilon_greedy_sample(logit, eps, self.generator(logit.device))
-        else:
-            action = logit.argmax(-1)
-        output["action"] = action
-        return output
+        """Return the output with ``action``."""
+        self._eps = eps
+        return super().forward(call, data, **kwargs)
 
 
 @register_plugin("multinomial_sample")
 class MultinomialSample(Sampler):
     """``action`` is sampled from the softmax of the logits."""
 
-    def forward(self, call: Call, data: Any, **kwargs: Any) -> Any:
-        """Return the output with ``action`` [...]."""
-        output = call(data, **kwargs)
-        logit = output["logit"].detach()
-        output["action"] = ops.categorical_sample(logit, self.generator(logit.device))
-        return output
+    def choose(self, output: Mapping[str, Any]) -> Tensor:
+        """See `Sampler`."""
+        return ops.categorical_sample(output["logit"].detach(), self.generator)
 
 
 @register_plugin("action_noise")
@@ -122,8 +105,6 @@ class ActionNoise(Sampler):
         noise_kwargs: Its arguments; ``{"sigma": 0.1}`` to 0.3 for actions in [-1, 1].
         noise_range: Bounds of the noise, ``{"min": ..., "max": ...}``, or None.
         action_range: Bounds of the action, or None.
-        generator: See `Sampler`.
-        seed: See `Sampler`.
     """
 
     def __init__(
@@ -132,21 +113,16 @@ class ActionNoise(Sampler):
         noise_kwargs: Mapping[str, Any] | None = None,
         noise_range: Range | None = None,
         action_range: Range | None = MappingProxyType({"min": -1, "max": 1}),
-        generator: torch.Generator | None = None,
-        seed: int = 0,
     ) -> None:
-        super().__init__(generator, seed)
         self.noise_generator = create_noise_generator(noise_type, noise_kwargs)
         self.noise_range, self.action_range = noise_range, action_range
 
-    def forward(self, call: Call, data: Any, **kwargs: Any) -> Any:
-        """Return the output with noise in ``action``."""
-        output = call(data, **kwargs)
+    def choose(self, output: Mapping[str, Any]) -> Tensor:
+        """See `Sampler`."""
         action = output["action"]
-        self.noise_generator.generator = self.generator(action.device)
+        self.noise_generator.generator = self.generator
         noise = _bounded(self.noise_generator(action.shape, action.device), self.noise_range)
-        output["action"] = _bounded(action + noise, self.action_range)
-        return output
+        return _bounded(action + noise, self.action_range)
 
     def reset(self, data_id: Sequence[int] | None = None, **_: Any) -> None:
         """Restart the noise, in all rows or in the rows `data_id`."""
@@ -183,28 +159,22 @@ class HiddenState(Plugin):
     def forward(
         self, call: Call, data: Any, *, data_id: Sequence[int] | None = None, **kwargs: Any
     ) -> Any:
-        """Return the output of the model.
-
-        Args:
-            call: See `Plugin`.
-            data: Observations, or a mapping with "obs".
-            data_id: The environment of each row; 0, 1, ... by default.
-            **kwargs: Passed on.
-        """
+        """Return the output; `data_id` is the environment of each row, by default 0, 1, ..."""
         inputs = dict(data.items()) if hasattr(data, "items") else {"obs": data}
         rows = data_id
         if rows is None:
             rows = sorted(self.states) if self.state_num is None else range(self.state_num)
         before = [self.states[row] if row in self.states else self.init_fn() for row in rows]
         output = call({**inputs, "prev_state": before or None}, **kwargs)
-        after = [_map(torch.detach, each) for each in _rows(output.pop("next_state"))]
+        after = [map_tensors(torch.detach, each) for each in _rows(output.pop("next_state"))]
         if not before:  # the first call says how many rows there are
             rows, before = range(len(after)), [None] * len(after)
         if len(after) != len(before):
             raise ValueError(f"the model returned {len(after)} states for {len(before)} rows")
         self.states |= dict(zip(rows, after, strict=True))
         if self.save_prev_state:
-            output["prev_state"] = _saved(before, after[0])
+            zeros = map_tensors(torch.zeros_like, after[0])
+            output["prev_state"] = stack([zeros if each is None else each for each in before])
         return output
 
     def reset(
@@ -230,31 +200,9 @@ def _rows(states: Any) -> list[Any]:
     return list(states)
 
 
-def _saved(before: list[Any], like: Any) -> Any:
-    """Stack states of tensors, with zeros for None; other states stay a list."""
-    zeros = _map(torch.zeros_like, like)
-    while isinstance(like, Mapping):
-        like = next(iter(like.values()))
-    if not isinstance(like, Tensor):
-        return before
-    return stack([zeros if each is None else each for each in before])
-
-
-def _map(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
-    if isinstance(tree, Mapping):
-        return {key: _map(function, value) for key, value in tree.items()}
-    if isinstance(tree, list | tuple):
-        return type(tree)(_map(function, value) for value in tree)
-    return function(tree) if isinstance(tree, Tensor) else tree
-
-
 @register_plugin("teacher")
 class Teacher(Plugin):
-    """Marks a teacher model; see `Armor.add_model`.
-
-    Args:
-        teacher_cfg: Settings of the teacher, for the code that uses it.
-    """
+    """Marks a teacher model; see `Armor.add_model`."""
 
     def __init__(self, teacher_cfg: Mapping[str, Any] | None = None) -> None:
         self.teacher_cfg = dict(teacher_cfg or {})

@@ -13,23 +13,10 @@ __all__ = ["Config", "get_vec_env_setting", "parallel_transform", "register_env"
 
 
 class Config:
-    """The variables of a Python config file.
+    """The variables of a Python config file, by name."""
 
-    Args:
-        cfg_dict: Variables by name.
-        cfg_text: Text of the file; read from `filename` by default.
-        filename: Path of the file.
-    """
-
-    def __init__(
-        self,
-        cfg_dict: dict[str, Any] | None = None,
-        cfg_text: str | None = None,
-        filename: str | None = None,
-    ) -> None:
-        self.cfg_dict = cfg_dict or {}
-        self.filename = filename
-        self.text = cfg_text or (Path(filename).read_text() if filename else "")
+    def __init__(self, cfg_dict: dict[str, Any] | None = None, filename: str | None = None) -> None:
+        self.cfg_dict, self.filename = cfg_dict or {}, filename
 
     @staticmethod
     def file_to_dict(filename: str) -> "Config":

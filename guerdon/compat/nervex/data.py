@@ -5,15 +5,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from guerdon.config.errors import suggestion
+from guerdon.compat.nervex.run_files import LogFiles
+from guerdon.config.schema import Section
+from guerdon.config.validation import validated
 from guerdon.data.mixed import divided
 from guerdon.data.prioritized import PrioritizedReplayBuffer
 
@@ -21,24 +22,20 @@ Item = dict[str, Any]
 
 # --- buffers
 
-_NAMES = {
-    "meta_maxlen": "maxlen",
-    "replay_buffer_size": "maxlen",
-    "size": "maxlen",
-    "max_reuse": "max_use",
-}
-_MEASURES = (("avg", np.mean), ("max", np.max), ("min", np.min))
+_SIZES, _USES = ("meta_maxlen", "replay_buffer_size", "size"), ("max_reuse",)
+_NAMES = dict.fromkeys(_SIZES, "maxlen") | dict.fromkeys(_USES, "max_use")
+_PLACE = ("replay_unique_id", "replay_buffer_idx")
+_MEASURES: dict[str, Callable[[Any], Any]] = {"avg": np.mean, "max": np.max, "min": np.min}
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Options:
+class _Options(Section):
     """Options of one buffer."""
 
-    maxlen: int = 4096
+    maxlen: int = Field(default=4096, ge=1)
     """Maximum number of items; the oldest are replaced."""
-    max_use: float = float("inf")
+    max_use: float = Field(default=float("inf"), ge=1)
     """Number of samples after which an item is removed."""
-    max_staleness: float = float("inf")
+    max_staleness: float = Field(default=float("inf"), ge=0)
     """Learner iterations after its ``collect_iter`` at which an item is removed."""
     min_sample_ratio: float = 1.0
     """Minimum number of items for sampling, as a multiple of those that are sampled."""
@@ -52,24 +49,9 @@ class _Options:
     """Whether `used_data` returns items that were replaced or removed."""
     deepcopy: bool = False
     """Whether items are copied, with all that is in them, when they are pushed and sampled."""
-    monitor: Mapping[str, Any] | None = None
-    """``log_path`` and ``log_freq`` (2000) of statistics, which are over the last ``tick_expire``
-    (100) pushes and samples; None for no files."""
-
-    @classmethod
-    def of(cls, settings: Mapping[str, Any]) -> "_Options":
-        """Read the options of a buffer, under nerveX's names."""
-        named = {_NAMES.get(key, key): value for key, value in settings.items()}
-        if named.pop("load_path", None) is not None:
-            raise ValueError("'load_path' names a pickle, which is not read: push the items")
-        known = cls.__dataclass_fields__
-        for key in named.keys() - known.keys():
-            raise ValueError(f"a buffer has no option {key!r}: {suggestion(key, list(known))}")
-        options = cls(**{key: value for key, value in named.items() if value is not None})
-        for key, least in {"maxlen": 1, "max_use": 1, "max_staleness": 0}.items():
-            if not getattr(options, key) >= least:
-                raise ValueError(f"{key} is {getattr(options, key)}, but has to be {least} or more")
-        return options
+    monitor: dict[str, Any] = Field(default={})
+    """``log_path`` and ``log_freq`` (2000) of files with statistics, which are over the last
+    ``tick_expire`` (100) pushes and samples."""
 
 
 class _Buffer:
@@ -77,12 +59,18 @@ class _Buffer:
 
     Args:
         name: Name of the buffer.
-        options: Its options.
+        settings: See `_Options`; None stands for the default.
         generator: Random generator for sampling.
     """
 
-    def __init__(self, name: str, options: _Options, generator: np.random.Generator) -> None:
-        self.name, self.options = name, options
+    def __init__(
+        self, name: str, settings: Mapping[str, Any], generator: np.random.Generator
+    ) -> None:
+        given = {_NAMES.get(key, key): each for key, each in settings.items() if each is not None}
+        if "load_path" in given:
+            raise ValueError("'load_path' names a pickle, which is not read: push the items")
+        self.name, self.options = name, validated(_Options, given, "replay_buffer")
+        options, monitor = self.options, self.options.monitor
         self.rows = PrioritizedReplayBuffer(
             options.maxlen, options.alpha, options.beta, ignore_obs_next=True, seed=generator
         )
@@ -92,7 +80,11 @@ class _Buffer:
         self.collected = np.full(options.maxlen, np.inf)  # learner iterations; inf: not known
         self.used: deque[Item] = deque()
         self.counts = dict.fromkeys(("pushed", "sampled", "removed"), 0)
-        self.log = _Log(name, options.monitor or {})
+        self.newest: dict[str, float] = {}
+        self._times = {"in": 0, "out": 0}  # pushes and samples
+        self._recent = {way: deque[Any](maxlen=monitor.get("tick_expire", 100)) for way in "io"}
+        path = monitor.get("log_path")
+        self.files = None if path is None else LogFiles(path, name)
 
     def push(self, items: Sequence[Any]) -> None:
         """Add items, in place of the oldest where necessary."""
@@ -110,8 +102,7 @@ class _Buffer:
             self.counts["pushed"] += 1
             if item.get("priority") is not None:
                 self.rows.update_weight([row], [item["priority"]])
-        seconds = time.monotonic() - began
-        self.log.add("in", {"in_count": [len(items)], "in_time": [seconds]})
+        self._note("in", in_count=[len(items)], in_time=[time.monotonic() - began])
 
     def ready(self, number: int, iteration: int) -> bool:
         """Remove items that are too old, and return whether so many can be sampled."""
@@ -124,13 +115,13 @@ class _Buffer:
         if not number:
             return []
         began = time.monotonic()
-        rows = self.rows.sample_indices(number)
+        options, rows = self.options, self.rows.sample_indices(number)
         priorities = self.rows.priorities
         weights = (priorities[priorities > 0].min() / priorities[rows]) ** self.rows.beta
-        scale = 1 / self.options.alpha if self.options.alpha else 0.0
+        scale = 1 / options.alpha if options.alpha else 0.0
         found = []
         for row, weight in zip(rows.tolist(), weights.tolist(), strict=True):
-            item = (copy.deepcopy if self.options.deepcopy else copy.copy)(self.items[row])
+            item = (copy.deepcopy if options.deepcopy else copy.copy)(self.items[row])
             item.update(
                 IS=weight,
                 priority=float(priorities[row] ** scale),
@@ -143,13 +134,11 @@ class _Buffer:
             self.uses[row] += 1
             found.append(item)
         self.counts["sampled"] += number
-        self.remove(row for row in set(rows.tolist()) if self.uses[row] >= self.options.max_use)
-        if self.options.anneal_step:
-            step = (1 - self.options.beta) / self.options.anneal_step
-            self.rows.beta = min(self.rows.beta + step, 1.0)
+        self.remove(row for row in set(rows.tolist()) if self.uses[row] >= options.max_use)
+        if options.anneal_step:
+            self.rows.beta = min(self.rows.beta + (1 - options.beta) / options.anneal_step, 1.0)
         seen = {key: [item[key] for item in found] for key in ("reuse", "priority", "staleness")}
-        seconds = time.monotonic() - began
-        self.log.add("out", {"out_count": [number], "out_time": [seconds], **seen})
+        self._note("out", out_count=[number], out_time=[time.monotonic() - began], **seen)
         return found
 
     def update(self, ids: Iterable[tuple[str, int, float]]) -> None:
@@ -171,53 +160,22 @@ class _Buffer:
         if item is not None and self.options.enable_track_used_data:
             self.used.append(item)
 
-
-class _Log:
-    """Statistics of pushes (``in``) and samples (``out``), and files of them.
-
-    Args:
-        name: Name of the buffer.
-        config: The option ``monitor``.
-    """
-
-    def __init__(self, name: str, config: Mapping[str, Any]) -> None:
-        self._name, self._freq = name, config.get("log_freq", 2000)
-        self._times = {"in": 0, "out": 0}
-        length = config.get("tick_expire", 100)
-        self._recent = {way: deque[Any](maxlen=length) for way in self._times}
-        self.newest: dict[str, float] = {}
-        self._text: Any = None
-        self._tensorboard: Any = None
-        if (path := config.get("log_path")) is not None:
-            from torch.utils.tensorboard import SummaryWriter  # slow to import
-
-            Path(path).mkdir(parents=True, exist_ok=True)
-            self._text = (Path(path) / f"{name}_logger.txt").open("a", encoding="utf-8")
-            self._tensorboard = SummaryWriter(Path(path) / f"{name}_tb_logger")
-
-    def add(self, way: str, values: Mapping[str, list[float]]) -> None:
-        """Note a push or a sample."""
-        self._recent[way].append(values)
-        found: dict[str, float] = {}
-        for key in values:
-            rows = np.concatenate([each[key] for each in self._recent[way]])
-            found |= {f"{key}_{name}": float(measure(rows)) for name, measure in _MEASURES}
+    def _note(self, way: str, **values: list[float]) -> None:
+        """Update the statistics of recent pushes (``in``) or samples (``out``), and their files."""
+        recent = self._recent[way[0]]
+        recent.append(values)
+        rows = {key: np.concatenate([each[key] for each in recent]) for key in values}
+        found = {
+            f"{key}_{name}": float(measure(row))
+            for key, row in rows.items()
+            for name, measure in _MEASURES.items()
+        }
         self.newest |= found
         number = self._times[way]
         self._times[way] += 1
-        if self._text is not None and number % self._freq == 0:
-            line = " ".join(f"{name}={value:.6g}" for name, value in found.items())
-            self._text.write(f"{way} {number}: {line}\n")
-            self._text.flush()
-            for name, value in found.items():
-                self._tensorboard.add_scalar(f"buffer_{self._name}/{name}", value, number)
-
-    def close(self) -> None:
-        """Close the files."""
-        if self._text is not None:
-            self._text.close()
-            self._tensorboard.close()
-            self._text = None
+        if self.files is not None and number % self.options.monitor.get("log_freq", 2000) == 0:
+            metrics = {f"buffer_{self.name}/{key}": value for key, value in found.items()}
+            self.files.write(f"{way} {number}", number, metrics)
 
 
 class BufferManager:
@@ -231,9 +189,8 @@ class BufferManager:
     Args:
         cfg: ``buffer_name``, a list; the options of each buffer under its name; and
             ``sample_ratio``, each buffer's share of a batch (equal by default). Or the options of
-            one buffer, ``agent``: ``meta_maxlen``, ``max_use`` (or ``max_reuse``),
-            ``max_staleness``, ``min_sample_ratio``, ``alpha``, ``beta``, ``anneal_step``,
-            ``enable_track_used_data``, ``deepcopy``, ``monitor``.
+            one buffer, ``agent``; see `_Options`, whose ``maxlen`` may be ``meta_maxlen``, and
+            ``max_use`` ``max_reuse``.
         seed: Random seed, or a generator, for sampling.
     """
 
@@ -249,7 +206,7 @@ class BufferManager:
             raise ValueError(f"'buffer_name' is {self.buffer_name} and has no {name!r}: add it")
         self._generator = np.random.default_rng(seed)
         self.buffer = {
-            name: _Buffer(name, _Options.of(sections.get(name, {})), self._generator)
+            name: _Buffer(name, sections.get(name, {}), self._generator)
             for name in self.buffer_name
         }
         self._ratio = self._shares(ratio or dict.fromkeys(self.buffer_name, 1.0))
@@ -261,8 +218,7 @@ class BufferManager:
     def push_data(self, data: Any, buffer_name: str | None = None) -> None:
         """Add an item or a list of items to a buffer; the first one by default.
 
-        An item may have a ``priority``, and ``collect_iter``, the learner iteration of the policy
-        that collected it.
+        An item may have a ``priority``, and ``collect_iter``, the learner iteration of its policy.
         """
         with self._lock:
             self._find(buffer_name).push(data if isinstance(data, list | tuple) else [data])
@@ -275,17 +231,11 @@ class BufferManager:
         cur_learner_iter: int = 0,
         sample_ratio: Mapping[str, float] | None = None,
     ) -> list[Item] | None:
-        """Draw items from all buffers, by ratio.
+        """Draw copies of items from all buffers, by ratio; None if a buffer has too few.
 
-        Args:
-            batch_size: Number of items.
-            cur_learner_iter: Learner iteration, for ``staleness``.
-            sample_ratio: New shares, also for later samples.
-
-        Returns:
-            Copies of the items with ``IS`` (importance weight), ``priority``, ``reuse``,
-            ``staleness``, ``replay_unique_id`` and ``replay_buffer_idx``; None if a buffer has too
-            few items.
+        They have ``IS`` (importance weight), ``priority``, ``reuse``, ``staleness`` at the learner
+        iteration `cur_learner_iter`, ``replay_unique_id`` and ``replay_buffer_idx``. A new
+        `sample_ratio` is also that of later samples.
         """
         with self._lock:
             if sample_ratio is not None:
@@ -301,8 +251,7 @@ class BufferManager:
 
     def update(self, info: Mapping[str, Sequence[Any]]) -> None:
         """Set priorities: ``replay_unique_id``, ``replay_buffer_idx`` and ``priority`` of items."""
-        keys = ("replay_unique_id", "replay_buffer_idx", "priority")
-        rows = list(zip(*(info[key] for key in keys), strict=True))
+        rows = list(zip(*(info[key] for key in (*_PLACE, "priority")), strict=True))
         with self._lock:
             for name, buffer in self.buffer.items():
                 buffer.update(row for row in rows if row[0].rpartition("_")[0] == name)
@@ -327,7 +276,7 @@ class BufferManager:
     def statistics(self) -> dict[str, dict[str, float]]:
         """Return the numbers of items, and statistics of recent pushes and samples, by buffer."""
         return {
-            name: {**buffer.counts, "held": len(buffer.items), **buffer.log.newest}
+            name: {**buffer.counts, "held": len(buffer.items), **buffer.newest}
             for name, buffer in self.buffer.items()
         }
 
@@ -337,7 +286,8 @@ class BufferManager:
     def close(self) -> None:
         """Close the files of statistics."""
         for buffer in self.buffer.values():
-            buffer.log.close()
+            if buffer.files is not None:
+                buffer.files.close()
 
     def _find(self, name: str | None) -> _Buffer:
         name = self.buffer_name[0] if name is None else name

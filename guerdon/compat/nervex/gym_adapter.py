@@ -15,14 +15,11 @@ from gymnasium import spaces
 BaseEnvTimestep = namedtuple("BaseEnvTimestep", "obs reward done info")
 BaseEnvInfo = namedtuple("BaseEnvInfo", "agent_num obs_space act_space rew_space")
 EnvElementInfo = namedtuple("EnvElementInfo", "shape value", defaults=[None])
+AnyEnv = gymnasium.Env[Any, Any]
 
 
 class GymEnv:
-    """A Gymnasium environment with nerveX's interface.
-
-    Args:
-        cfg: Settings, of which none are read here.
-    """
+    """A Gymnasium environment with nerveX's interface; none of the settings are read."""
 
     env_id: ClassVar[str]
     options: ClassVar[dict[str, Any]] = {}
@@ -68,21 +65,16 @@ class GymEnv:
         self._env.close()
 
 
-def _element(space: gymnasium.Space[Any]) -> EnvElementInfo:
+def _element(space: Any) -> EnvElementInfo:
     if isinstance(space, spaces.Discrete):
         start = int(space.start)
         return EnvElementInfo(int(space.n), {"min": start, "max": start + int(space.n)})
-    assert isinstance(space, spaces.Box)
     shape = space.shape[0] if len(space.shape) == 1 else space.shape
     return EnvElementInfo(shape, {"min": space.low, "max": space.high, "dtype": np.float32})
 
 
-class AsGymnasium(gymnasium.Env[Any, Any]):
-    """A Gymnasium environment over one with nerveX's interface.
-
-    Args:
-        env: Has `info`, `seed`, `reset`, `step` and `close`.
-    """
+class AsGymnasium(AnyEnv):
+    """A Gymnasium environment over one with nerveX's interface."""
 
     def __init__(self, env: Any) -> None:
         self.env = env
@@ -121,22 +113,18 @@ def _space(element: Any, dtype: Any = None) -> gymnasium.Space[Any]:
     return spaces.Box(low, high, dtype=np.float32)
 
 
-def as_gymnasium(env_fn: Callable[..., Any]) -> Callable[..., gymnasium.Env[Any, Any]]:
-    """Return a function that makes environments with Gymnasium's interface.
-
-    Args:
-        env_fn: Makes environments with either interface.
-    """
+def as_gymnasium(env_fn: Callable[..., Any]) -> Callable[..., AnyEnv]:
+    """Make a function that returns environments of either interface return Gymnasium's."""
 
     @wraps(env_fn, ("__name__", "__qualname__", "__module__", "__doc__"), ())
-    def make(*args: Any, **kwargs: Any) -> gymnasium.Env[Any, Any]:
+    def make(*args: Any, **kwargs: Any) -> AnyEnv:
         env = env_fn(*args, **kwargs)
         return env if isinstance(env, gymnasium.Env) else AsGymnasium(env)
 
     return make
 
 
-def make_seeded(env_fn: Callable[..., Any], setting: tuple[Any, int | None]) -> Any:
+def make_seeded(env_fn: Callable[..., Any], setting: tuple[Any, int | None]) -> AnyEnv:
     """Make an environment from its argument and a random seed, or None, of its first episode."""
     cfg, seed = setting
     env = as_gymnasium(env_fn)(cfg)

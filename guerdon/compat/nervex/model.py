@@ -4,20 +4,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from gymnasium import Space, spaces
-from torch import nn
+from torch import Tensor, nn
 
-from guerdon.compat.nervex.lstm import RecurrentQNetwork
 from guerdon.nn.config import ModelConfig
 from guerdon.nn.encoders import MLP
-from guerdon.nn.models import Model, QNetwork
+from guerdon.nn.heads import Output
+from guerdon.nn.models import QNetwork
 from guerdon.nn.registry import register_model as register_model
+from guerdon.nn.spaces import unwrap
 
 Sizes = int | Sequence[int]
 
 
-class _FromSizes(Model):
-    """A network made from sizes.
+@register_model("fc_discrete")
+class FCDiscreteNet(QNetwork):
+    """Q-values of vector observations: ``logit`` [..., action_dim].
 
     Args:
         obs_dim: Size of an observation, or the shape of an image; uint8 images are divided by 255.
@@ -26,8 +29,7 @@ class _FromSizes(Model):
             have convolutions instead.
         embedding_dim: Size of the last hidden layer; for images of a layer after the convolutions,
             which by default there is not.
-        lstm_dim: Size of the LSTM of a recurrent network, whose state is [2 * lstm_dim]; by default
-            that of the last hidden layer.
+        lstm_dim: Size of the LSTM of a recurrent network; by default that of the last hidden layer.
         dueling: Whether the head is dueling.
         head_kwargs: May have ``dueling``, too.
     """
@@ -62,13 +64,8 @@ class _FromSizes(Model):
         super().__init__(observations(obs_dim), spaces.Discrete(actions[0]), config)
 
 
-@register_model("fc_discrete")
-class FCDiscreteNet(_FromSizes, QNetwork):
-    """Q-values of vector observations: ``logit`` [..., action_dim]."""
-
-
 @register_model("conv_discrete")
-class ConvDiscreteNet(_FromSizes, QNetwork):
+class ConvDiscreteNet(FCDiscreteNet):
     """Q-values of images [C, H, W]: ``logit`` [..., action_dim]."""
 
     def make_head(self, action_space: Space[Any]) -> nn.Module:
@@ -81,8 +78,43 @@ class ConvDiscreteNet(_FromSizes, QNetwork):
 
 
 @register_model("fcr_discrete")
-class FCRDiscreteNet(_FromSizes, RecurrentQNetwork):
-    """Q-values of vector observations with an LSTM: takes "prev_state", returns ``next_state``."""
+class FCRDiscreteNet(FCDiscreteNet):
+    """Q-values of vector observations with an LSTM, [B, action_dim] or [T, B, action_dim].
+
+    The input may have "prev_state", the state of each row: a tensor [B, 2 * lstm_dim], a list of
+    states or None, or None. The output has ``next_state``, a tensor.
+    """
+
+    recurrent = True
+
+    def make_head(self, action_space: Space[Any]) -> nn.Module:
+        """See `Model`."""
+        assert self.config.lstm is not None
+        self.lstm = nn.LSTM(self.size, self.config.lstm)
+        self.size = self.config.lstm
+        return super().make_head(action_space)
+
+    def forward(self, inputs: Any) -> Output:
+        """Return ``logit`` and ``next_state``."""
+        bare = unwrap(inputs, self.observation_space) is inputs
+        features = self.features(inputs)
+        rows = features if features.dim() == 3 else features[None]
+        before = _states(None if bare else inputs.get("prev_state"), rows, 2 * self.size)
+        hidden, cell = (part.contiguous() for part in before[None].chunk(2, -1))
+        output, after = self.lstm(rows, (hidden, cell))
+        head = self.head(output if features.dim() == 3 else output[0])
+        return {**head, "next_state": torch.cat(after, -1)[0]}
+
+
+def _states(given: Any, features: Tensor, size: int) -> Tensor:
+    """Return states [B, size], with zeros for None."""
+    if isinstance(given, Tensor):
+        return given
+    zeros = features.new_zeros(features.shape[1], size)
+    if given is None:
+        return zeros
+    pairs = zip(given, zeros, strict=True)
+    return torch.stack([zero if state is None else state for state, zero in pairs])
 
 
 def observations(obs_dim: Sizes) -> spaces.Box:

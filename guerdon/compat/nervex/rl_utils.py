@@ -1,12 +1,14 @@
-"""Loss functions of the nerveX tutorial, under their documented names.
+"""Losses of nerveX's ``rl_utils``, its noise and exploration, over `guerdon.ops`.
 
 A loss takes a namedtuple and returns 0-dim tensors. Errors of values are squared, and halved in
 `ppo_error` and `td_lambda_error` alone, as in nerveX. `done` means terminated: it stops the
-bootstrap, so a truncation is not `done`. `weight` multiplies the rows, and may be None.
+bootstrap, so a truncation is not `done`. `weight` multiplies the rows, and may be None. In shapes,
+N is the number of actions; values [T + 1, B] are 0 from a terminal state on.
 """
 
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +21,8 @@ from guerdon.ops import select_action
 from guerdon.ops.checks import rows_of, same_shape, weighted_mean
 
 Criterion = Callable[[Tensor, Tensor], Tensor]
+Density = Callable[[Any, Tensor], tuple[Tensor, Tensor]]
+Rescale = Callable[[Tensor], Tensor]
 SQUARED_ERROR = nn.MSELoss(reduction="none")
 
 nstep_return_data = namedtuple("nstep_return_data", "reward next_value done")
@@ -27,15 +31,11 @@ q_nstep_td_data = namedtuple(
     "q_nstep_td_data", "q next_n_q action next_n_action reward done weight"
 )
 v_1step_td_data = namedtuple("v_1step_td_data", "v next_v reward done weight")
-v_nstep_td_data = namedtuple("v_nstep_td_data", "v next_n_v reward done weight")
 dist_1step_td_data = namedtuple(
     "dist_1step_td_data", "dist next_dist act next_act reward done weight"
 )
 dist_nstep_td_data = namedtuple(
     "dist_nstep_td_data", "dist next_n_dist act next_n_act reward done weight"
-)
-qrdqn_nstep_td_data = namedtuple(
-    "qrdqn_nstep_td_data", "q next_n_q action next_n_action reward done tau weight"
 )
 iqn_nstep_td_data = namedtuple(
     "iqn_nstep_td_data", "q next_n_q action next_n_action reward done replay_quantiles weight"
@@ -60,24 +60,26 @@ coma_loss = namedtuple("coma_loss", "policy_loss q_value_loss entropy_loss")
 # --- temporal differences
 
 
-def nstep_return(data: nstep_return_data, gamma: float, nstep: int) -> Tensor:
-    """Return the n-step target, [B].
+def _nstep(reward: Tensor, done: Tensor, gamma: float, nstep: int) -> tuple[Tensor, Tensor]:
+    """Return n-step returns and discounts [B] of rewards [nstep, B]; the last may be terminal."""
+    if len(reward) != nstep:
+        raise ValueError(f"nstep is {nstep}, and reward has {len(reward)} rows; they must agree.")
+    returns, discounts, _ = ops.multistep_return(reward, torch.full_like(reward, gamma))
+    same_shape(1, done=done, returns=returns)
+    return returns, discounts * (1 - done.to(reward.dtype))
 
-    Args:
-        data: reward [nstep, B], next_value [B] and done [B] after the last step.
-        gamma: Discount factor.
-        nstep: Number of steps.
-    """
-    reward, next_value, done = data
-    r_t, discount_t = _nstep(reward, done, gamma, nstep)
-    same_shape(1, next_value=next_value, returns=r_t)
-    return torch.addcmul(r_t, discount_t, next_value)
+
+def nstep_return(data: nstep_return_data, gamma: float, nstep: int) -> Tensor:
+    """n-step target [B] of reward [nstep, B], next_value [B] and done [B] after the last step."""
+    r_t, discount_t = _nstep(data.reward, data.done, gamma, nstep)
+    same_shape(1, next_value=data.next_value, returns=r_t)
+    return torch.addcmul(r_t, discount_t, data.next_value)
 
 
 def q_1step_td_error(
     data: q_1step_td_data, gamma: float, criterion: Criterion = SQUARED_ERROR
 ) -> Tensor:
-    """One-step Q-learning: q and next_q [B, N]; act, next_act, reward, done and weight [B]."""
+    """One-step Q-learning: q and next_q [B, N], all else [B]."""
     rows = q_nstep_td_data(*data._replace(reward=data.reward.unsqueeze(0)))
     return q_nstep_td_error(rows, gamma, 1, criterion)
 
@@ -85,13 +87,9 @@ def q_1step_td_error(
 def q_nstep_td_error(
     data: q_nstep_td_data, gamma: float, nstep: int = 1, criterion: Criterion = SQUARED_ERROR
 ) -> Tensor:
-    """n-step Q-learning.
+    """n-step Q-learning: q and next_n_q [B, N], reward [nstep, B], all else [B].
 
-    Args:
-        data: q and next_n_q [B, N]; action, next_n_action, done and weight [B]; reward [nstep, B].
-        gamma: Discount factor.
-        nstep: Number of steps.
-        criterion: Maps prediction and target to errors [B].
+    `criterion` maps prediction and target to errors [B].
     """
     return q_nstep_td_error_with_rescale(data, gamma, nstep, criterion, _same, _same)
 
@@ -101,19 +99,10 @@ def q_nstep_td_error_with_rescale(
     gamma: float,
     nstep: int = 1,
     criterion: Criterion = SQUARED_ERROR,
-    trans_fn: Callable[[Tensor], Tensor] | None = None,
-    inv_trans_fn: Callable[[Tensor], Tensor] | None = None,
+    trans_fn: Rescale | None = None,
+    inv_trans_fn: Rescale | None = None,
 ) -> Tensor:
-    """n-step Q-learning of rescaled values: https://arxiv.org/abs/1805.11593.
-
-    Args:
-        data: See `q_nstep_td_error`.
-        gamma: Discount factor.
-        nstep: Number of steps.
-        criterion: See `q_nstep_td_error`.
-        trans_fn: Rescales values; `value_transform` by default.
-        inv_trans_fn: Its inverse; `value_inv_transform` by default.
-    """
+    """n-step Q-learning of rescaled values, by `value_transform` and its inverse by default."""
     q, next_n_q, action, next_n_action, reward, done, weight = data
     same_shape(1, action=action, next_n_action=next_n_action, weight=weight)
     value = (inv_trans_fn or value_inv_transform)(select_action(next_n_q, next_n_action))
@@ -129,26 +118,18 @@ def _same(value: Tensor) -> Tensor:
 def v_1step_td_error(
     data: v_1step_td_data, gamma: float, criterion: Criterion = SQUARED_ERROR
 ) -> Tensor:
-    """One-step TD: v, next_v, reward, done (or None) and weight [B]."""
-    done = torch.zeros_like(data.v) if data.done is None else data.done
-    rows = v_nstep_td_data(*data._replace(reward=data.reward.unsqueeze(0), done=done))
-    return v_nstep_td_error(rows, gamma, 1, criterion)
-
-
-def v_nstep_td_error(
-    data: v_nstep_td_data, gamma: float, nstep: int = 1, criterion: Criterion = SQUARED_ERROR
-) -> Tensor:
-    """n-step TD: v, next_n_v, done and weight [B]; reward [nstep, B]."""
-    v, next_n_v, reward, done, weight = data
-    same_shape(1, v=v, next_n_v=next_n_v, done=done, weight=weight)
-    target = nstep_return(nstep_return_data(reward, next_n_v, done), gamma, nstep)
+    """One-step TD: all [B]; done may be None."""
+    v, next_v, reward, done, weight = data
+    done = torch.zeros_like(v) if done is None else done
+    same_shape(1, v=v, next_v=next_v, done=done, weight=weight)
+    target = nstep_return(nstep_return_data(reward[None], next_v, done), gamma, 1)
     return weighted_mean(criterion(v, target.detach()), weight)
 
 
 def dist_1step_td_error(
     data: dist_1step_td_data, gamma: float, v_min: float, v_max: float, n_atom: int
 ) -> Tensor:
-    """C51: dist and next_dist are probabilities [B, N, n_atom]; the rest is [B]."""
+    """C51: dist and next_dist are probabilities [B, N, n_atom], all else [B]."""
     rows = dist_nstep_td_data(*data._replace(reward=data.reward.unsqueeze(0)))
     return dist_nstep_td_error(rows, gamma, v_min, v_max, n_atom)
 
@@ -177,13 +158,7 @@ def categorical_projection(
     """Project the distribution of r + discount * z onto the atoms z: equation 7 of C51.
 
     https://arxiv.org/abs/1707.06887: every atom i takes the share `clip(1 - |z' - z_i| / dz, 0, 1)`
-    of a shifted atom z'.
-
-    Args:
-        prob_t: Probabilities, [B, N].
-        r_t: Rewards, [B].
-        discount_t: gamma * (1 - terminated), [B].
-        support: The atoms, evenly spaced and increasing, [N].
+    of a shifted atom z'. Probabilities are [B, n_atom], the evenly spaced atoms [n_atom].
     """
     same_shape(1, r_t=r_t, discount_t=discount_t)
     rows_of(prob_t, r_t=r_t)
@@ -194,40 +169,13 @@ def categorical_projection(
     return ((1 - distance).clamp(min=0) @ prob_t[:, :, None]).squeeze(-1)
 
 
-def qrdqn_nstep_td_error(
-    data: qrdqn_nstep_td_data, gamma: float, nstep: int = 1, kappa: float = 1.0
-) -> Tensor:
-    """n-step QR-DQN: https://arxiv.org/abs/1710.10044.
-
-    Args:
-        data: q and next_n_q [B, N, n_quantiles]; tau with n_quantiles fractions; action,
-            next_n_action, done and weight [B]; reward [nstep, B].
-        gamma: Discount factor.
-        nstep: Number of steps.
-        kappa: Absolute error above which the Huber loss is linear.
-    """
-    q, next_n_q, action, next_n_action, reward, done, tau, weight = data
-    same_shape(1, action=action, next_n_action=next_n_action, done=done, weight=weight)
-    quantile_tm1, quantile_t = select_action(q, action), select_action(next_n_q, next_n_action)
-    r_t, discount_t = _nstep(reward, done, gamma, nstep)
-    error = quantile_td_error(
-        quantile_tm1, tau.reshape(-1).expand_as(quantile_tm1), r_t, discount_t, quantile_t, kappa
-    )
-    return weighted_mean(error, weight)
-
-
 def iqn_nstep_td_error(
     data: iqn_nstep_td_data, gamma: float, nstep: int = 1, kappa: float = 1.0
 ) -> Tensor:
     """n-step IQN: https://arxiv.org/abs/1806.06923.
 
-    Args:
-        data: q [n_tau, B, N]; next_n_q [n_tau', B, N]; replay_quantiles, the fractions of q, with
-            n_tau * B entries in that order; action, next_n_action, done and weight [B]; reward
-            [nstep, B].
-        gamma: Discount factor.
-        nstep: Number of steps.
-        kappa: Absolute error above which the Huber loss is linear.
+    q is [n_tau, B, N]; next_n_q [n_tau', B, N]; replay_quantiles has the n_tau * B fractions of q
+    in that order; reward is [nstep, B], all else [B]. See `quantile_td_error` for `kappa`.
     """
     q, next_n_q, action, next_n_action, reward, done, replay_quantiles, weight = data
     same_shape(1, action=action, next_n_action=next_n_action, done=done, weight=weight)
@@ -247,22 +195,18 @@ def quantile_td_error(
     quantile_t: Tensor,
     kappa: float = 1.0,
 ) -> Tensor:
-    """Quantile Huber loss, [B]: summed over predicted quantiles, averaged over target quantiles.
+    """Quantile Huber loss [B]: summed over predicted quantiles, averaged over target quantiles.
 
-    Args:
-        quantile_tm1: Quantiles for the action taken, [B, N].
-        tau_tm1: Their fractions, [B, N].
-        r_t: Rewards, [B].
-        discount_t: gamma * (1 - terminated), [B].
-        quantile_t: Quantiles for the next action, [B, M].
-        kappa: Absolute error above which the loss is linear; 0 for the plain quantile loss.
+    Quantiles of the action taken and their fractions are [B, n], those of the next action [B, m],
+    reward and discount [B]. `kappa` is the absolute error above which the loss is linear; 0 gives
+    the plain quantile loss.
     """
     same_shape(1, r_t=r_t, discount_t=discount_t)
     same_shape(2, quantile_tm1=quantile_tm1, tau_tm1=tau_tm1)
     rows_of(quantile_t, r_t=r_t)
     rows_of(quantile_tm1, r_t=r_t)
     target = (r_t[:, None] + discount_t[:, None] * quantile_t).detach()
-    error = target[:, None, :] - quantile_tm1[:, :, None]  # [B, N, M]
+    error = target[:, None, :] - quantile_tm1[:, :, None]  # [B, n, m]
     size = error.abs()
     if kappa > 0:
         size = torch.where(size <= kappa, 0.5 * error.square() / kappa, size - 0.5 * kappa)
@@ -271,7 +215,7 @@ def quantile_td_error(
 
 
 def td_lambda_error(data: td_lambda_data, gamma: float = 0.9, lambda_: float = 0.8) -> Tensor:
-    """TD(lambda): value [T + 1, B], 0 from a terminal state on; reward and weight [T, B]."""
+    """TD(lambda): value [T + 1, B], reward and weight [T, B]."""
     value, reward, weight = data
     target = generalized_lambda_returns(value, reward, gamma, lambda_)
     return ops.squared_loss(target - value[:-1], weight)
@@ -279,19 +223,9 @@ def td_lambda_error(data: td_lambda_data, gamma: float = 0.9, lambda_: float = 0
 
 @torch.no_grad()
 def generalized_lambda_returns(
-    bootstrap_values: Tensor,
-    rewards: Tensor,
-    gammas: float | Tensor,
-    lambda_: float | Tensor,
+    bootstrap_values: Tensor, rewards: Tensor, gammas: float | Tensor, lambda_: float | Tensor
 ) -> Tensor:
-    """Lambda-returns, [T, B].
-
-    Args:
-        bootstrap_values: [T + 1, B], 0 from a terminal state on.
-        rewards: [T, B].
-        gammas: Discount factor: a number, or [T, B].
-        lambda_: Trace decay: a number, or [T, B].
-    """
+    """Lambda-returns [T, B] of values [T + 1, B]; all else is [T, B], or a number."""
     value, gamma = bootstrap_values[1:], torch.as_tensor(gammas).expand_as(rewards)
     decay = torch.as_tensor(lambda_, dtype=rewards.dtype).expand_as(rewards).clone()
     decay[-1] = 0  # nothing is known about later rewards
@@ -301,12 +235,8 @@ def generalized_lambda_returns(
 def gae(data: gae_data, gamma: float = 0.99, lambda_: float = 0.97) -> Tensor:
     """Generalized advantage estimation, [T, B].
 
-    Args:
-        data: value [T + 1, B], 0 from a terminal state on, and reward [T, B]; or value, next_value,
-            reward, done, traj_flag (whether the trajectory ends after this row for any reason; None
-            if only `done` ends it), all [T, B].
-        gamma: Discount factor.
-        lambda_: GAE lambda.
+    `data` is value [T + 1, B] and reward [T, B]; or value, next_value, reward, done and traj_flag,
+    all [T, B]: whether the trajectory ends after this row for any reason, by default `done`.
     """
     value, next_value, reward, done, traj_flag = data
     if done is None:
@@ -326,37 +256,14 @@ def ppo_error(
     clip_ratio: float = 0.2,
     use_value_clip: bool = True,
     dual_clip: float | None = None,
+    density: Density = ops.categorical_log_prob_entropy,
 ) -> tuple[ppo_loss, ppo_info]:
-    """PPO: logits [B, N], all else [B]; losses, and two metrics."""
-    log_prob, entropy = ops.categorical_log_prob_entropy(data.logit_new, data.action)
-    log_prob_old = ops.categorical_log_prob(data.logit_old, data.action).detach()
-    return _ppo_error(data, log_prob, log_prob_old, entropy, clip_ratio, use_value_clip, dual_clip)
+    """PPO: logits [B, N], all else [B]; losses, and two metrics.
 
-
-def ppo_error_continous(
-    data: ppo_data,
-    clip_ratio: float = 0.2,
-    use_value_clip: bool = True,
-    dual_clip: float | None = None,
-) -> tuple[ppo_loss, ppo_info]:
-    """PPO of continuous actions: logits are (mu, sigma); these and action [B, N], all else [B]."""
-    (mu, sigma), (mu_old, sigma_old) = data.logit_new, data.logit_old
-    action = data.action.reshape(mu.shape)
-    log_prob = ops.gaussian_log_prob(mu, sigma.log(), action)
-    log_prob_old = ops.gaussian_log_prob(mu_old, sigma_old.log(), action).detach()
-    entropy = ops.gaussian_entropy(sigma.log())
-    return _ppo_error(data, log_prob, log_prob_old, entropy, clip_ratio, use_value_clip, dual_clip)
-
-
-def _ppo_error(
-    data: ppo_data,
-    log_prob: Tensor,
-    log_prob_old: Tensor,
-    entropy: Tensor,
-    clip_ratio: float,
-    use_value_clip: bool,
-    dual_clip: float | None,
-) -> tuple[ppo_loss, ppo_info]:
+    `density` maps logits and actions to log-probabilities and entropies.
+    """
+    log_prob, entropy = density(data.logit_new, data.action)
+    log_prob_old = density(data.logit_old, data.action)[0].detach()
     value_clip = clip_ratio if use_value_clip else None
     losses = ppo_loss(
         ops.ppo_policy_loss(
@@ -368,6 +275,16 @@ def _ppo_error(
     return losses, ppo_info(
         ops.approx_kl(log_prob, log_prob_old), ops.clip_fraction(log_prob, log_prob_old, clip_ratio)
     )
+
+
+def _gaussian(logit: tuple[Tensor, Tensor], action: Tensor) -> tuple[Tensor, Tensor]:
+    mu, sigma = logit
+    log_prob = ops.gaussian_log_prob(mu, sigma.log(), action.reshape(mu.shape))
+    return log_prob, ops.gaussian_entropy(sigma.log())
+
+
+ppo_error_continous = partial(ppo_error, density=_gaussian)
+"""PPO of continuous actions: logits are (mu, sigma); these and the action are [B, N]."""
 
 
 def a2c_error(data: a2c_data) -> a2c_loss:
@@ -402,14 +319,8 @@ def vtrace_error(
 ) -> vtrace_loss:
     """V-trace: https://arxiv.org/abs/1802.01561, section 4.1.
 
-    Args:
-        data: Logits [T, B, N]; action, reward and weight [T, B]; value [T + 1, B], 0 from a
-            terminal state on.
-        gamma: Discount factor.
-        lambda_: Trace decay.
-        rho_clip_ratio: Bound on the importance weight of a TD error.
-        c_clip_ratio: Bound on the importance weight of a trace.
-        rho_pg_clip_ratio: Bound on the importance weight of an advantage.
+    Logits are [T, B, N]; action, reward and weight [T, B]; value [T + 1, B]. The ratios bound the
+    importance weights of TD errors, of traces, and of advantages.
     """
     target_output, behaviour_output, action, value, reward, weight = data
     log_prob, entropy = ops.categorical_log_prob_entropy(target_output, action)
@@ -439,15 +350,8 @@ def upgo_loss(
     """Upgoing policy gradient of AlphaStar: https://doi.org/10.1038/s41586-019-1724-z.
 
     The undiscounted return follows the rewards while they are at least as high as expected, and
-    bootstraps from the value before the first step that is worse.
-
-    Args:
-        target_output: Logits, [T, B, N].
-        rhos: Clipped importance weights, [T, B].
-        action: int64, [T, B].
-        rewards: [T, B].
-        bootstrap_values: [T + 1, B], 0 from a terminal state on.
-        mask: Multiplies the rows, [T, B].
+    bootstraps from the value before the first step that is worse. Logits are [T, B, N], values
+    [T + 1, B], all else [T, B]; `mask` multiplies the rows.
     """
     v_tm1, v_t = bootstrap_values[:-1].detach(), bootstrap_values[1:].detach()
     same_shape(2, rhos=rhos, rewards=rewards, values=v_tm1)
@@ -462,13 +366,8 @@ def coma_error(data: coma_data, gamma: float, lambda_: float) -> coma_loss:
     """Counterfactual multi-agent policy gradients: https://arxiv.org/abs/1705.08926.
 
     The advantage of an action is its Q-value minus the policy's mean Q-value, given the actions of
-    the other agents.
-
-    Args:
-        data: logit, q_value and target_q_value [T, B, A, N] of A agents; action and weight
-            [T, B, A]; reward [T, B]. The last step only bootstraps the critic.
-        gamma: Discount factor.
-        lambda_: TD(lambda) of the critic.
+    the other agents. Logits and Q-values are [T, B, A, N] of A agents, action and weight [T, B, A],
+    reward [T, B]; the last step only bootstraps the critic, which learns by TD(lambda).
     """
     logit, action, q_value, target_q_value, reward, weight = data
     same_shape(logit=logit, q_value=q_value, target_q_value=target_q_value)
@@ -486,30 +385,12 @@ def coma_error(data: coma_data, gamma: float, lambda_: float) -> coma_loss:
     )
 
 
-def _nstep(reward: Tensor, done: Tensor, gamma: float, nstep: int) -> tuple[Tensor, Tensor]:
-    """Return n-step returns and discounts [B] of rewards [nstep, B]; the last may be terminal."""
-    if len(reward) != nstep:
-        raise ValueError(f"nstep is {nstep}, and reward has {len(reward)} rows; they must agree.")
-    returns, discounts, _ = ops.multistep_return(reward, torch.full_like(reward, gamma))
-    same_shape(1, done=done, returns=returns)
-    return returns, discounts * (1 - done.to(reward.dtype))
-
-
 # --- risk measures of IQN: https://arxiv.org/abs/1806.06923, section 3.1
 
 
 def _cpw(tau: Tensor, eta: float = 0.71) -> Tensor:
     risen: Tensor = tau**eta
     return risen / (risen + (1 - tau) ** eta) ** (1 / eta)
-
-
-def _cvar(tau: Tensor, eta: float = 0.71) -> Tensor:
-    return eta * tau
-
-
-def _wang(tau: Tensor, eta: float = -0.75) -> Tensor:
-    distorted: Tensor = torch.special.ndtr(torch.special.ndtri(tau) + eta)
-    return distorted
 
 
 def _power(tau: Tensor, eta: float = -2.0) -> Tensor:
@@ -520,8 +401,8 @@ def _power(tau: Tensor, eta: float = -2.0) -> Tensor:
 beta_function_map: dict[str, Callable[..., Tensor]] = {
     "uniform": lambda tau: tau,
     "CPW": _cpw,
-    "CVaR": _cvar,
-    "Wang": _wang,
+    "CVaR": lambda tau, eta=0.71: eta * tau,
+    "Wang": lambda tau, eta=-0.75: torch.special.ndtr(torch.special.ndtri(tau) + eta),
     "Pow": _power,
 }
 """Distortions of the fractions tau by their names in the paper; all but the first have `eta`."""
@@ -548,70 +429,60 @@ def value_inv_transform(x: Tensor, eps: float = 1e-2) -> Tensor:
 # --- noise on actions
 
 
-class BaseNoise:
-    """Noise of the shape of actions: call it with a shape and a device."""
+class GaussianNoise:
+    """Independent noise of mean `mu` and standard deviation `sigma`: call it with a shape."""
 
     generator: torch.Generator | None = None
-    """Random generator on that device; torch's global one by default."""
-
-    def __call__(self, shape: Sequence[int], device: Any = "cpu") -> Tensor:
-        """Draw noise; here from the standard normal distribution."""
-        return torch.empty(tuple(shape), device=device).normal_(generator=self.generator)
-
-    def reset(self, rows: Sequence[int] | None = None) -> None:
-        """Restart the noise, in all rows or in some."""
-
-
-class GaussianNoise(BaseNoise):
-    """Independent noise of mean `mu` and standard deviation `sigma`."""
+    """Random generator on the device of the noise; torch's global one by default."""
 
     def __init__(self, mu: float = 0.0, sigma: float = 1.0) -> None:
         self._mu, self._sigma = mu, sigma
 
     def __call__(self, shape: Sequence[int], device: Any = "cpu") -> Tensor:
-        """See `BaseNoise`."""
-        return super().__call__(shape, device) * self._sigma + self._mu
+        """Draw noise."""
+        normal = torch.empty(tuple(shape), device=device).normal_(generator=self.generator)
+        return normal * self._sigma + self._mu
+
+    def reset(self, rows: Sequence[int] | None = None) -> None:
+        """Restart the noise, in all rows or in some."""
 
 
-class OUNoise(BaseNoise):
+class OUNoise(GaussianNoise):
     """Ornstein-Uhlenbeck process, one path per row: dx = theta (mu - x) dt + sigma dW, from x0."""
 
     def __init__(
-        self,
-        mu: float = 0.0,
-        sigma: float = 0.3,
-        theta: float = 0.15,
-        dt: float = 0.01,
+        self, mu: float = 0.0, sigma: float = 0.3, theta: float = 0.15, dt: float = 0.01,
         x0: float = 0,
-    ) -> None:
-        self._mu, self._alpha, self._beta, self.x0 = mu, theta * dt, sigma * dt**0.5, float(x0)
+    ) -> None:  # fmt: skip
+        super().__init__(0.0, sigma * dt**0.5)
+        self._mean, self._rate, self._x0 = mu, theta * dt, float(x0)
         self._x: Tensor | None = None
 
     def __call__(self, shape: Sequence[int], device: Any = "cpu") -> Tensor:
         """Advance the paths, and return where they are."""
-        normal, x = super().__call__(shape, device), self._x
-        if x is None or x.shape != normal.shape:
-            x = torch.full_like(normal, self.x0)
-        self._x = x + self._alpha * (self._mu - x) + self._beta * normal
+        step, x = super().__call__(shape, device), self._x
+        if x is None or x.shape != step.shape:
+            x = torch.full_like(step, self._x0)
+        self._x = x + self._rate * (self._mean - x) + step
         return self._x
 
     def reset(self, rows: Sequence[int] | None = None) -> None:
-        """See `BaseNoise`."""
+        """See `GaussianNoise`."""
         if rows is None or self._x is None:
             self._x = None
             return
         inside = [row for row in rows if row < len(self._x)]
         index = torch.tensor(inside, dtype=torch.int64, device=self._x.device)
-        self._x = self._x.index_fill(0, index, self.x0)  # not in place: it may be in use
+        self._x = self._x.index_fill(0, index, self._x0)  # not in place: it may be in use
 
 
-noise_mapping: dict[str, type[BaseNoise]] = {"gauss": GaussianNoise, "ou": OUNoise}
+noise_mapping: dict[str, type[GaussianNoise]] = {"gauss": GaussianNoise, "ou": OUNoise}
 """Kinds of noise by name; add one of your own here."""
 
 
 def create_noise_generator(
     noise_type: str, noise_kwargs: Mapping[str, Any] | None = None
-) -> BaseNoise:
+) -> GaussianNoise:
     """Make noise of a type, ``gauss`` or ``ou``, with its arguments."""
     if noise_type not in noise_mapping:
         names = ", ".join(map(repr, noise_mapping))

@@ -1,33 +1,70 @@
-"""The files that a serial run of nerveX leaves in the current folder; nothing reads them."""
+"""The files that a serial run of nerveX leaves in the current folder; no run reads them."""
 
-import os
+import logging
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from guerdon.policy import Policy
+from guerdon.training.metric_files import AppendedFile, TensorBoardFile
 
+_log = logging.getLogger(__name__)
 _LOGS = {
-    "actor": ("collect_logger.txt", ("rollout/", "time/")),
-    "learner": ("learner_logger.txt", ("train/", "reward/")),
-    "evaluator": ("evaluator_logger.txt", ("eval/",)),
-    "buffer/armor_buffer": ("armor_logger.txt", ("buffer/",)),
+    "actor": ("collect", ("rollout/", "time/")),
+    "learner": ("learner", ("train/", "reward/")),
+    "evaluator": ("evaluator", ("eval/",)),
+    "buffer/armor_buffer": ("armor", ("buffer/",)),
 }
-"""Folders below ``log``, their text files, and the metrics in them."""
-_TENSORBOARD = {
-    "learner": "learner_tb_logger",
-    "evaluator": "evaluator_tb_logger",
-    "buffer/armor_buffer": "armor_tb_logger",
-}
+"""Folders below ``log``: the name of their files, and the metrics in them."""
+
+
+class LogFiles:
+    """Metrics in ``NAME_logger.txt`` and, for TensorBoard, in ``NAME_tb_logger``.
+
+    Args:
+        folder: Folder of both.
+        name: Their name.
+        tensorboard: Whether to write the second.
+    """
+
+    def __init__(self, folder: str | Path, name: str, tensorboard: bool = True) -> None:
+        path = Path(folder)
+        path.mkdir(parents=True, exist_ok=True)
+        self._text = AppendedFile(path / f"{name}_logger.txt", _log.warning)
+        board = path / f"{name}_tb_logger"
+        self._board = TensorBoardFile(board, None, _log.warning) if tensorboard else None
+
+    def write(self, head: str, step: int, metrics: Mapping[str, float]) -> None:
+        """Write a line that begins with `head`, and the same metrics for TensorBoard."""
+        numbers = " ".join(f"{name}={value:.6g}" for name, value in metrics.items())
+        self._text.append(f"{head}: {numbers}\n".encode())
+        if self._board is not None:
+            self._board.log(step, metrics)
+
+    def close(self) -> None:
+        """Close the files; `write` opens them again."""
+        self._text.close()
+        if self._board is not None:
+            self._board.close()
+
+
+def save_weights(folder: Path, model: nn.Module, iteration: int) -> None:
+    """Write ``iteration_N.pth.tar`` with the weights after N updates."""
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = {name: each.detach().cpu() for name, each in model.state_dict().items()}
+    torch.save(
+        {"model": weights, "last_iter": iteration}, folder / f"iteration_{iteration}.pth.tar"
+    )
 
 
 class RunFiles:
     """A callback of `guerdon.train` that writes ``ckptBaseLearner*`` and ``log``.
 
-    ``iteration_N.pth.tar`` has the weights after N updates, of each best evaluation so far.
+    The first has the weights of each best evaluation so far.
 
     Args:
         folder: Folder to write to.
@@ -35,40 +72,22 @@ class RunFiles:
 
     def __init__(self, folder: str | Path = ".") -> None:
         self.log = Path(folder) / "log"
-        self.checkpoints = Path(folder) / f"ckptBaseLearner{os.getpid()}"
+        self.checkpoints = Path(folder) / f"ckptBaseLearner{id(self)}"
         self._best = float("-inf")
-        self._writer = cache(self._make_writer)
+        self._files = cache(self._make_files)
 
     def __call__(self, step: int, metrics: Mapping[str, float], policy: Policy) -> None:
         """Write metrics, and weights if an evaluation was the best so far."""
         moved = {"buffer/pushed": step, "buffer/sampled_batches": policy.updates}
-        for name, (file, prefixes) in _LOGS.items():
-            found = {
-                key: each for key, each in {**metrics, **moved}.items() if key.startswith(prefixes)
-            }
+        for folder, (_, prefixes) in _LOGS.items():
+            every: dict[str, Any] = {**metrics, **moved}
+            found = {key: each for key, each in every.items() if key.startswith(prefixes)}
             if found:
-                self._write(name, file, step, found)
+                self._files(folder).write(f"step {step}", step, found)
         value = metrics.get("eval/mean_reward")
         if value is not None and value > self._best:
             self._best = value
-            self.checkpoints.mkdir(parents=True, exist_ok=True)
-            weights = {name: each.detach().cpu() for name, each in policy.state_dict().items()}
-            torch.save({"model": weights}, self.checkpoints / f"iteration_{policy.updates}.pth.tar")
+            save_weights(self.checkpoints, policy, policy.updates)
 
-    def _write(self, name: str, file: str, step: int, metrics: Mapping[str, float]) -> None:
-        folder = self.log / name
-        folder.mkdir(parents=True, exist_ok=True)
-        with (folder / file).open("a") as text:
-            numbers = (f"{key}={value:.6g}" for key, value in metrics.items())
-            text.write(f"step={step} {' '.join(numbers)}\n")
-        if name in _TENSORBOARD:
-            writer = self._writer(folder / _TENSORBOARD[name])
-            for key, value in metrics.items():
-                writer.add_scalar(key, value, step)
-            writer.flush()
-
-    @staticmethod
-    def _make_writer(folder: Path) -> Any:
-        from torch.utils.tensorboard import SummaryWriter  # slow to import
-
-        return SummaryWriter(folder, flush_secs=10)
+    def _make_files(self, folder: str) -> LogFiles:
+        return LogFiles(self.log / folder, _LOGS[folder][0], tensorboard=folder != "actor")

@@ -1,8 +1,9 @@
 """Keys and names of nerveX and DI-engine, and what they are in guerdon; see `translate`.
 
-Keys of the section ``policy`` are written without it, and without ``algo``: ``learn.nstep`` is
-``policy.learn.nstep`` and ``policy.learn.algo.nstep``. A key without a part is found in any of
-`PARTS`, too: ``nstep`` is also ``policy.nstep`` and ``policy.collect.algo.nstep``.
+Keys are patterns, separated by spaces. Those of the section ``policy`` are written without it, and
+without ``algo``: ``learn.nstep`` is ``policy.learn.nstep`` and ``policy.learn.algo.nstep``. A key
+without a part is found in any of `PARTS`, too: ``nstep`` is also ``policy.nstep`` and
+``policy.collect.algo.nstep``.
 """
 
 from collections.abc import Callable
@@ -12,197 +13,113 @@ PARTS = ("learn", "collect", "eval", "command", "other")
 PACKAGES = ("nervex", "app_zoo", "ding", "dizoo")
 
 KEYS = {
-    "env.env_manager_type": "env.backend",
-    "env_manager.type": "env.backend",
-    "env.actor_env_num": "env.n_envs",
-    "env.collector_env_num": "env.n_envs",
-    "env.evaluator_env_num": "eval.n_envs",
-    "env.n_evaluator_episode": "eval.episodes",
-    "env.stop_value": "eval.target_return",
-    "env.max_step": "env.max_episode_steps",
-    "env.norm_obs.use_norm": "policy.model.normalize_obs",
-    "env.norm_reward.use_norm": "reward.normalize",
-    "env.rew_clip": "reward.clip",
-    "evaluator.n_episode": "eval.episodes",
-    "evaluator.stop_val": "eval.target_return",
-    "evaluator.eval_freq": "eval.every",
-    "eval.evaluator.eval_freq": "eval.every",
-    "eval.evaluator.n_episode": "eval.episodes",
-    "eval.evaluator.stop_value": "eval.target_return",
-    "exp_name": "run.name",
-    "use_cuda": "run.device",
-    "cuda": "run.device",
-    "actor.n_sample": "collect.n_step",
-    "actor.n_episode": "collect.n_episode",
-    "collect.n_sample": "collect.n_step",
-    "collect.n_episode": "collect.n_episode",
-    "learn.init_data_count": "collect.warmup_steps",
-    "random_collect_size": "collect.warmup_steps",
-    "replay_buffer.meta_maxlen": "collect.buffer_size",
-    "replay_buffer.*.meta_maxlen": "collect.buffer_size",
-    "replay_buffer.replay_buffer_size": "collect.buffer_size",
-    "other.replay_buffer.replay_buffer_size": "collect.buffer_size",
+    "env.backend": "env.env_manager_type env_manager.type",
+    "env.n_envs": "env.actor_env_num env.collector_env_num",
+    "env.max_episode_steps": "env.max_step",
+    "eval.n_envs": "env.evaluator_env_num",
+    "eval.episodes": "env.n_evaluator_episode evaluator.n_episode",
+    "eval.target_return": "env.stop_value evaluator.stop_val evaluator.stop_value",
+    "eval.every": "evaluator.eval_freq",
+    "run.name": "exp_name",
+    "run.device": "use_cuda cuda",
+    "run.log_every": "learner.hook.log_show.ext_args.freq learner.hook.log_show_after_iter",
+    "collect.n_step": "actor.n_sample collect.n_sample",
+    "collect.n_episode": "actor.n_episode collect.n_episode",
+    "collect.warmup_steps": "learn.init_data_count random_collect_size",
+    "collect.buffer_size": "replay_buffer.meta_maxlen replay_buffer.*.meta_maxlen"
+    " replay_buffer.replay_buffer_size",
     "learn.batch_size": "learn.batch_size",
-    "learn.epoch_per_collect": "learn.repeat",
-    "learn.train_step": "learn.updates_per_collect",
-    "learn.update_per_collect": "learn.updates_per_collect",
-    "learner.hook.log_show.ext_args.freq": "run.log_every",
-    "learn.learner.hook.log_show_after_iter": "run.log_every",
-    "learner.load_path": "policy.init_from",
-    "learn.learner.load_path": "policy.init_from",
-    "learn.learner.hook.load_ckpt_before_run": "policy.init_from",
-    "learn.pretrained_model_path": "policy.init_from",
-    "discount_factor": "policy.gamma",
-    "nstep": "policy.n_step",
-    "use_priority": "policy.prioritized",
-    "priority": "policy.prioritized",
-    "replay_buffer.*.alpha": "policy.alpha",
-    "replay_buffer.*.beta": "policy.beta",
-    "other.replay_buffer.alpha": "policy.alpha",
-    "other.replay_buffer.beta": "policy.beta",
-    "command.eps.*": "policy.epsilon.*",
-    "other.eps.*": "policy.epsilon.*",
-    "learn.learning_rate": "policy.learning_rate",
-    "learn.learning_rate_q": "policy.learning_rate",
-    "learn.learning_rate_critic": "policy.learning_rate",
-    "learn.learning_rate_actor": "policy.learning_rate",
-    "learn.learning_rate_policy": "policy.learning_rate",
-    "learn.learning_rate_value": "policy.learning_rate",
-    "learn.learning_rate_alpha": "policy.learning_rate",
-    "learn.lr_scheduler.min_lr_lambda": "policy.anneal",
-    "learn.grad_clip_value": "policy.max_grad_norm",
-    "learn.grad_norm": "policy.max_grad_norm",
-    "learn.target_update_freq": "policy.target_update_every",
-    "learn.target_theta": "policy.tau",
-    "learn.value_weight": "policy.value_coefficient",
-    "learn.entropy_weight": "policy.entropy_coefficient",
-    "learn.clip_ratio": "policy.clip_range",
-    "learn.use_adv_norm": "policy.normalize_advantage",
-    "learn.adv_norm": "policy.normalize_advantage",
-    "learn.value_norm": "reward.normalize",
-    "gae_lambda": "policy.gae_lambda",
-    "collect.noise_sigma": "policy.exploration_noise",
-    "learn.use_noise": "policy.target_noise",
-    "learn.noise": "policy.target_noise",
-    "learn.noise_sigma": "policy.target_noise",
-    "learn.noise_range.max": "policy.target_noise_clip",
-    "learn.actor_update_freq": "policy.actor_every",
-    "model.use_twin_critic": "policy.n_critics",
-    "model.twin_critic": "policy.n_critics",
-    "model.use_twin_q": "policy.n_critics",
-    "learn.use_twin_critic": "policy.n_critics",
-    "learn.use_twin_q": "policy.n_critics",
-    "learn.is_auto_alpha": "policy.temperature",
-    "learn.auto_alpha": "policy.temperature",
-    "learn.alpha": "policy.temperature",
-    "learn.target_entropy": "policy.target_entropy",
-    "model.hidden_dim_list": "policy.model.hidden",
-    "model.encoder_hidden_size_list": "policy.model.hidden",
-    "model.embedding_dim": "policy.model.hidden",
-    "model.actor_head_hidden_size": "policy.model.hidden",
-    "model.critic_head_hidden_size": "policy.model.hidden",
-    "model.head_kwargs.dueling": "policy.model.dueling",
-    "model.share_encoder": "policy.model.share_encoder",
-    "collect.her_strategy": "reward.strategy",
-    "collect.her_replay_k": "reward.ratio",
-    "other.her.her_strategy": "reward.strategy",
-    "other.her.her_replay_k": "reward.ratio",
+    "learn.repeat": "learn.epoch_per_collect",
+    "learn.updates_per_collect": "learn.train_step learn.update_per_collect",
+    "reward.normalize": "env.norm_reward.use_norm learn.value_norm",
+    "reward.clip": "env.rew_clip",
+    "reward.strategy": "collect.her_strategy her.her_strategy",
+    "reward.ratio": "collect.her_replay_k her.her_replay_k",
+    "policy.init_from": "learner.load_path learner.hook.load_ckpt_before_run"
+    " learn.pretrained_model_path",
+    "policy.gamma": "discount_factor",
+    "policy.gae_lambda": "gae_lambda",
+    "policy.n_step": "nstep",
+    "policy.prioritized": "use_priority priority",
+    "policy.alpha": "replay_buffer.alpha replay_buffer.*.alpha",
+    "policy.beta": "replay_buffer.beta replay_buffer.*.beta",
+    "policy.epsilon.*": "command.eps.* other.eps.*",
+    "policy.learning_rate": "learn.learning_rate learn.learning_rate_q learn.learning_rate_critic"
+    " learn.learning_rate_actor learn.learning_rate_policy learn.learning_rate_value"
+    " learn.learning_rate_alpha",
+    "policy.anneal": "learn.lr_scheduler.min_lr_lambda",
+    "policy.max_grad_norm": "learn.grad_clip_value learn.grad_norm",
+    "policy.target_update_every": "learn.target_update_freq",
+    "policy.tau": "learn.target_theta",
+    "policy.value_coefficient": "learn.value_weight",
+    "policy.entropy_coefficient": "learn.entropy_weight",
+    "policy.clip_range": "learn.clip_ratio",
+    "policy.normalize_advantage": "learn.use_adv_norm learn.adv_norm",
+    "policy.exploration_noise": "collect.noise_sigma",
+    "policy.target_noise": "learn.use_noise learn.noise learn.noise_sigma",
+    "policy.target_noise_clip": "learn.noise_range.max",
+    "policy.actor_every": "learn.actor_update_freq",
+    "policy.n_critics": "model.use_twin_critic model.twin_critic model.use_twin_q"
+    " learn.use_twin_critic learn.use_twin_q",
+    "policy.temperature": "learn.is_auto_alpha learn.auto_alpha learn.alpha",
+    "policy.target_entropy": "learn.target_entropy",
+    "policy.model.hidden": "model.hidden_dim_list model.encoder_hidden_size_list"
+    " model.embedding_dim model.actor_head_hidden_size model.critic_head_hidden_size",
+    "policy.model.dueling": "model.head_kwargs.dueling",
+    "policy.model.share_encoder": "model.share_encoder",
+    "policy.model.normalize_obs": "env.norm_obs.use_norm",
 }
-"""guerdon's keys. Of several that are one here, the first of this list counts."""
+"""Their keys, by guerdon's; of several in one row, the first that a config has counts."""
 
-IN_UPDATES = {
-    "evaluator.eval_freq",
-    "eval.evaluator.eval_freq",
-    "command.eps.decay",
-    "learner.hook.log_show.ext_args.freq",
-    "learn.learner.hook.log_show_after_iter",
-}
+IN_UPDATES = (
+    "evaluator.eval_freq", "command.eps.decay", "learner.hook.log_show.ext_args.freq",
+    "learner.hook.log_show_after_iter",
+)  # fmt: skip
 """Keys that count updates; guerdon's count environment steps."""
 
 SPACES = "spaces and networks follow the environment"
-_OWN = "the class of the policy defines it"
-_ROWS = "transitions are stored one by one, and read with what follows them"
-_LOG = "guerdon writes its own log, checkpoints and videos"
-_PROCESSES = "environment processes need no options for it"
-_LOSS = "the loss has no such term"
-_LOADED = "only runs of guerdon can be started from, with policy.init_from=RUN"
-_HIDDEN = "networks have no such part"
-_COUNTED = "env.n_envs and eval.n_envs count environments"
-_GPUS = "several GPUs are not there yet: one is used"
-_AGENTS = "several agents, leagues and workers are not there yet"
-_DEMONSTRATIONS = "expert_data_path has the demonstrations"
 IMAGES = "the encoder of images has fixed sizes"
 UNKNOWN = "not known to guerdon"
+_LOG = "guerdon writes its own log, checkpoints and videos"
+_DEMONSTRATIONS = "expert_data_path has the demonstrations"
 
 DROPPED = {
-    "on_policy": _OWN,
-    "model.obs_*": SPACES,
-    "model.action_*": SPACES,
-    "model.*_obs_shape": SPACES,
-    "model.contin*": SPACES,
-    "model.encoder_kwargs.*": SPACES,
-    "model.model_type": SPACES,
-    "model.import_names": SPACES,
-    "action_space": SPACES,
-    "continuous": SPACES,
-    "model.*": _HIDDEN,
-    "noisy_net": _HIDDEN,
-    "traj_len": _ROWS,
-    "actor.traj_len": _ROWS,
-    "unroll_len": _ROWS,
-    "burnin_step": _ROWS,
-    "collect.collector.get_train_sample": _ROWS,
-    "collector.type": _ROWS,
-    "replay_buffer.type": _ROWS,
-    "replay_buffer.import_names": _ROWS,
-    "learn.ignore_done": "terminations and time limits are told apart",
-    "actor.*print_freq": _LOG,
-    "collect.collector.*": _LOG,
-    "collect.save_path": _LOG,
-    "collect.data_type": _LOG,
-    "learner.hook.log_show.*": "",  # its ``freq`` is above
-    "learner.hook.*": _LOG,
-    "learn.learner.hook.*": _LOG,
-    "eval.evaluator.render.*": _LOG,
-    "env.replay_path": _LOG,
-    "env.save_replay_gif": _LOG,
-    "env.exp_name": _LOG,
-    "env.manager.*": _PROCESSES,
-    "env.*_batch_size": _PROCESSES,
-    "env.env_wrapper": "env.wrappers names wrappers",
-    "env.is_train": "reward.clip clips the rewards of training alone",
-    "env_num": _COUNTED,
-    "collector_env_num": _COUNTED,
-    "*replay_buffer.*": "the replay buffer has no such option",
-    "priority_IS_weight": "prioritized replay always has importance weights",
-    "learn.weight_deca*": "Adam has no weight decay",
-    "learn.betas": "the betas of Adam are PyTorch's",
-    "learn.lr_scheduler.*": "policy.anneal lasts as long as the run",
-    "learn.grad_clip_type": "gradients are clipped by their norm",
-    "learn.noise_range.min": "target noise is clipped on both sides alike",
-    "learn.reparameterization": _LOSS,
-    "learn.policy_*_reg_weight": _LOSS,
-    "learn.value_network": _LOSS,
-    "learn.kl_*": _LOSS,
-    "learn.nstep_return": _LOSS,
-    "collect.collector_logit": _LOSS,
-    "recompute_adv": "advantages are always computed when data is read",
-    "collect.use_her": "her_strategy chooses the reward her",
-    "other.her.*": "learn.batch_size counts transitions of all episodes",
-    "env.*act_scale": "actions are scaled to the bounds of their space, or clipped to them",
-    "env.norm_reward.reward_discount": "policy.gamma is used",
-    "load_path": _LOADED,
-    "model_path": _LOADED,
-    "state_dict_path": _LOADED,
-    "learn.resume_training": _LOADED,
-    "multi_gpu": _GPUS,
-    "use_distributed": _GPUS,
-    "multi_agent": _AGENTS,
-    "*agent_num": _AGENTS,
-    "*league*": _AGENTS,
-    "expert_random_collect_size": _DEMONSTRATIONS,
+    "": "learner.hook.log_show.*",  # its ``freq`` is above
+    "the class of the policy defines it": "on_policy",
+    SPACES: "model.obs_* model.action_* model.*_obs_shape model.contin* model.encoder_kwargs.*"
+    " model.model_type model.import_names action_space continuous",
+    "networks have no such part": "model.* noisy_net",
+    "transitions are stored one by one, and read with what follows them": "traj_len actor.traj_len"
+    " unroll_len burnin_step collect.collector.get_train_sample collector.type replay_buffer.type"
+    " replay_buffer.import_names",
+    "terminations and time limits are told apart": "learn.ignore_done",
+    _LOG: "actor.*print_freq collect.collector.* collect.save_path collect.data_type learner.hook.*"
+    " eval.evaluator.render.* env.replay_path env.save_replay_gif env.exp_name",
+    "environment processes need no options for it": "env.manager.* env.*_batch_size",
+    "env.wrappers names wrappers": "env.env_wrapper",
+    "reward.clip clips the rewards of training alone": "env.is_train",
+    "env.n_envs and eval.n_envs count environments": "env_num collector_env_num",
+    "the replay buffer has no such option": "*replay_buffer.*",
+    "prioritized replay always has importance weights": "priority_IS_weight",
+    "Adam has no weight decay": "learn.weight_deca*",
+    "the betas of Adam are PyTorch's": "learn.betas",
+    "policy.anneal lasts as long as the run": "learn.lr_scheduler.*",
+    "gradients are clipped by their norm": "learn.grad_clip_type",
+    "target noise is clipped on both sides alike": "learn.noise_range.min",
+    "the loss has no such term": "learn.reparameterization learn.policy_*_reg_weight learn.kl_*"
+    " learn.value_network learn.nstep_return collect.collector_logit",
+    "advantages are always computed when data is read": "recompute_adv",
+    "her_strategy chooses the reward her": "collect.use_her",
+    "learn.batch_size counts transitions of all episodes": "other.her.*",
+    "actions are scaled to the bounds of their space, or clipped to them": "env.*act_scale",
+    "policy.gamma is used": "env.norm_reward.reward_discount",
+    "only runs of guerdon can be started from, with policy.init_from=RUN": "load_path model_path"
+    " state_dict_path learn.resume_training",
+    "several GPUs are not there yet: one is used": "multi_gpu use_distributed",
+    "several agents, leagues and workers are not there yet": "multi_agent *agent_num *league*",
+    _DEMONSTRATIONS: "expert_random_collect_size",
 }
-"""Keys without a counterpart, and why; not reported if that is empty."""
+"""Keys without a counterpart, by the reason; not reported if that is empty."""
 
 FIXED: dict[str, dict[str, Any]] = {
     "dqn": {"policy.huber": False},
@@ -295,31 +212,30 @@ REWARD_KEYS = {
 }
 """Options of ``reward_model``; others have the same name."""
 
+REWARD_DEFAULTS: dict[str, dict[str, Any]] = {
+    "red": {
+        "expert_data_path": "expert_data.pkl",
+        "sample_size": 1000,
+        "sigma": 5,
+        "batch_size": 64,
+        "hidden_size": 128,
+        "update_per_collect": 100,
+        "clear_buffer_per_iters": 1,
+    }
+}
+"""Documented default values of ``reward_model``, by type; others have guerdon's."""
+
 REWARD_DROPPED = {
-    **dict.fromkeys(
-        ("obs_shape", "action_shape", "input_size", "action_size", "s_size", "a_size"), SPACES
-    ),
-    **dict.fromkeys(("continuous", "discrete_action"), SPACES),
-    **dict.fromkeys(
-        (
-            "expert_model_path", "model_path", "offline_data_path", "collect_count", "bc_path",
-            "bc_iterations", "checkpoint_min", "checkpoint_max", "checkpoint_step", "num_trajs",
-            "num_trajs_per_bin",
-        ),
-        _DEMONSTRATIONS,
-    ),
-    **dict.fromkeys(
-        ("log_every_n_train", "store_model_every_n_train", "reward_model_path", "exp_name"), _LOG
-    ),
-    **dict.fromkeys(
-        (
-            "obs_norm", "obs_norm_clamp_max", "obs_norm_clamp_min", "extrinsic_reward_norm",
-            "extrinsic_reward_norm_max", "intrinsic_reward_rescale", "reverse_scale",
-        ),
-        "running statistics of the whole run normalise",
-    ),
-    "clear_buffer_per_iters": "this reward keeps no such data",
-    "target_new_data_count": "collect.n_step counts new data",
-    "intrinsic_reward_type": "",  # see `_translate_reward`
-}  # fmt: skip
-"""Options of ``reward_model`` that a reward here may lack, and why."""
+    "": "intrinsic_reward_type",  # see `_translate_reward`
+    SPACES: "obs_shape action_shape input_size action_size s_size a_size continuous"
+    " discrete_action",
+    _DEMONSTRATIONS: "expert_model_path model_path offline_data_path collect_count bc_path"
+    " bc_iterations checkpoint_min checkpoint_max checkpoint_step num_trajs num_trajs_per_bin",
+    _LOG: "log_every_n_train store_model_every_n_train reward_model_path exp_name",
+    "running statistics of the whole run normalise": "obs_norm obs_norm_clamp_max"
+    " obs_norm_clamp_min extrinsic_reward_norm extrinsic_reward_norm_max intrinsic_reward_rescale"
+    " reverse_scale",
+    "this reward keeps no such data": "clear_buffer_per_iters",
+    "collect.n_step counts new data": "target_new_data_count",
+}
+"""Options of ``reward_model`` that a reward here may lack, by the reason."""

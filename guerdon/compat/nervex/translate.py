@@ -29,15 +29,12 @@ _MAX_STEPS, _SAVE_EVERY = 10_000_000, 100_000  # theirs end at the stop value al
 
 
 def translate(values: Values, report: Report, chosen: Collection[str] = ()) -> bool:
-    """Rename the keys of a config, in place.
+    """Rename the keys of a config in place; return whether it is one of nerveX or DI-engine.
 
     Args:
         values: Sections.
         report: What becomes of the keys is added to this.
         chosen: Groups that overrides choose, ``env`` or ``policy``: theirs may be missing here.
-
-    Returns:
-        Whether the config has the layout of nerveX or DI-engine.
     """
     if not _is_foreign(values):
         return False
@@ -61,8 +58,7 @@ def translate(values: Values, report: Report, chosen: Collection[str] = ()) -> b
         _leave_out_unread(values, report, policy)
         for key, value in tables.FIXED.get(values["policy"]["type"], {}).items():
             if get(values, key) is None:
-                put(values, key, value)
-                report.take("policy.type", key, value)
+                _adopt(values, report, "policy.type", key, value)
     if get(values, "eval.target_return") is not None:
         put(values, "run.max_steps", _MAX_STEPS)
         put(values, "run.checkpoint_every", _SAVE_EVERY)
@@ -140,12 +136,18 @@ def _find_policy(values: Values, report: Report) -> tuple[Any, str]:
         name = "td3"
     section["type"] = name
     for key, value in options.items():
-        put(values, key, value)
-        report.take("policy.type", key, value)
+        _adopt(values, report, "policy.type", key, value)
     if name != given:
         report.take("policy.type", "policy.type", name)
-    known = ":" in name or name in registry_of("policy").names()
-    return registry_of("policy").get(name) if known else None, given
+    if ":" not in name and name not in registry_of("policy").names():
+        return None, given
+    policy = registry_of("policy").get(name)
+    if _reads_parts(policy) and section.get("on_policy", policy.on_policy) != policy.on_policy:
+        raise ConfigError(
+            f"'policy.on_policy' is {section['on_policy']}, but {policy.__name__}.on_policy is "
+            f"{policy.on_policy}: give the class the same value"
+        )
+    return policy, given
 
 
 def _is_td3(policy: Values) -> bool:
@@ -184,8 +186,7 @@ def _translate_env(values: Values, report: Report) -> list[str]:
         found = {f"env.{each}": value for each, value in zoo.items()}
     for new, value in found.items():
         if value is not None:
-            put(values, new, value)
-            report.take(key, new, value)
+            _adopt(values, report, key, new, value)
     return [] if _exists(found["env.id"]) else [f"environment {given!r}"]
 
 
@@ -196,12 +197,10 @@ def _use_class(values: Values, report: Report, env: type) -> None:
         raise ConfigError(
             f"{env.__name__} cannot be found by name: define it in a file, or pass env_setting"
         )
-    known = [key for key in section if key in EnvConfig.model_fields or f"env.{key}" in tables.KEYS]
+    known = [key for key in section if key in EnvConfig.model_fields or f"env.{key}" in dict(_KEYS)]
     cfg = {key: section.pop(key) for key in [*section] if key not in known}
-    section |= {
-        "id": "guerdon.compat.nervex.envs:make_env",
-        "kwargs": {"env_fn": name, "cfg": cfg},
-    }
+    section["id"] = "guerdon.compat.nervex.envs:make_env"
+    section["kwargs"] = {"env_fn": name, "cfg": cfg}
     report.take("env.env_type", "env.kwargs.env_fn", name)
 
 
@@ -230,20 +229,22 @@ def _translate_keys(values: Values, report: Report, policy: Any) -> dict[str, st
     own = policy is not None and _reads_parts(policy)
     shapes = [get(values, f"policy.model.{key}") for key in ("obs_shape", "obs_dim")]
     images = any(isinstance(shape, list) and len(shape) == 3 for shape in shapes)
-    name, in_updates, found = str(get(values, "policy.type")), dict[str, str](), []
     activation = get(values, "policy.model.activation")
     if activation is not None and not isinstance(activation, str):  # a module of PyTorch
         _set(values, "policy.model.activation", type(activation).__name__.lower())
-    for path, value in leaves(values):
-        there = path.partition(".")[0] in ("env", "policy", "exp_name", *_SECTIONS)
-        if there and not _is_native(path, policy):
-            found.append((*_rule(path), path, value))
+    found = [
+        (*_rule(path), path, value)
+        for path, value in leaves(values)
+        if path.partition(".")[0] in ("env", "policy", "exp_name", *_SECTIONS)
+        and not _is_native(path, policy)
+    ]
+    in_updates = {}
     for _, short, new, reason, path, value in sorted(found, key=lambda each: each[0]):
         keep = own and path.startswith("policy.")
         if not keep:
             take(values, path, [])
         if new is not None and not (keep and new.startswith("policy.")):
-            converted = _converted(new, short, value, name, images)
+            converted = _converted(new, short, value, str(get(values, "policy.type")), images)
             reason = _put(values, report, policy, path, new, converted)
             if short in tables.IN_UPDATES and reason is None:
                 in_updates[new] = path
@@ -283,19 +284,27 @@ def _is_native(path: str, policy: Any) -> bool:
     return key in fields
 
 
+def _rows(table: dict[str, str]) -> list[tuple[str, str]]:
+    return [(pattern, key) for key, patterns in table.items() for pattern in patterns.split()]
+
+
+_KEYS, _DROPPED = _rows(tables.KEYS), _rows(tables.DROPPED)
+_REWARD_DROPPED = dict(_rows(tables.REWARD_DROPPED))
+
+
 def _rule(path: str) -> tuple[int, str, str | None, str | None]:
     """Return the place of a key in the table, its short form, and guerdon's key or a reason."""
     short = path.removeprefix("policy.").replace(".algo.", ".")
     part, _, rest = short.partition(".")
     shorts = (short, rest) if path.startswith("policy.") and part in tables.PARTS else (short,)
-    for place, (pattern, new) in enumerate(tables.KEYS.items()):
+    for place, (pattern, new) in enumerate(_KEYS):
         for each in shorts:
             if fnmatchcase(each, pattern):
-                return place, short, new.replace("*", each.rpartition(".")[2]), None
-    for pattern, reason in tables.DROPPED.items():
+                return place, each, new.replace("*", each.rpartition(".")[2]), None
+    for pattern, reason in _DROPPED:
         if any(fnmatchcase(each, pattern) for each in shorts):
-            return len(tables.KEYS), short, None, reason
-    return len(tables.KEYS), short, None, tables.UNKNOWN
+            return len(_KEYS), short, None, reason
+    return len(_KEYS), short, None, tables.UNKNOWN
 
 
 def _put(
@@ -310,34 +319,28 @@ def _put(
     if section == "policy" and policy is not None and option not in policy.Config.model_fields:
         return f"{values['policy']['type']} has no option {option!r}"
     before = get(values, new)
-    put(values, new, value)
     if before is None:
-        report.take(path, new, value)
-    elif before != value:
-        return f"{new!r} is {before!r} already"
-    return None
+        _adopt(values, report, path, new, value)
+    return None if before in (None, value) else f"{new!r} is {before!r} already"
 
 
 def _converted(new: str, short: str, value: Any, policy: str, images: bool) -> Any:
     """Return guerdon's value of a key; None to leave it out, or a tuple with the reason."""
     if new == "policy.model.hidden":
-        return (tables.IMAGES,) if images else _hidden(short, value, policy)
+        if images:
+            return (tables.IMAGES,)
+        if not isinstance(value, int):
+            return value
+        if short == "model.embedding_dim":  # theirs have layers that are not options
+            return [128, 128, value] if policy == "dqn" else [value, 128]
+        return [value, value]
     if policy == "ddpg" and new.startswith("policy.target_noise"):
         return ("ddpg has no target noise",)
     if policy == "sac" and new == "policy.n_critics":
         return None if value else ("sac always has two critics",)
     if new == "policy.init_from":
-        return value if value and Path(value).is_dir() else (tables.DROPPED["load_path"],)
+        return value if value and Path(value).is_dir() else (dict(_DROPPED)["load_path"],)
     return tables.CONVERTED[new](value) if new in tables.CONVERTED else value
-
-
-def _hidden(short: str, value: Any, policy: str) -> Any:
-    """Return hidden layers; theirs have sizes that are not options."""
-    if not isinstance(value, int):
-        return value
-    if short == "model.embedding_dim":
-        return [128, 128, value] if policy == "dqn" else [value, 128]
-    return [value, value]
 
 
 # --- rewards
@@ -357,7 +360,9 @@ def _translate_reward(values: Values, report: Report) -> None:
         (name for mark, name in tables.REWARD_MARKS.items() if mark in section), None
     )
     fields, own = _reward_options(kind)
-    kept: Values = {**(ours or {}), **({} if kind is None else {"type": kind})}
+    documented = tables.REWARD_DEFAULTS.get(str(kind), {})
+    kept: Values = {key: value for key, value in documented.items() if key in fields}
+    kept |= {**(ours or {}), **({} if kind is None else {"type": kind})}
     for key, value in section.items():
         path, new = f"reward_model.{key}", tables.REWARD_KEYS.get(key, key)
         if own or key in fields or key == "type":
@@ -366,7 +371,7 @@ def _translate_reward(values: Values, report: Report) -> None:
             in_folder = (key, kind) == ("data_path", "gail")
             kept[new] = f"{value}/expert_data.pkl" if in_folder else value
             report.take(path, f"reward.{new}", kept[new])
-        elif (reason := tables.REWARD_DROPPED.get(key)) is not None or new != key:
+        elif (reason := _REWARD_DROPPED.get(key)) is not None or new != key:
             if reason != "" and value is not None:
                 report.dropped[path] = reason or tables.UNKNOWN
         else:
@@ -410,8 +415,8 @@ def _settle_amounts(
             updates = epochs * -(-steps // batch)
         elif updates is not None and (old := report.sources("learn.updates_per_collect")):
             take(values, "learn.updates_per_collect", [])
-            put(values, "learn.repeat", max(1, round(updates * batch / steps)))
-            report.take(old[0], "learn.repeat", get(values, "learn.repeat"))
+            passes = max(1, round(updates * batch / steps))
+            _adopt(values, report, old[0], "learn.repeat", passes)
     if not policy.on_policy and batch and not _reads_parts(policy):
         # Theirs do not learn before there is a batch.
         warmup = max(_amount(values, "collect.warmup_steps") or 0, batch)
@@ -433,6 +438,11 @@ def _leave_out_unread(values: Values, report: Report, policy: Any) -> None:
         report.drop_taken("policy.target_noise_clip", "there is no target noise")
     if (most := _amount(values, "eval.episodes")) and (_amount(values, "eval.n_envs") or 0) > most:
         _set(values, "eval.n_envs", most)
+
+
+def _adopt(values: Values, report: Report, old: str, new: str, value: Any) -> None:
+    put(values, new, value)
+    report.take(old, new, value)
 
 
 def _set(values: Values, key: str, value: Any) -> None:

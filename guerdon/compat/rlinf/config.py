@@ -15,11 +15,12 @@ from guerdon.config import ConfigError
 _USE = "reward.use_reward_model"
 _OPTIONS = "reward.reward_model."
 _KEYS = ("use_reward_model", "reward_model", "group_name")
-_CHOICES = (("reward", "classifier"), ("reward.type", "classifier"))
 # Placement of workers, and initial weights of the fit: its checkpoint has all weights.
 _DROPPED = ("group_name", "pretrained_encoder_path", "use_pretrain", "freeze_encoder")
+_TRAIN = ("defaults", "hydra", "cluster")
+"""Keys of a training without a meaning: Hydra's, and placement of workers."""
 _FIT = ("defaults", "cluster", "reward.group_name", "reward.data.num_workers")
-"""Keys of a fit: Hydra's log, placement of workers, data loading."""
+"""Keys of a fit without a meaning: Hydra's log, placement of workers, data loading."""
 _FIXED = {
     "reward.optim.optimizer": ("adam", "adamw"),  # Adam without weight decay is AdamW
     "reward.training_backend": ("simple",),
@@ -29,15 +30,10 @@ _FIXED = {
 _GPU, _CAMERA = "reward.gpu_id", "reward.data.image_key"
 _MODEL, _CAMERAS = "reward.model", "reward.model.image_keys"
 _ENCODING = [f"{_MODEL}.{key}" for key in _DROPPED[1:]]
-_RENAMED = (*_FIXED, _GPU, _CAMERA, "reward.data.image_keys")
 _ENCODER = "resnet10_pretrained.pt"  # read from the current folder, if there is one
-_TRAIN = ("defaults", "hydra", "cluster")
-"""Keys of a training without a meaning: Hydra's, and placement of workers."""
-_LIMITS = ("max_positive_trajectories", "max_negative_trajectories")
+_WORDS = {"null": None, "none": None, "true": True, "false": False}
 
 Values = dict[str, Any]
-Pairs = list[tuple[str, str, str]]
-"""Overrides: text, key and value."""
 
 
 def translate(
@@ -56,38 +52,56 @@ def translate(
     pairs = [(text, *text.lstrip("+").partition("=")[::2]) for text in overrides]
     for key in _TRAIN:
         take(values, key, dropped)
-    reward = values.get("reward")
-    section = reward if isinstance(reward, dict) else {}
-    use = _flag("use_reward_model", section, pairs)
-    chosen = any(pair[1:] in _CHOICES for pair in pairs)
-    chosen = chosen or "classifier" in (reward, section.get("type"))
-    if any(key == _OPTIONS[:-1] for _, key, _ in pairs):
-        raise ConfigError(
-            f"'reward.reward_model' cannot be given as a whole: give its options one by one, as "
-            f"'{_OPTIONS}checkpoint_path=FOLDER'"
-        )
-    named = "reward_model" in section or any(key.startswith(_OPTIONS) for _, key, _ in pairs)
-    if named and use is None and not chosen:
+    section = values.get("reward")
+    section = section if isinstance(section, dict) else {}
+    flags = [section["use_reward_model"]] if "use_reward_model" in section else []
+    flags += [value.strip() for _, key, value in pairs if key == _USE]  # the last one counts
+    used = _flag(flags[-1]) if flags else False
+    given = [key for _, key, _ in pairs if key.startswith(_OPTIONS)]
+    if not flags and (given or "reward_model" in section):
         raise ConfigError(
             f"'reward.reward_model' has options, but it is not clear whether it is used: set "
             f"{_USE!r} to true or false"
         )
-    used = bool(use) or chosen
     in_file = bool(section.keys() & set(_KEYS))
     if in_file:
         values["reward"] = section = _section(section, used, dropped)
-        if not _flag("collect_data", section, pairs) and "data_collection" in section:
-            del section["data_collection"]
-            dropped.append("reward.data_collection")
-    data = section.get("data_collection")
-    if in_file and isinstance(data, dict):
-        data.setdefault("format", "npy")
-    for key in _LIMITS:
-        if isinstance(data, dict) and data.get(key) == "None":
-            data[key] = None
-    paths = tuple(f"reward.{each}" for each in _KEYS)
-    foreign = in_file or any(key.startswith(paths) for _, key, _ in pairs)
-    return foreign, _overrides(pairs, used, bool(use), dropped)
+    if isinstance(data := section.get("data_collection"), dict):
+        section["data_collection"] = {
+            **({"format": "npy"} if in_file else {}),
+            **{key: None if value == "None" else value for key, value in data.items()},
+        }
+    kept = ["reward=classifier"] if used else []
+    for text, key, value in pairs:
+        option = key.removeprefix(_OPTIONS)
+        if key == "reward.group_name" or (used and option != key and option in _DROPPED):
+            dropped.append(key)
+        elif key.startswith("reward.data_collection.") and value == "None":
+            kept.append(f"{key}=null")
+        elif option == key and key != _USE:
+            kept.append(text)
+        elif option != key and used:
+            kept.append(f"reward.{option}={value}")
+    foreign = tuple(f"reward.{key}" for key in _KEYS)
+    return in_file or any(key.startswith(foreign) for _, key, _ in pairs), kept
+
+
+def _flag(value: Any) -> bool:
+    word = _WORDS.get(str(value).lower())
+    if word is None:
+        raise ConfigError(f"{_USE!r} is {value!r}: set it to true or false")
+    return word
+
+
+def _section(section: Values, used: bool, dropped: list[str]) -> Values:
+    options = section.get("reward_model") or {}
+    if not isinstance(options, dict):
+        raise ConfigError(f"'reward.reward_model' is {options!r}: it should be a mapping")
+    kept: Values = {"type": "classifier"} if used else {}
+    for prefix, part in (("reward.", section), (_OPTIONS, options if used else {})):
+        dropped += [f"{prefix}{key}" for key in part if key in _DROPPED]
+        kept |= {key: value for key, value in part.items() if key not in (*_DROPPED, *_KEYS)}
+    return kept
 
 
 def model_options(given: Values) -> Values:
@@ -103,7 +117,7 @@ def model_options(given: Values) -> Values:
     if path is None and options.get("use_pretrain") and Path(_ENCODER).is_file():
         path = _ENCODER
     if path is not None and options.get("use_pretrain") is not False:
-        return options | {"pretrained_encoder_path": as_safetensors(path)}
+        return {"width": 64} | options | {"pretrained_encoder_path": as_safetensors(path)}
     if options.get("use_pretrain") and options.pop("freeze_encoder", False):
         warnings.warn(
             "the encoder of the classifier has no pretrained weights, so that it is trained, too: "
@@ -145,7 +159,7 @@ def translate_fit(source: Any, overrides: Iterable[str], dropped: list[str]) -> 
     values = source if isinstance(source, dict) else {}
     for key in _FIT:
         take(values, key, dropped)
-    for key in _RENAMED:
+    for key in (*_FIXED, _GPU, _CAMERA):
         for new, value in _renamed(key, take(values, key, []), dropped):
             put(values, new, value)
             if new == _CAMERAS and take(values, new, [], keep=True) != value:
@@ -153,12 +167,12 @@ def translate_fit(source: Any, overrides: Iterable[str], dropped: list[str]) -> 
     kept: list[str] = []
     for text in overrides:
         key, _, word = text.lstrip("+").partition("=")
-        if key in _RENAMED:
-            changed = _renamed(key, None if word == "null" else word, dropped)
+        if key in (*_FIXED, _GPU, _CAMERA):
+            changed = _renamed(key, _WORDS.get(word, word), dropped)
             kept += [f"{new}={value}" for new, value in changed]
         elif key in _ENCODING and values:
             take(values, key, [])
-            put(values, key, {"null": None, "true": True, "false": False}.get(word.lower(), word))
+            put(values, key, _WORDS.get(word.lower(), word))
         elif any(key == each or key.startswith(f"{each}.") for each in _FIT):
             dropped.append(key)
         else:
@@ -173,57 +187,17 @@ def _renamed(key: str, value: Any, dropped: list[str]) -> list[tuple[str, Any]]:
     """Return guerdon's key and value of a key of a fit, if it has one."""
     if value is None:
         return []
+    if key == _CAMERA:
+        return [(_CAMERAS, [value])]
     if key in _FIXED:
         if value not in _FIXED[key]:
             raise ConfigError(f"{key!r} is {value!r}: use {' or '.join(_FIXED[key])}")
         return []
-    if key == _GPU:
-        import torch
+    import torch
 
-        if not str(value).isdecimal():
-            raise ConfigError(f"{key!r} is {value!r}: give the number of a GPU")
-        if int(value) < torch.cuda.device_count():
-            return [("device", f"cuda:{value}")]
-        dropped.append(f"{key} (torch finds no such GPU: fitting on the CPU)")
-        return []
-    return [(_CAMERAS, [value] if key == _CAMERA else value)]
-
-
-def _flag(name: str, section: Values, pairs: Pairs) -> bool | None:
-    """Return a boolean option of the reward, or None; overrides take precedence."""
-    values = [section[name]] if name in section else []
-    values += [value.strip() for _, key, value in pairs if key == f"reward.{name}"]
-    if not values:
-        return None
-    word = str(values[-1]).lower()
-    if word not in ("true", "false"):
-        raise ConfigError(f"'reward.{name}' is {values[-1]!r}: set it to true or false")
-    return word == "true"
-
-
-def _section(section: Values, used: bool, dropped: list[str]) -> Values:
-    options = section.get("reward_model") or {}
-    if not isinstance(options, dict):
-        raise ConfigError(f"'reward.reward_model' is {options!r}: it should be a mapping")
-    kept: Values = {}
-    for prefix, part in (("reward.", section), (_OPTIONS, options if used else {})):
-        dropped += [f"{prefix}{key}" for key in part if key in _DROPPED]
-        kept |= {key: value for key, value in part.items() if key not in _DROPPED}
-    for key in ("use_reward_model", "reward_model"):
-        kept.pop(key, None)
-    return {"type": "classifier", **kept} if used else kept
-
-
-def _overrides(pairs: Pairs, used: bool, chooses: bool, dropped: list[str]) -> list[str]:
-    kept = ["reward=classifier"] if chooses else []
-    for text, key, value in pairs:
-        option = key.removeprefix(_OPTIONS)
-        if key == "reward.group_name" or (used and option != key and option in _DROPPED):
-            dropped.append(key)
-        elif key.startswith("reward.data_collection.") and value == "None":
-            kept.append(f"{key}=null")
-        elif option == key and key != _USE:
-            kept.append(text)
-        elif option != key and used:
-            kept.append(f"reward.{option}={value}")
-    return kept
+    if not str(value).isdecimal():
+        raise ConfigError(f"{key!r} is {value!r}: give the number of a GPU")
+    if int(value) < torch.cuda.device_count():
+        return [("device", f"cuda:{value}")]
+    dropped.append(f"{key} (torch finds no such GPU: fitting on the CPU)")
+    return []

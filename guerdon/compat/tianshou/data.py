@@ -81,17 +81,6 @@ class ListReplayBuffer(data.ReplayBuffer):
         self._refresh()
 
 
-class Collected(collect.Collected):
-    """Result of `Collector.collect`, also by Tianshou's names: ``result["rew"]``."""
-
-    def __getitem__(self, key: str) -> float:
-        counts = {"n/ep": self.n_episode, "n/st": self.n_step}
-        if key in counts:
-            return counts[key]
-        values = np.array({"rew": self.returns, "len": self.lengths}[key], float)
-        return float(values.mean()) if len(values) else 0.0
-
-
 class Collector:
     """Steps environments with a policy, and stores the transitions.
 
@@ -122,7 +111,7 @@ class Collector:
         n_step: int | None = None,
         n_episode: int | None = None,
         random: bool = False,
-    ) -> Collected:
+    ) -> collect.Collected:
         """Collect at least `n_step` transitions, or `n_episode` episodes.
 
         Args:
@@ -130,7 +119,9 @@ class Collector:
             n_episode: Number of episodes, over all environments.
             random: Whether to sample actions from the action space instead of the policy.
         """
-        found, self._moved = Collected(), 0
+        found, self._moved = collect.Collected(), 0
+        if n_episode is not None:  # which resets the environments
+            self._open.clear()
         while True:
             part = self.inner.collect(n_step, n_episode, random)
             found.n_step += part.n_step
@@ -154,12 +145,30 @@ class Collector:
                 self.buffer.add(each)
                 self._moved += 1
 
-    def reset_env(self) -> None:
+    def reset(self) -> None:
         """Reset all environments; open episodes are dropped."""
         self._open.clear()
         self.inner.reset()
 
-    def reset_buffer(self) -> None:
-        """Remove all transitions from the buffer."""
-        if self.buffer is not None:
-            self.buffer.reset()
+    def break_off(self) -> None:
+        """Drop open episodes; the next `collect` starts with a reset."""
+        self._open.clear()
+        self.inner.break_off()
+
+    def advance(self, env_steps: int, progress: float) -> None:
+        """See `guerdon.collect.Collector`."""
+        self.inner.advance(env_steps, progress)
+
+    def fresh(self, fields: tuple[str, ...]) -> tuple[Batch, np.ndarray]:
+        """See `guerdon.collect.Collector`."""
+        if self._by_episode:
+            raise ValueError(
+                "a reward that is trained needs the steps of all environments in time order: make "
+                f"the buffer with n_envs={self.env.n_envs}"
+            )
+        return self.inner.fresh(fields)
+
+    @property
+    def annotated(self) -> Any:
+        """See `guerdon.collect.Collector`."""
+        return self.inner.annotated

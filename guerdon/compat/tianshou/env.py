@@ -1,58 +1,36 @@
-"""Environments in the style of Tianshou: functions that make one, and the older API of Gym."""
+"""Environments with the older API of Gym, one or several."""
 
-import inspect
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
 
 from guerdon import envs
+from guerdon.compat.nervex.gym_adapter import AsGymnasium
 
-_PASSED = ("close", "render")
 
-
-class OneEnv(gymnasium.Env[Any, Any]):
-    """One environment of Gym or Gymnasium, with Gymnasium's API.
-
-    In the older one `reset` returns the observation alone, `step` returns ``done`` instead of
-    ``terminated`` and ``truncated``, and `seed` is a method.
-    """
+class OneEnv(AsGymnasium):
+    """A Gymnasium environment over one of Gym, which has spaces and maybe no `seed`."""
 
     def __init__(self, env: Any) -> None:
-        self.env, self.spec = env, getattr(env, "spec", None)
+        self.env = env
         self.observation_space, self.action_space = env.observation_space, env.action_space
-        vars(self).update({name: getattr(env, name) for name in _PASSED if hasattr(env, name)})
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         """See Gymnasium."""
-        if "seed" in inspect.signature(self.env.reset).parameters:
-            return self.env.reset(seed=seed, options=options)  # type: ignore[no-any-return]
-        if seed is not None and hasattr(self.env, "seed"):
-            self.env.seed(seed)
-        return self.env.reset(), {}
+        return super().reset(seed=seed if hasattr(self.env, "seed") else None, options=options)
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """See Gymnasium."""
-        obs, rew, *ends, info = self.env.step(action)
-        if len(ends) == 1:
-            truncated = bool(ends[0]) and bool(info.get("TimeLimit.truncated", False))
-            ends = [bool(ends[0]) and not truncated, truncated]
-        return obs, rew, *ends, info
-
-
-def DummyVectorEnv(env_fns: Sequence[Callable[[], Any]]) -> envs.VectorEnv:  # noqa: N802
-    """Make a vector of environments in this process, from functions that make one each."""
-    return envs.make_vec(_made, len(env_fns), settings=list(env_fns), backend="base")
-
-
-def _made(function: Callable[[], Any]) -> gymnasium.Env[Any, Any]:
-    return OneEnv(function())
+    def close(self) -> None:
+        """Close the environment, if it can be closed."""
+        if hasattr(self.env, "close"):
+            self.env.close()
 
 
 def as_vector(env: Any) -> envs.VectorEnv:
-    """Return a vector environment as it is, and one environment as a vector of one."""
+    """Return a vector of environments: as it is, or of one environment or a list of them."""
     if isinstance(env, envs.VectorEnv):
         return env
     if isinstance(env, gymnasium.vector.VectorEnv):
         return envs.VectorEnv(env)
-    return DummyVectorEnv([lambda: env])
+    given = env if isinstance(env, list) else [env]
+    made = [each if isinstance(each, gymnasium.Env) else OneEnv(each) for each in given]
+    return envs.make_vec(lambda each: each, len(made), settings=made, backend="base")

@@ -1,11 +1,11 @@
-"""Tianshou's `BasePolicy`, and `DQNPolicy` with ``eps``."""
+"""Tianshou's `BasePolicy`."""
 
 from typing import Any
 
 import numpy as np
 
 from guerdon.data import Batch
-from guerdon.policy import DQN, Policy
+from guerdon.policy import Policy
 from guerdon.reward import ResolvedBuffer
 
 
@@ -52,25 +52,3 @@ class _ResolvedArrays(ResolvedBuffer):
 
     def _resolved(self, batch: Batch, rows: np.ndarray) -> Batch:
         return super()._resolved(batch, rows).to_numpy()
-
-
-class DQNPolicy(DQN):
-    """`guerdon.policy.DQN` with the probability of a random action set from outside."""
-
-    _eps: float | None = None
-
-    def set_eps(self, eps: float) -> None:
-        """Set the probability of a random action, while collecting and testing."""
-        self._eps = eps
-
-    def forward(self, batch: Batch, state: Any = None, eps: float | None = None) -> Batch:
-        """Choose actions; random ones with the probability `eps`, if it is given here or set."""
-        eps = self._eps if eps is None else eps
-        if eps is None:
-            return super().forward(batch, state)
-        before = self.epsilon, self._sampling, self.updating
-        self.epsilon, self._sampling, self.updating = eps, True, False
-        try:
-            return super().forward(batch, state)
-        finally:
-            self.epsilon, self._sampling, self.updating = before

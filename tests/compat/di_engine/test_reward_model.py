@@ -345,27 +345,11 @@ class Seldom(Guided):
             super().train()
 
 
-class Quiet:
-    """A logger that keeps nothing."""
-
-    def add_scalar(self, *_):
-        pass
-
-
 def test_training_that_was_none_says_nothing():
     REWARDS.register("test_guided", Seldom, override=True)
     reward = make_reward(CONFIG)
     reward.collect_data(rollout())
     assert [bool(reward.train()) for _ in range(4)] == [True, False, True, False]
-
-
-def test_training_without_a_word_is_found_in_the_networks():
-    REWARDS.register("test_guided", Seldom, override=True)
-    reward = make_reward(CONFIG)
-    reward.models[0].model.tb_logger = Quiet()
-    reward.collect_data(rollout())
-    trained = {"reward/test_guided/trained": 1.0}
-    assert [reward.train() for _ in range(4)] == [trained, {}, trained, {}]
 
 
 class Unsure(Guided):
@@ -384,12 +368,6 @@ def test_estimating_is_pure_even_if_it_draws():
     np.testing.assert_array_equal(reward.score(data), first)
     assert torch.equal(torch.get_rng_state(), before)
     assert same_states(reward.training_state()["terms"]["test_guided"]["draws"], draws)
-
-
-def test_history_is_refused():
-    REWARDS.register("test_guided", type("Looking", (Guided,), {"history": 1}), override=True)
-    with pytest.raises(ValueError, match=r"Looking gets lists.*: derive it from RewardModel"):
-        make_reward(CONFIG)
 
 
 @pytest.mark.parametrize(

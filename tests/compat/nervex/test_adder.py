@@ -4,7 +4,8 @@ from collections import deque
 import pytest
 import torch
 
-from guerdon.compat.nervex import Adder, AttrDict
+from guerdon.compat.nervex.adder import Adder
+from guerdon.compat.nervex.attr_dict import AttrDict
 
 
 def trajectory(length, done=False):
@@ -110,8 +111,8 @@ class TestGAE:
 
 
 class TestTrainSample:
-    def unrolled(self, length, kind, unroll_len=3):
-        samples = Adder(False, unroll_len, kind).get_train_sample(trajectory(length))
+    def unrolled(self, length):
+        samples = Adder(False, 3).get_train_sample(trajectory(length))
         obs = [[value.item() for value in sample["obs"]] for sample in samples]
         return obs, [[bool(real) for real in sample["mask"]] for sample in samples]
 
@@ -119,32 +120,19 @@ class TestTrainSample:
         rows = trajectory(3)
         assert adder.get_train_sample(rows) == rows
 
-    @pytest.mark.parametrize("kind", ["last", "drop", "null_padding"])
-    def test_transitions_are_unrolled_into_equal_pieces(self, kind):
-        obs, mask = self.unrolled(6, kind)
-        assert obs == [[0, 1, 2], [3, 4, 5]]
-        assert mask == [[True] * 3] * 2
+    def test_transitions_are_unrolled_into_equal_pieces(self):
+        assert self.unrolled(6) == ([[0, 1, 2], [3, 4, 5]], [[True] * 3] * 2)
+        assert self.unrolled(0) == ([], [])
 
     def test_a_short_last_piece_begins_earlier(self):
-        obs, mask = self.unrolled(5, "last")
-        assert obs == [[0, 1, 2], [2, 3, 4]]
-        assert mask == [[True] * 3] * 2
-
-    def test_a_short_last_piece_is_dropped(self):
-        assert self.unrolled(5, "drop")[0] == [[0, 1, 2]]
-        assert self.unrolled(2, "drop")[0] == []
-
-    def test_a_short_last_piece_is_filled_up(self):
-        obs, mask = self.unrolled(5, "null_padding")
-        assert obs == [[0, 1, 2], [3, 4, 0]]
-        assert mask == [[True, True, True], [True, True, False]]
+        assert self.unrolled(5) == ([[0, 1, 2], [2, 3, 4]], [[True] * 3] * 2)
 
     def test_a_trajectory_that_is_too_short_is_filled_up(self):
-        assert self.unrolled(2, "last") == ([[0, 1, 0]], [[True, True, False]])
+        assert self.unrolled(2) == ([[0, 1, 0]], [[True, True, False]])
 
     def test_nested_values_are_filled_up(self):
         rows = [{"obs": {"image": torch.ones(2)}, "action": 3}]
-        (sample,) = Adder(False, 2, "null_padding").get_train_sample(rows)
+        (sample,) = Adder(False, 2).get_train_sample(rows)
         assert sample["obs"][1]["image"].tolist() == [0, 0]
         assert sample["action"][1] == 0
 
@@ -152,8 +140,6 @@ class TestTrainSample:
 def test_wrong_options_are_refused():
     with pytest.raises(ValueError, match="unroll_len is 0"):
         Adder(False, 0)
-    with pytest.raises(ValueError, match="unknown last_fn_type 'first'"):
-        Adder(False, 2, "first")
 
 
 def test_an_infinite_length_of_configs_is_understood_everywhere(adder):
@@ -233,13 +219,3 @@ class TestHindsight:
     def test_a_wrong_strategy_is_refused(self):
         with pytest.raises(ValueError, match="unknown her_strategy 'past'"):
             Adder(False, 1, her_strategy="past")
-
-
-def test_padding_with_a_given_transition():
-    null = {"obs": torch.tensor([7.0]), "done": True}
-    adder = Adder(False, 3, "null_padding", null_transition=null)
-    rows = [{"obs": row["obs"], "done": False} for row in trajectory(4)]
-    sample = adder.get_train_sample(rows)[1]
-    assert [obs.item() for obs in sample["obs"]] == [3, 7, 7]
-    assert sample["done"] == [False, True, True]
-    assert [mask.item() for mask in sample["mask"]] == [True, False, False]

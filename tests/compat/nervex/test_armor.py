@@ -6,7 +6,9 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from guerdon.compat.nervex import Armor, FCDiscreteNet, Plugin
+from guerdon.compat.nervex.armor import Armor
+from guerdon.compat.nervex.armor_plugins import Plugin
+from guerdon.compat.nervex.model import FCDiscreteNet
 from guerdon.nn import ModelConfig, QNetwork
 from tests.nn.test_registry import FCDQN
 

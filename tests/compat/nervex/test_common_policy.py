@@ -10,8 +10,11 @@ from gymnasium import spaces
 from torch import nn
 
 from guerdon.collect import Collector
-from guerdon.compat.nervex import Armor, AttrDict, CommonPolicy, FCDiscreteNet
+from guerdon.compat.nervex.armor import Armor
 from guerdon.compat.nervex.armor_plugins import Plugin
+from guerdon.compat.nervex.attr_dict import AttrDict
+from guerdon.compat.nervex.model import FCDiscreteNet
+from guerdon.compat.nervex.policy import CommonPolicy
 from guerdon.compat.nervex.rl_utils import OUNoise
 from guerdon.data import Batch, ReplayBuffer
 from guerdon.envs import make_vec

@@ -138,9 +138,9 @@ def test_names_of_the_size(name):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"max_uses": 3}, "no option 'max_uses': did you mean 'max_use'"),
-        ({"meta_maxlen": 0}, "maxlen is 0, but has to be 1"),
-        ({"max_reuse": 0}, "max_use is 0, but has to be 1"),
+        ({"max_uses": 3}, "max_uses'.*did you mean"),
+        ({"meta_maxlen": 0}, "'replay_buffer.maxlen' is 0"),
+        ({"max_reuse": 0}, "'replay_buffer.max_use' is 0"),
         ({"load_path": "demo.pkl"}, "a pickle, which is not read: push the items"),
         ({"buffer_name": ["agent"], "agent": {}, "demo": {}}, r"has no 'demo': add it"),
         ({"sample_ratio": {"agent": 0}}, "sample_ratio needs numbers"),

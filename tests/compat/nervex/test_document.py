@@ -1,9 +1,11 @@
 """Snippets of nerveX's tutorial, with only the root of their imports renamed."""
 
-# ruff: noqa: B006, UP008
+# ruff: noqa: B006, UP008, UP032
 
 import copy
 import importlib.util
+import json
+import runpy
 import sys
 from collections import deque, namedtuple
 from pathlib import Path
@@ -11,12 +13,15 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import yaml
 from easydict import EasyDict
 from torch import nn
 
+from guerdon.compat.app_zoo.classic_control.cartpole.entry import cartpole_dqn_default_config
 from guerdon.compat.nervex import rl_utils
 from guerdon.entry import serial_pipeline
 from guerdon.policy import DQN, POLICIES
+from tests.cli.tiny import guerdon
 
 MODULE = "guerdon.compat.nervex.policy.documented_dqn"
 CONFIG = EasyDict(
@@ -82,6 +87,64 @@ def module():
     del sys.modules[MODULE]
     POLICIES._classes.clear()
     POLICIES._classes.update(before)
+
+
+SCRIPT = """
+from copy import deepcopy
+from guerdon.compat.nervex.entry import serial_pipeline
+from guerdon.compat.app_zoo.classic_control.cartpole.entry import cartpole_dqn_default_config
+config = deepcopy(cartpole_dqn_default_config)
+serial_pipeline(config, seed=0)
+"""
+
+
+def test_the_script(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cartpole_dqn.py").write_text(SCRIPT)
+    run = {"dir": str(tmp_path / "run"), "max_steps": 160}
+    monkeypatch.setitem(cartpole_dqn_default_config, "run", run)
+    monkeypatch.setitem(cartpole_dqn_default_config.evaluator, "eval_freq", 10_000)
+    runpy.run_path("cartpole_dqn.py")
+    assert (tmp_path / "run" / "summary.json").exists()
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "config.py"])
+def test_the_command_with_a_file(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = copy.deepcopy(CONFIG)
+    config.run = {"dir": "run", "max_steps": 80}
+    plain = json.loads(json.dumps(config))
+    lines = (
+        "from easydict import EasyDict",
+        f"cartpole_dqn_default_config = dict(**{plain})",
+        "cartpole_dqn_default_config = EasyDict(cartpole_dqn_default_config)",
+        "main_config = cartpole_dqn_default_config",
+    )
+    text = yaml.safe_dump(plain) if name.endswith("yaml") else "\n".join(lines)
+    (tmp_path / name).write_text(text)
+    result = guerdon("-m", "serial", "-c", name, "-s", "0")
+    assert result.exit_code == 0, result.output
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["env_steps"] >= 80
+
+
+def test_the_documented_function_finds_environments():
+    from guerdon.compat.app_zoo.classic_control.cartpole.envs import CartPoleEnv
+    from guerdon.compat.nervex.config import get_vec_env_setting as ours
+    from guerdon.compat.nervex.envs import env_mapping
+
+    def get_vec_env_setting(cfg):
+        if cfg.env_type in env_mapping:
+            env_fn = env_mapping[cfg.env_type]
+        else:
+            raise KeyError("invalid env type: {}".format(cfg.env_type))
+        actor_env_cfg = env_fn.create_actor_env_cfg(cfg)
+        evaluator_env_cfg = env_fn.create_evaluator_env_cfg(cfg)
+        return env_fn, actor_env_cfg, evaluator_env_cfg
+
+    cfg = EasyDict(CONFIG.env)
+    env_fn, actor_env_cfg, evaluator_env_cfg = get_vec_env_setting(copy.deepcopy(cfg))
+    assert (env_fn, len(actor_env_cfg), len(evaluator_env_cfg)) == (CartPoleEnv, 8, 5)
+    assert [ours(copy.deepcopy(cfg))[0], len(ours(copy.deepcopy(cfg))[1])] == [CartPoleEnv, 8]
 
 
 def test_an_environment_and_a_network_for_it():

@@ -3,7 +3,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from guerdon.compat.nervex import ConvDiscreteNet, FCDiscreteNet, FCRDiscreteNet
+from guerdon.compat.nervex.model import ConvDiscreteNet, FCDiscreteNet, FCRDiscreteNet
 from guerdon.nn import MODELS, ModelConfig, QNetwork, create_model
 
 
@@ -15,7 +15,7 @@ def test_they_are_found_by_name_and_by_place():
         "fcr_discrete": FCRDiscreteNet,
     }
     assert {name: MODELS.get(name) for name in names} == names
-    for name in ("guerdon.compat.nervex:FCDiscreteNet", "fc_discrete"):
+    for name in ("guerdon.compat.nervex.model:FCDiscreteNet", "fc_discrete"):
         model = create_model(QNetwork, vector, two, ModelConfig(type=name))
         assert type(model) is FCDiscreteNet
 
@@ -70,3 +70,13 @@ def test_states_may_be_a_list():
     listed = net({"obs": obs, "prev_state": [None, state[1]]})
     assert torch.equal(together["logit"], listed["logit"])
     assert torch.equal(net({"obs": obs, "prev_state": [None, None]})["logit"], net(obs)["logit"])
+
+
+def test_steps_one_by_one_give_what_a_segment_gives():
+    net, obs, state = FCRDiscreteNet(3, 2, [5], lstm_dim=4), torch.randn(6, 2, 3), None
+    whole = net(obs)
+    for step in range(6):
+        output = net({"obs": obs[step], "prev_state": state})
+        state = output["next_state"]
+        torch.testing.assert_close(output["logit"], whole["logit"][step])
+    torch.testing.assert_close(state, whole["next_state"])

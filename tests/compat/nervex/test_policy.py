@@ -8,6 +8,7 @@ import torch
 from easydict import EasyDict
 from gymnasium import spaces
 
+from guerdon.compat.nervex.gym_adapter import BaseEnvTimestep
 from guerdon.compat.nervex.policy import (
     CommonPolicy,
     Policy,
@@ -15,7 +16,6 @@ from guerdon.compat.nervex.policy import (
     register_policy,
 )
 from guerdon.compat.nervex.policy.base_policy import Policy as SamePolicy
-from guerdon.compat.nervex.samples import Timestep
 from guerdon.policy import DDPG, DQN, POLICIES
 
 pytestmark = pytest.mark.filterwarnings("ignore:keys without a meaning")
@@ -106,7 +106,7 @@ def test_the_modes_of_a_policy():
     assert data["obs"].shape == (2, 4)
     outputs = collect.data_postprocess(ids, collect.forward(ids, data))
     assert outputs.keys() == {3, 7}
-    timestep = Timestep(torch.ones(4), torch.tensor([1.0]), False, {})
+    timestep = BaseEnvTimestep(torch.ones(4), torch.tensor([1.0]), False, {})
     transition = collect.process_transition(observations[3], outputs[3], timestep)
     assert transition["next_obs"] is timestep.obs
     (sample,) = collect.get_train_sample(deque([transition]))

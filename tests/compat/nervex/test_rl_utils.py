@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from guerdon.compat.nervex import rl_utils
 from guerdon.compat.nervex.rl_utils import categorical_projection, quantile_td_error
@@ -38,10 +39,8 @@ def test_the_documented_names_are_there():
         "q_1step_td",
         "q_nstep_td",
         "v_1step_td",
-        "v_nstep_td",
         "dist_1step_td",
         "dist_nstep_td",
-        "qrdqn_nstep_td",
         "iqn_nstep_td",
         "td_lambda",
         "ppo",
@@ -144,9 +143,6 @@ def test_the_errors_of_values():
     assert rl_utils.v_1step_td_error(one, 0.5).item() == 5
     assert rl_utils.v_1step_td_error(one._replace(weight=T([0.0, 1])), 0.5).item() == 0.5
     assert rl_utils.v_1step_td_error(one._replace(done=None), 0.5).item() == 9
-    two = rl_utils.v_nstep_td_data(T([1.0, 1]), T([4.0, 4]), T([[2.0, 2], [2, 2]]), END, None)
-    # errors 2 + 1 + 0.25 * 4 - 1 = 3 and 2 + 1 - 1 = 2
-    assert rl_utils.v_nstep_td_error(two, 0.5, nstep=2).item() == 6.5
 
 
 def test_the_error_of_td_lambda():
@@ -200,34 +196,31 @@ def test_a_probability_of_zero_costs_much_but_not_everything():
     assert rl_utils.dist_1step_td_error(data, 0.9, 0.0, 2.0, 3).isfinite()
 
 
-def test_the_errors_of_quantiles():
+def test_the_errors_of_iqn():
     # errors 1 and -1 at 0.25 and 0.75 cost 0.125 each
-    q = T([[[9.0, 9], [0, 2]]])
-    data = rl_utils.qrdqn_nstep_td_data(
-        q, q, T([1]), T([0]), T([[1.0]]), T([1.0]), T([[0.25], [0.75]]), None
-    )
-    assert rl_utils.qrdqn_nstep_td_error(data, 0.9).item() == pytest.approx(0.25)
-    assert rl_utils.qrdqn_nstep_td_error(data._replace(weight=T([3.0])), 0.9).item() == (
-        pytest.approx(0.75)
-    )
+    q = T([[[9.0, 0]], [[9, 2]]])
+    rows = (q, q, T([1]), T([1]), T([[1.0]]), T([1.0]), T([[0.25], [0.75]]))
+    data = rl_utils.iqn_nstep_td_data(*rows, None)
+    assert rl_utils.iqn_nstep_td_error(data, 0.9).item() == pytest.approx(0.25)
+    weighted = data._replace(weight=T([3.0]))
+    assert rl_utils.iqn_nstep_td_error(weighted, 0.9).item() == pytest.approx(0.75)
 
 
-def test_iqn_is_qrdqn_with_its_own_fractions_and_axes():
+def test_fractions_of_iqn_belong_to_their_quantiles():
     q, next_q = normal(4, 2, 3), normal(5, 2, 3, seed=1)
     fractions = torch.rand(4, 2, generator=torch.Generator().manual_seed(0))
-    rest = (T([1, 0]), T([2, 2]), normal(3, 2), END)
+    reward = normal(3, 2)
+    rest = (T([1, 0]), T([2, 2]), reward, END)
     data = rl_utils.iqn_nstep_td_data(q, next_q, *rest, fractions.reshape(-1, 1), None)
     loss = rl_utils.iqn_nstep_td_error(data, 0.9, nstep=3, kappa=0.5)
+    target = reward[0] + 0.9 * reward[1] + 0.81 * reward[2]
     each = []
-    for b in range(2):
-        row = rl_utils.qrdqn_nstep_td_data(
-            q[:, [b]].permute(1, 2, 0),
-            next_q[:, [b]].permute(1, 2, 0),
-            *(x[..., [b]] for x in rest),
-            fractions[:, b],
-            None,
-        )
-        each.append(rl_utils.qrdqn_nstep_td_error(row, 0.9, nstep=3, kappa=0.5))
+    for b, (act, next_act) in enumerate([(1, 2), (0, 2)]):
+        after = target[b] + 0.9**3 * (1 - END[b]) * next_q[:, b, next_act]
+        error = after[None, :] - q[:, b, act, None]
+        huber = nn.HuberLoss(reduction="none", delta=0.5)(error, torch.zeros_like(error)) / 0.5
+        tilt = (fractions[:, b, None] - (error < 0).float()).abs()
+        each.append((tilt * huber).mean(1).sum())
     torch.testing.assert_close(loss, torch.stack(each).mean())
 
 
@@ -525,8 +518,8 @@ FLAT = torch.zeros(2, 1)  # beside [2, 3]
         lambda: quantile_td_error(*[torch.zeros(1, 2)] * 2, B, B, torch.zeros(3, 2)),
         lambda: quantile_td_error(torch.zeros(3, 2), COLUMN, B, B, torch.zeros(3, 2)),
         lambda: value_error(v=COLUMN),
-        lambda: value_error(next_n_v=COLUMN),
-        lambda: value_error(reward=B[None, :1]),
+        lambda: value_error(next_v=COLUMN),
+        lambda: value_error(reward=B[:1]),
         lambda: value_error(done=B[:1]),
         lambda: td_lambda(FLAT),
         lambda: td_lambda(torch.zeros(2, 3), weight=FLAT),
@@ -548,8 +541,8 @@ def test_shapes_of_targets_that_would_broadcast_are_refused(call):
 
 
 def value_error(**rows):
-    data = {"v": B, "next_n_v": B, "reward": B[None], "done": B, "weight": None, **rows}
-    return rl_utils.v_nstep_td_error(rl_utils.v_nstep_td_data(**data), 0.9)
+    data = {"v": B, "next_v": B, "reward": B, "done": B, "weight": None, **rows}
+    return rl_utils.v_1step_td_error(rl_utils.v_1step_td_data(**data), 0.9)
 
 
 def td_lambda(reward, weight=None):

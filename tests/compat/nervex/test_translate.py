@@ -4,10 +4,20 @@ import pytest
 
 from guerdon.compat.keys import Report, get
 from guerdon.compat.layouts import merged
+from guerdon.compat.nervex.policy import CommonPolicy
 from guerdon.config import ConfigError
 from guerdon.entry import compose
+from guerdon.policy import POLICIES
 
 pytestmark = pytest.mark.filterwarnings("ignore:keys without a meaning in guerdon")
+
+
+@pytest.fixture
+def registry():
+    before = dict(POLICIES._classes)
+    yield POLICIES
+    POLICIES._classes.clear()
+    POLICIES._classes.update(before)
 
 
 def nervex(policy, env="pendulum", /, **sections):
@@ -233,6 +243,14 @@ def test_rewards_of_di_engine():
     assert compose(gail).reward.terms["gail"]["expert_data_path"] == "here/expert_data.pkl"
 
 
+def test_red_has_the_documented_default_values():
+    terms = compose(di_engine("sac", reward_model={"type": "red", "batch_size": 32})).reward.terms
+    documented = {"expert_data_path": "expert_data.pkl", "sample_size": 1000, "sigma": 5,
+                  "batch_size": 32, "hidden_size": 128, "update_per_collect": 100}  # fmt: skip
+    assert {name: terms["red"][name] for name in documented} == documented
+    assert compose("cartpole_dqn_red").reward.terms["red"]["sigma"] is None  # guerdon's own
+
+
 # --- what is not there
 
 
@@ -287,3 +305,13 @@ def test_without_a_stop_value_the_run_has_guerdons_length():
     assert values(endless, "run.max_steps", "run.checkpoint_every") == [10_000_000, 100_000]
     del endless["evaluator"]["stop_val"]
     assert values(endless, "run.max_steps") == [100_000]
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_whether_a_class_of_ones_own_is_on_policy_is_said_by_both(given, registry):
+    registry.register("mine", CommonPolicy)
+    if not given:
+        assert compose(nervex("mine", policy={"on_policy": False})).policy["type"] == "mine"
+        return
+    with pytest.raises(ConfigError, match="on_policy' is True, but CommonPolicy"):
+        compose(nervex("mine", policy={"on_policy": True}))

@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from guerdon.compat.tianshou.data import Collector, ReplayBuffer
-from guerdon.compat.tianshou.env import DummyVectorEnv
-from guerdon.compat.tianshou.policy import BasePolicy, DQNPolicy
+from guerdon.compat.tianshou.policy import BasePolicy
 from guerdon.data import Batch
 from tests.compat.snippets import run, run_session
 
@@ -202,11 +201,11 @@ def two_step():
 def test_process_fn_reads_two_steps_ahead(n_envs):
     policy, model = two_step()
     buffer = ReplayBuffer(size=100)
-    env = Walk() if n_envs == 1 else DummyVectorEnv([lambda n=n: Walk(5 + n) for n in range(3)])
+    env = Walk() if n_envs == 1 else [Walk(5 + n) for n in range(3)]
     collector = Collector(policy, env, buffer)
     result = collector.collect(n_step=12)
     assert len(buffer) >= 12
-    assert result["n/st"] >= len(buffer)
+    assert result.n_step >= len(buffer)
     policy.update(8, buffer)
     assert policy.states == [(True, True)]
     assert not policy.updating
@@ -308,10 +307,20 @@ def test_one_environment_is_collected_from(single):
 
     buffer = ReplayBuffer(size=50)
     found = Collector(Zero(), single(), buffer, seed=3).collect(n_episode=2)
-    assert found["n/ep"] == 2
-    assert found["n/st"] == len(buffer) == sum(found.lengths)
-    assert found["rew"] == np.mean(found.returns)
-    assert found["len"] == np.mean(found.lengths)
+    assert found.n_episode == len(found.returns) == 2
+    assert found.n_step == len(buffer) == sum(found.lengths)
+
+
+def test_an_abandoned_episode_is_not_continued():
+    policy, _ = two_step()
+    buffer = ReplayBuffer(size=100)
+    collector = Collector(policy, [Walk(5), Walk(9)], buffer)
+    for begin in (collector.reset, lambda: None):  # collecting episodes resets, too
+        collector.collect(n_step=5)
+        begin()
+        collector.collect(n_episode=2)
+    lengths = np.diff(np.flatnonzero(buffer.done[: len(buffer)]), prepend=-1)
+    assert set(lengths.tolist()) == {5, 9}
 
 
 def test_truncation_of_the_older_api():
@@ -337,36 +346,12 @@ def test_infos_are_stored(n_envs):
 
     policy, _ = two_step()
     buffer = ReplayBuffer(size=50)
-    Collector(policy, DummyVectorEnv([Fast] * n_envs), buffer).collect(n_episode=2)
+    Collector(policy, [Fast() for _ in range(n_envs)], buffer).collect(n_episode=2)
     batch, _ = buffer.sample(0)
     assert batch.info.speed.tolist() == [3.0, 6.0, 9.0, 12.0, 15.0] * 2
     without = ReplayBuffer(size=50)
     Collector(policy, Fast(), without, store_info=False).collect(n_episode=1)
     assert not without.info
-
-
-# --- eps
-
-
-def dqn(**options):
-    space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
-    config = {"type": "dqn", "model": {"hidden": [8]}, **options}
-    return DQNPolicy(config, space, gymnasium.spaces.Discrete(50), seed=1)
-
-
-def test_eps_of_forward_and_of_the_policy():
-    policy = dqn()
-    batch = Batch(obs=np.zeros((200, 2), np.float32))
-    greedy = policy(batch, eps=0).act
-    assert len(set(greedy.tolist())) == 1
-    assert len(set(policy(batch, eps=1).act.tolist())) > 20
-    policy.set_eps(0.0)
-    assert policy(batch).act.tolist() == greedy.tolist()
-    policy.set_eps(1.0)
-    with policy.testing():
-        assert len(set(policy(batch).act.tolist())) > 20
-    assert dqn().predict(batch.obs).tolist() == greedy.tolist()
-    assert not policy.updating
 
 
 def test_a_learned_reward_reaches_the_arrays_of_process_fn():
@@ -377,8 +362,11 @@ def test_a_learned_reward_reaches_the_arrays_of_process_fn():
     Collector(policy, Walk(), buffer).collect(n_step=10)
     seen = []
     policy.process_fn = lambda batch, view, rows: seen.append((batch, view.rew[rows])) or batch
+    policy.post_process_fn = lambda *given: seen.append((policy.learned, given[2]))
     policy.update(4, buffer, make_reward({"type": "constant", "value": 7.0}))
-    ((batch, viewed),) = seen
+    (batch, viewed), (learned, rows) = seen
+    assert learned is policy.learned
+    assert len(rows) == 4
     assert isinstance(batch.rew, np.ndarray)
     assert batch.rew.tolist() == viewed.tolist() == [7.0] * 4
     assert set(batch.rew_env) <= {1.0, 2.0, 3.0, 4.0, 5.0}

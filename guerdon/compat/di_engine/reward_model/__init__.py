@@ -1,15 +1,20 @@
 """DI-engine's reward models: the guide's base class, and guerdon's models with its interface."""
 
-from guerdon.compat.di_engine.reward_model import base_reward_model, models, red_irl_model
+from typing import Any
+
+from guerdon.compat.di_engine.reward_model import base_reward_model, core_reward_model
+from guerdon.compat.di_engine.reward_model.red_irl_model import RedRewardModel
+from guerdon.compat.nervex.attr_dict import AttrDict
+from guerdon.reward.base import REWARDS
 
 BaseRewardModel = base_reward_model.BaseRewardModel
-REWARD_MODEL_REGISTRY = models.REWARD_MODEL_REGISTRY
-create_reward_model = models.create_reward_model
-get_reward_model_cls = models.get_reward_model_cls
-GailRewardModel = models.GailRewardModel
-ICMRewardModel = models.ICMRewardModel
-PdeilRewardModel = models.PdeilRewardModel
-PwilRewardModel = models.PwilRewardModel
-RedRewardModel = red_irl_model.RedRewardModel
-RndRewardModel = models.RndRewardModel
-TrexRewardModel = models.TrexRewardModel
+REWARD_MODEL_REGISTRY = REWARDS
+
+
+def create_reward_model(cfg: Any, device: str = "cpu", tb_logger: Any = None) -> BaseRewardModel:
+    """Make the reward model of ``cfg["type"]``; `device` and `tb_logger` are as in the guide."""
+    kind: Any = REWARDS.get(cfg["type"])
+    if not issubclass(kind, BaseRewardModel):
+        kind = RedRewardModel if cfg["type"] == "red" else core_reward_model.CoreRewardModel
+    options = AttrDict({**kind.default_config(), **cfg})
+    return kind(options, device, tb_logger)  # type: ignore[no-any-return]

@@ -17,7 +17,15 @@ from guerdon.compat.di_engine.draws import Draws
 from guerdon.compat.nervex.attr_dict import AttrDict
 from guerdon.data import load_demonstrations
 from guerdon.data.batch import Batch, flatten, unflatten
-from guerdon.reward.base import REWARDS, Metrics, RewardConfig, RewardModel, Setting
+from guerdon.reward.base import (
+    REWARDS,
+    Metrics,
+    RewardConfig,
+    RewardModel,
+    Setting,
+    restored,
+    state_of,
+)
 
 
 class GuideConfig(RewardConfig):
@@ -101,7 +109,7 @@ class BaseRewardModel(RewardModel, ABC):
                     f"{type(self).__name__} has no {name!r} to restore the saved state of: make it "
                     "in __init__()"
                 )
-            setattr(self, name, _restored(value, present))
+            setattr(self, name, _loaded(value, present))
 
 
 class Scalars:
@@ -139,11 +147,6 @@ class GuideAdapter(RewardModel):
     def __init__(
         self, kind: type[BaseRewardModel], config: Mapping[str, Any], setting: Setting
     ) -> None:
-        if kind.history:
-            raise ValueError(
-                f"{kind.__name__} gets lists of transitions in any order, so 'history' is not "
-                "available: derive it from RewardModel"
-            )
         super().__init__(config, setting)
         self._draws, self._scalars = Draws(setting.seed), Scalars()
         self._options = AttrDict({**kind.default_config(), **config})
@@ -180,25 +183,11 @@ class GuideAdapter(RewardModel):
         return self.train()
 
     def train(self) -> Metrics:
-        """Train the model.
-
-        Returns:
-            Scalars that it logged; ``trained`` if there are none, but its networks changed.
-        """
+        """Train the model; return the scalars that it logged."""
         self._scalars.newest.clear()
-        before = self._weights()
         with self._draws.own():
             self.model.train(*[self._new][: _arguments(self.model.train)])
-        written = dict(self._scalars.newest)
-        if written or all(map(torch.equal, before, self._weights())):
-            return written
-        return {"trained": 1.0}
-
-    def _weights(self) -> list[torch.Tensor]:
-        """Return copies of the weights of the model's networks."""
-        modules = [part for part in vars(self.model).values() if isinstance(part, torch.nn.Module)]
-        states = [module.state_dict(keep_vars=True).values() for module in modules]
-        return [tensor.detach().clone() for state in states for tensor in state]
+        return dict(self._scalars.newest)
 
     def clear_data(self, iter: int) -> None:  # noqa: A002 - the documented name
         """See `RewardModel`."""
@@ -218,12 +207,12 @@ class GuideAdapter(RewardModel):
 
     def training_state(self) -> dict[str, Any]:
         """See `RewardModel`."""
-        return {"model": self.model.state_dict(), "draws": self._draws.training_state()}
+        return {"model": self.model.state_dict(), "draws": self._draws.state}
 
     def load_training_state(self, state: Mapping[str, Any]) -> None:
         """See `RewardModel`."""
         self.model.load_state_dict(state["model"])
-        self._draws.load_training_state(state["draws"])
+        self._draws.state = state["draws"]
 
 
 def _arguments(method: Callable[..., Any]) -> int:
@@ -234,6 +223,7 @@ def _arguments(method: Callable[..., Any]) -> int:
 
 # --- attributes of user-defined classes as trees of arrays and plain values
 
+_STATEFUL = (torch.nn.Module, torch.optim.Optimizer, torch.Generator, np.random.Generator)
 _PLAIN = (bool, int, float, str, type(None), torch.Tensor, np.ndarray, np.generic)
 _LOST = object()
 # Attributes of other types are saved as dictionaries with one of these keys.
@@ -244,16 +234,12 @@ _COLLECTION = "saved collection"  # its type, its maximum length, and a list
 
 def _saved(value: Any) -> Any:
     """Return an attribute in the form to save; `_LOST` if it cannot be saved."""
-    if isinstance(value, torch.nn.Module | torch.optim.Optimizer):
-        return {_STATE: copy.deepcopy(value.state_dict())}
-    if isinstance(value, torch.Generator):
-        return {_STATE: value.get_state()}
-    if isinstance(value, np.random.Generator):
-        return {_STATE: value.bit_generator.state}
+    if isinstance(value, _STATEFUL):
+        return {_STATE: state_of(value)}
     if isinstance(value, deque | set):
-        held, kind = _saved(list(value)), "set" if isinstance(value, set) else "deque"
-        longest = getattr(value, "maxlen", None)
-        return held if held is _LOST else {_COLLECTION: [kind, longest, held]}
+        held = _saved(list(value))
+        described = type(value).__name__, getattr(value, "maxlen", None), held
+        return held if held is _LOST else {_COLLECTION: list(described)}
     if not _is_plain(value):
         return _LOST
     columns = items.columns(value)
@@ -262,26 +248,20 @@ def _saved(value: Any) -> Any:
     return {_TRANSITIONS: [[list(path), column] for path, column in flatten(columns)]}
 
 
-def _restored(value: Any, present: Any) -> Any:
+def _loaded(value: Any, present: Any) -> Any:
     """Return the attribute that `_saved` encoded; a state is loaded into `present`."""
     marked = isinstance(value, dict) and len(value) == 1
     kind, held = next(iter(value.items())) if marked else (None, value)
+    if kind == _STATE:
+        return restored(present, held)
     if kind == _TRANSITIONS:
         return items.rows(unflatten({tuple(path): column for path, column in held}))
     if kind == _COLLECTION:
         name, longest, rows = held
         longest = present.maxlen if isinstance(present, deque) else longest
-        rows = _restored(rows, None)
+        rows = _loaded(rows, None)
         return set(rows) if name == "set" else deque(rows, longest)
-    if kind != _STATE:
-        return copy.deepcopy(value)
-    if isinstance(present, torch.Generator):
-        present.set_state(held)
-    elif isinstance(present, np.random.Generator):
-        present.bit_generator.state = held
-    else:
-        present.load_state_dict(held)
-    return present
+    return copy.deepcopy(value)
 
 
 def _is_plain(value: Any) -> bool:

@@ -2,7 +2,7 @@
 
 import copy
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar, Literal
 
@@ -17,29 +17,14 @@ from guerdon.compat.nervex.armor import Armor
 from guerdon.compat.nervex.armor_plugins import Plugin, Sampler
 from guerdon.compat.nervex.attr_dict import AttrDict
 from guerdon.compat.nervex.data import default_decollate, stacked_collate
-from guerdon.compat.nervex.lstm import RecurrentActor, RecurrentQNetwork
+from guerdon.compat.nervex.gym_adapter import BaseEnvTimestep
 from guerdon.compat.nervex.model import ConvDiscreteNet, FCDiscreteNet
-from guerdon.compat.nervex.rl_utils import BaseNoise
-from guerdon.compat.nervex.samples import (
-    Timestep,
-    Transition,
-    Watched,
-    row,
-    stack,
-    trajectories,
-)
+from guerdon.compat.nervex.rl_utils import GaussianNoise
+from guerdon.compat.nervex.samples import Transition, Watched, row, stack, trajectories
 from guerdon.data import MixedReplay, PrioritizedReplayBuffer, ReplayBuffer, Rollout
 from guerdon.data.batch import Batch, from_leaves
 from guerdon.data.leaves import to_numpy
-from guerdon.nn import (
-    MODELS,
-    DeterministicActor,
-    Model,
-    ModelConfig,
-    QNetwork,
-    create_model,
-    seeded,
-)
+from guerdon.nn import MODELS, DeterministicActor, ModelConfig, QNetwork, create_model, seeded
 from guerdon.policy.base import Metrics, Policy, PolicyConfig, Resolver
 from guerdon.policy.bounds import Bounds
 
@@ -63,6 +48,33 @@ class CommonConfig(PolicyConfig):
     """Exponent of priorities: 0 samples uniformly; usually 0.4 to 0.7."""
     beta: float = Field(default=0.4, ge=0, le=1)
     """Initial exponent of importance weights; it increases to 1 over the run."""
+
+
+class Mode:
+    """Methods of one part of a policy: `forward` of ``collect`` is `_forward_collect`."""
+
+    def __init__(self, policy: "CommonPolicy", part: str) -> None:
+        self._policy, self._part = policy, part
+
+    def info(self) -> str:
+        """Describe the policy."""
+        return repr(self._policy)
+
+    def __getattr__(self, name: str) -> Any:
+        for known in (f"_{name}_{self._part}", f"_{name}_collect", f"_{name}"):
+            if hasattr(type(self._policy), known):
+                return getattr(self._policy, known)
+        return getattr(self._policy, name)
+
+
+def _resetting(armor: str) -> Callable[..., None]:
+    """Return a method that starts episodes in some environments, or in all, of an armor."""
+
+    def reset(self: "CommonPolicy", data_id: list[int] | None = None) -> None:
+        if hasattr(self, armor):
+            getattr(self, armor).reset(data_id=data_id)
+
+    return reset
 
 
 class CommonPolicy(Policy):
@@ -90,19 +102,25 @@ class CommonPolicy(Policy):
     }
     target_name = "_get_train_sample"
 
+    # Methods of the parts, for loops of one's own.
+    learn_mode = property(lambda self: Mode(self, "learn"))
+    collect_mode = property(lambda self: Mode(self, "collect"))
+    eval_mode = property(lambda self: Mode(self, "eval"))
+    command_mode = property(lambda self: Mode(self, "command"))
+
     def build(self) -> None:
         """Make the network and the four parts."""
-        action_space = self.action_space
+        space = self.action_space
         self._cfg = AttrDict(self.config.model_dump())
         for part in (*_PARTS, "command"):
             self._cfg.setdefault(part, AttrDict())
         self._batch_size: int | None = self._cfg.learn.get("batch_size")
         self._use_cuda = self.device.type == "cuda"
         self._kept: tuple[str, ...] | None = None  # outputs to store; known after the first step
-        discrete = isinstance(action_space, spaces.Discrete)
-        self._start = int(action_space.start) if discrete else 0
-        bounded = isinstance(action_space, spaces.Box) and action_space.is_bounded()
-        self._bounds = Bounds(action_space, type(self).__name__, self.device) if bounded else None
+        self._discrete = isinstance(space, spaces.Discrete)
+        self._start = int(space.start) if self._discrete else 0
+        bounded = isinstance(space, spaces.Box) and space.is_bounded()
+        self._bounds = Bounds(space, type(self).__name__, self.device) if bounded else None
         self._learn_setting_set: Collection[str] = ()
         self._collect_setting_set: Collection[str] = ()
         self._eval_setting_set: Collection[str] = ()
@@ -115,48 +133,21 @@ class CommonPolicy(Policy):
         for name, value in vars(self).items():
             if hasattr(value, "step") and hasattr(value, "state_dict"):
                 self.optimizers[name] = value
-        self._share_generator()
+        for plugin in self._plugins():
+            if isinstance(plugin, Sampler) and plugin.generator is None:
+                plugin.generator = self.generator  # which is seeded and saved with the run
         self.advance(0, 0.0)
 
     def _make_model(self) -> nn.Module:
         custom = self.custom_model
         if isinstance(custom, nn.Module):
             return custom
-        return self._create_model_from_cfg(
-            self._cfg, MODELS.get(custom) if isinstance(custom, str) else custom
-        )
+        kind = MODELS.get(custom) if isinstance(custom, str) else custom
+        return self._create_model_from_cfg(self._cfg, kind)
 
     def _plugins(self) -> list[Plugin]:
         armors = [module for module in self.modules() if isinstance(module, Armor)]
         return [plugin for armor in armors for plugin in armor.plugins()]
-
-    def _share_generator(self) -> None:
-        """Let plugins use the policy's generator, which is seeded and saved with the run."""
-        for plugin in self._plugins():
-            if isinstance(plugin, Sampler) and plugin.given is None:
-                plugin.given = self.generator
-
-    # --- modes, for loops of one's own
-
-    @property
-    def learn_mode(self) -> "Mode":
-        """Methods for learning."""
-        return Mode(self, "learn")
-
-    @property
-    def collect_mode(self) -> "Mode":
-        """Methods for collecting."""
-        return Mode(self, "collect")
-
-    @property
-    def eval_mode(self) -> "Mode":
-        """Methods for evaluation."""
-        return Mode(self, "eval")
-
-    @property
-    def command_mode(self) -> "Mode":
-        """Methods that return settings."""
-        return Mode(self, "command")
 
     def set_setting(self, mode_name: str, setting: Mapping[str, Any]) -> None:
         """Set attributes, such as `_eps` of ``eps``, that a part (``collect``) has settings for."""
@@ -185,12 +176,9 @@ class CommonPolicy(Policy):
     def _forward_learn(self, data: dict[str, Any]) -> dict[str, Any]:
         """Learn from samples; has to be defined.
 
-        Args:
-            data: Tensors [B, ...] under the keys of the samples, [T, B, ...] if unrolled; and
-                ``weight``, importance weights [B] or None.
-
-        Returns:
-            Numbers to log; and ``priority``, one error per sample, if the policy is prioritized.
+        `data` has tensors [B, ...] under the keys of the samples, [T, B, ...] if unrolled, and
+        ``weight``, importance weights [B] or None. Returns numbers to log; and ``priority``, one
+        error per sample, if the policy is prioritized.
         """
         raise NotImplementedError(f"{type(self).__name__} has to define _forward_learn(data)")
 
@@ -203,14 +191,7 @@ class CommonPolicy(Policy):
             collated["weight"] = collated["IS"]
         return collated
 
-    def _reset_learn(self, data_id: list[int] | None = None) -> None:
-        """Reset the armor."""
-        if hasattr(self, "_armor"):
-            self._armor.reset(data_id=data_id)
-
-    def _get_setting_learn(self, command_info: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
-        """Return settings for learning, named in `_learn_setting_set`."""
-        return {}
+    _reset_learn = _resetting("_armor")
 
     # --- collect
 
@@ -225,21 +206,15 @@ class CommonPolicy(Policy):
         self._collect_nstep = collect.get("algo", {}).get("nstep", 1)
         self._adder = Adder(self._use_cuda, self._unroll_len)
         self._collect_armor = Armor(self._model)
-        discrete = isinstance(self.action_space, spaces.Discrete)
-        if discrete:
+        if self._discrete:
             self._collect_armor.add_plugin("main", "multinomial_sample")
         else:
             self._collect_armor.add_plugin("main", "action_noise", noise_kwargs={"sigma": 0.1})
 
     def _forward_collect(self, data_id: list[int], data: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
-        """Act with exploration.
+        """Act with exploration at ``data["obs"]`` of the environments `data_id`.
 
-        Args:
-            data_id: Environments of the observations.
-            data: ``obs``.
-
-        Returns:
-            ``action``, and other outputs that `_process_transition` reads.
+        Returns ``action``, and other outputs that `_process_transition` reads.
         """
         settings = {name: getattr(self, f"_{name}") for name in self._collect_setting_set}
         output: dict[str, Any] = self._collect_armor.forward(data, **settings)
@@ -255,21 +230,12 @@ class CommonPolicy(Policy):
         """Split outputs by environment."""
         return dict(zip(data_id, default_decollate(data), strict=True))
 
-    def _reset_collect(self, data_id: list[int] | None = None) -> None:
-        """Start episodes in these environments, or in all."""
-        if hasattr(self, "_collect_armor"):
-            self._collect_armor.reset(data_id=data_id)
+    _reset_collect = _resetting("_collect_armor")
 
     def _process_transition(
-        self, obs: Any, armor_output: Mapping[str, Any], timestep: Timestep
+        self, obs: Any, armor_output: Mapping[str, Any], timestep: BaseEnvTimestep
     ) -> dict[str, Any]:
-        """Make a transition for `_get_train_sample`.
-
-        Args:
-            obs: Observation.
-            armor_output: Output of `_forward_collect`; the parts that this method reads are stored.
-            timestep: Result of the step: ``obs``, ``reward``, ``done``.
-        """
+        """Make a transition; the parts of `armor_output` that this method reads are stored."""
         return {
             "obs": obs,
             "next_obs": timestep.obs,
@@ -281,8 +247,7 @@ class CommonPolicy(Policy):
     def _get_train_sample(self, traj_cache: deque[Transition]) -> list[Any] | None:
         """Make samples from transitions in time order, which are removed from the cache.
 
-        Returns:
-            Dictionaries, all with the same keys; None if there are too few transitions.
+        Returns dictionaries, all with the same keys; None if there are too few transitions.
         """
         ahead = 0 if self._collect_nstep == 1 else self._collect_nstep
         data = self._adder.get_traj(traj_cache, self._traj_len, return_num=ahead)
@@ -294,20 +259,12 @@ class CommonPolicy(Policy):
         names = ("_unroll_len", "_collect_nstep")
         return sum(getattr(self, name, 1) for name in names) - 1
 
-    def _get_setting_collect(self, command_info: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
-        """Return settings for the next round of collecting, named in `_collect_setting_set`.
-
-        Args:
-            command_info: ``learner_step`` (updates so far), ``env_step`` and ``progress`` (0 to 1).
-        """
-        return {}
-
     # --- eval
 
     def _init_eval(self) -> None:
         """Prepare `_forward_eval`."""
         self._eval_armor = Armor(self._model)
-        if isinstance(self.action_space, spaces.Discrete):
+        if self._discrete:
             self._eval_armor.add_plugin("main", "argmax_sample")
 
     def _forward_eval(self, data_id: list[int], data: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
@@ -315,40 +272,34 @@ class CommonPolicy(Policy):
         output: dict[str, Any] = self._eval_armor.forward(data)
         return output
 
-    def _reset_eval(self, data_id: list[int] | None = None) -> None:
-        """Start episodes in these environments, or in all."""
-        if hasattr(self, "_eval_armor"):
-            self._eval_armor.reset(data_id=data_id)
-
-    def _get_setting_eval(self, command_info: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
-        """Return settings for evaluation, named in `_eval_setting_set`."""
-        return {}
+    _reset_eval = _resetting("_eval_armor")
 
     # --- command and network
 
     def _init_command(self) -> None:
         """Prepare the computation of settings, such as schedules."""
 
+    def _get_setting_collect(self, command_info: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+        """Return settings for the next round of collecting, named in `_collect_setting_set`.
+
+        `command_info` has ``learner_step`` (updates), ``env_step`` and ``progress`` (0 to 1).
+        """
+        return {}
+
+    _get_setting_learn = _get_setting_eval = _get_setting_collect
+
     def _create_model_from_cfg(
         self, cfg: AttrDict, model_type: type[nn.Module] | None = None
     ) -> nn.Module:
-        """Make the network from ``cfg.model``.
-
-        Args:
-            cfg: Config of the policy.
-            model_type: Class to use instead of the default.
-        """
+        """Make the network from ``cfg.model``, of a class given by the user or the default."""
         if model_type is not None:
             return model_type(**cfg.model)
-        discrete = isinstance(self.action_space, spaces.Discrete)
-        if discrete and "obs_dim" in cfg.model:
+        if self._discrete and "obs_dim" in cfg.model:
             image = len(self.observation_space.shape) == 3
             return (ConvDiscreteNet if image else FCDiscreteNet)(**cfg.model)
         options = {key: value for key, value in cfg.model.items() if key not in _SIZES}
         config = ModelConfig(**{"activation": "relu", "orthogonal": False, **options})
-        default: type[Model] = QNetwork if discrete else DeterministicActor
-        if config.lstm is not None and config.type is None:
-            default = RecurrentQNetwork if discrete else RecurrentActor
+        default = QNetwork if self._discrete else DeterministicActor
         return create_model(default, self.observation_space, self.action_space, config)
 
     # --- the interface of Policy
@@ -394,9 +345,8 @@ class CommonPolicy(Policy):
         """Return the outputs that `_process_transition` reads, by calling it once."""
         first = row(obs, 0)
         watched = Watched({key: row(value, 0) for key, value in output.items()})
-        self._process_transition(
-            first, watched, Timestep(first, torch.tensor(0.0), torch.tensor(False), {})
-        )
+        timestep = BaseEnvTimestep(first, torch.tensor(0.0), torch.tensor(False), {})
+        self._process_transition(first, watched, timestep)
         return tuple(key for key in output if key in watched.read and key != "action")
 
     def _to_env(self, action: Any) -> np.ndarray:
@@ -560,27 +510,10 @@ class CommonPolicy(Policy):
         self._command(state["command_info"])
 
 
-class Mode:
-    """Methods of one part of a policy: `forward` of ``collect`` is `_forward_collect`."""
-
-    def __init__(self, policy: CommonPolicy, part: str) -> None:
-        self._policy, self._part = policy, part
-
-    def info(self) -> str:
-        """Describe the policy."""
-        return repr(self._policy)
-
-    def __getattr__(self, name: str) -> Any:
-        for known in (f"_{name}_{self._part}", f"_{name}_collect", f"_{name}"):
-            if hasattr(type(self._policy), known):
-                return getattr(self._policy, known)
-        return getattr(self._policy, name)
-
-
 def _copied(attributes: dict[str, Any]) -> dict[str, Any]:
     """Return a copy, including containers; tensors and generators are shared."""
     return {
-        name: copy.copy(value) if isinstance(value, dict | list | set | BaseNoise) else value
+        name: copy.copy(value) if isinstance(value, dict | list | set | GaussianNoise) else value
         for name, value in attributes.items()
     }
 

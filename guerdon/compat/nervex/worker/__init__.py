@@ -5,13 +5,7 @@ from guerdon.compat.nervex.worker.actor.env_manager import (
     SubprocessEnvManager,
     SyncSubprocessEnvManager,
 )
-from guerdon.compat.nervex.worker.learner import (
-    BaseLearner,
-    LearnerHook,
-    add_learner_hook,
-    merge_hooks,
-    register_learner_hook,
-)
+from guerdon.compat.nervex.worker.learner import BaseLearner, LearnerHook, register_learner_hook
 
 __all__ = [
     "BaseEnvManager",
@@ -19,7 +13,5 @@ __all__ = [
     "LearnerHook",
     "SubprocessEnvManager",
     "SyncSubprocessEnvManager",
-    "add_learner_hook",
-    "merge_hooks",
     "register_learner_hook",
 ]

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from torch import nn
 
 from guerdon.compat.nervex.attr_dict import AttrDict
+from guerdon.compat.nervex.run_files import save_weights
 from guerdon.config.registry import Registry
-from guerdon.data.serializer import read_tree, write_tree
+from guerdon.data.unpickle import load_weights
 from guerdon.training.callback import Callback
 
 if TYPE_CHECKING:
     from guerdon.training.run import Run
 
 _log = logging.getLogger(__name__)
-_KIND = "policy"
 
 
 class LearnerHook:
@@ -50,16 +50,15 @@ class LearnerHook:
         self.freq = int((ext_args or {}).get("freq", 1))
 
     def __call__(self, engine: Any) -> Any:
-        """Do what the hook is for."""
-        raise NotImplementedError
+        """Do what the hook is for; here nothing."""
 
     def due(self, engine: "BaseLearner") -> bool:
         """Whether it is time, by ``freq``."""
-        return engine.rank == 0 and engine.last_iter.val % self.freq == 0
+        return engine.rank == 0 and engine.train_iter % self.freq == 0
 
 
-Hooks = dict[str, list[LearnerHook]]
 HOOKS: Registry[type[LearnerHook]] = Registry("hook", "guerdon.compat.nervex.worker.learner")
+HOOKS.register("log_reduce", LearnerHook)  # one process has all metrics
 
 
 def register_learner_hook(name: str, hook_type: type[LearnerHook]) -> None:
@@ -67,30 +66,31 @@ def register_learner_hook(name: str, hook_type: type[LearnerHook]) -> None:
     HOOKS.register(name, hook_type, override=True)
 
 
+@HOOKS.register("load_ckpt")
 class LoadCkptHook(LearnerHook):
-    """Loads the weights at ``engine.load_path``, a folder of `SaveCkptHook`, if that is set."""
+    """Loads the weights at ``engine.load_path``, a file of `SaveCkptHook`, if that is set."""
 
     def __call__(self, engine: "BaseLearner") -> None:
         """Load the weights."""
         if engine.load_path:
-            saved = read_tree(engine.load_path, _KIND)
+            saved = load_weights(Path(engine.load_path))
             engine.model.load_state_dict(saved["model"])
             engine.last_iter.val = saved["last_iter"]
             engine.info(f"loaded {engine.load_path}")
 
 
+@HOOKS.register("save_ckpt")
 class SaveCkptHook(LearnerHook):
-    """Saves the weights in the current folder: ``ckpt_NAME/iteration_N``."""
+    """Saves the weights in the current folder: ``ckptBaseLearner*/iteration_N.pth.tar``."""
 
     def __call__(self, engine: "BaseLearner") -> None:
         """Save the weights, if it is time."""
         if self.due(engine):
-            number = engine.last_iter.val
-            path = Path(f"ckpt_{engine.name}") / f"iteration_{number}"
-            path.parent.mkdir(exist_ok=True)
-            write_tree(path, {"model": engine.model.state_dict(), "last_iter": number}, _KIND)
+            folder = Path(f"ckpt{engine.name}{id(engine)}")
+            save_weights(folder, engine.model, engine.train_iter)
 
 
+@HOOKS.register("log_show")
 class LogShowHook(LearnerHook):
     """Shows the learner's metrics."""
 
@@ -98,49 +98,8 @@ class LogShowHook(LearnerHook):
         """Show the metrics, if it is time, and clear them."""
         if self.due(engine):
             found = " ".join(f"{name}={value:.6g}" for name, value in engine.log_buffer.items())
-            engine.info(f"iteration {engine.last_iter.val}: {found}")
+            engine.info(f"iteration {engine.train_iter}: {found}")
         engine.log_buffer.clear()
-
-
-class LogReduceHook(LearnerHook):
-    """Does nothing: one process has all metrics."""
-
-    def __call__(self, engine: "BaseLearner") -> None:
-        """Do nothing."""
-
-
-for _name, _hook in {
-    "load_ckpt": LoadCkptHook,
-    "save_ckpt": SaveCkptHook,
-    "log_show": LogShowHook,
-    "log_reduce": LogReduceHook,
-}.items():
-    register_learner_hook(_name, _hook)
-
-
-def build_learner_hook_by_cfg(cfg: Mapping[str, Mapping[str, Any]]) -> Hooks:
-    """Make hooks, by position, from dictionaries of ``type``, ``position`` and so on."""
-    hooks: Hooks = {position: [] for position in LearnerHook.positions}
-    for name, item in cfg.items():
-        options = {"name": name, **item}
-        hook = HOOKS.get(options.pop("type"))
-        options["ext_args"] = AttrDict(options.get("ext_args") or {})
-        add_learner_hook(hooks, hook(options.pop("name"), options.pop("priority", 100), **options))
-    return hooks
-
-
-def add_learner_hook(hooks: Hooks, hook: LearnerHook) -> None:
-    """Add a hook after those of the same or a lower priority number."""
-    hooks[hook.position].append(hook)
-    hooks[hook.position].sort(key=lambda each: each.priority)
-
-
-def merge_hooks(hooks1: Hooks, hooks2: Hooks) -> Hooks:
-    """Return the hooks of both, by priority."""
-    return {
-        position: sorted(hooks1[position] + hooks2[position], key=lambda each: each.priority)
-        for position in LearnerHook.positions
-    }
 
 
 class BaseLearner(Callback):
@@ -149,21 +108,25 @@ class BaseLearner(Callback):
     Or set `policy` to a policy's ``learn_mode``, and call `train` in a loop of your own.
 
     Args:
-        cfg: ``hook``, dictionaries of hooks by name; and ``load_path``.
+        cfg: ``hook``, dictionaries of ``type``, ``position`` and so on by name; and ``load_path``.
     """
 
-    rank = 0
-    name = "BaseLearner"
+    name, rank = "BaseLearner", 0
 
     def __init__(self, cfg: Mapping[str, Any] | None = None) -> None:
         cfg = cfg or {}
         self.load_path = str(cfg.get("load_path") or "")
-        self.hooks = build_learner_hook_by_cfg(cfg.get("hook") or {})
+        self.hooks: list[LearnerHook] = []
         self.policy: Any = None
         self.last_iter = SimpleNamespace(val=0)
         self.log_buffer: dict[str, float] = {}
         self.priority_info: dict[str, Any] | None = None
         self.info: Callable[[str], None] = _log.info
+        for name, given in (cfg.get("hook") or {}).items():
+            options = {"name": name, "priority": 100, **given}
+            options["ext_args"] = AttrDict(options.get("ext_args") or {})
+            hook = HOOKS.get(options.pop("type"))
+            self.register_hook(hook(options.pop("name"), options.pop("priority"), **options))
 
     @property
     def train_iter(self) -> int:
@@ -173,23 +136,24 @@ class BaseLearner(Callback):
     @property
     def model(self) -> nn.Module:
         """The network of the policy, or the policy itself."""
-        if isinstance(self.policy, nn.Module):
-            return self.policy
-        model: nn.Module = self.policy.state_dict_handle()["model"]
+        whole = isinstance(self.policy, nn.Module)
+        model: nn.Module = self.policy if whole else self.policy.state_dict_handle()["model"]
         return model
 
     def register_hook(self, hook: LearnerHook) -> None:
-        """Add a hook."""
-        add_learner_hook(self.hooks, hook)
+        """Add a hook after those of the same or a lower priority number."""
+        self.hooks.append(hook)
+        self.hooks.sort(key=lambda each: each.priority)
 
     def call_hook(self, name: str) -> None:
         """Call the hooks of a position."""
-        for hook in self.hooks[name]:
-            hook(self)
+        for hook in self.hooks:
+            if hook.position == name:
+                hook(self)
 
     def save_checkpoint(self) -> None:
         """Save the weights now."""
-        SaveCkptHook("save_ckpt_after_run", position="after_run")(self)
+        SaveCkptHook("save_ckpt", position="after_run")(self)
 
     def train(self, data: list[dict[str, Any]]) -> None:
         """Update the policy with samples of a `BufferManager`; sets `priority_info`."""
@@ -211,7 +175,6 @@ class BaseLearner(Callback):
     def on_start(self, run: "Run") -> None:
         """See `Callback`."""
         self.policy, self.info = run.policy, run.say
-        self.name = f"{type(self).__name__}_{run.path.name}"
         self.last_iter.val = run.policy.updates
         self.call_hook("before_run")
 

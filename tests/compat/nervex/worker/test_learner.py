@@ -9,18 +9,16 @@ from gymnasium import spaces
 from torch import nn
 
 import guerdon
-from guerdon.compat.nervex import CommonPolicy
 from guerdon.compat.nervex.data import BufferManager
+from guerdon.compat.nervex.policy import CommonPolicy
 from guerdon.compat.nervex.rl_utils import q_1step_td_data, q_1step_td_error
 from guerdon.compat.nervex.worker import (
     BaseLearner,
     LearnerHook,
-    add_learner_hook,
-    merge_hooks,
     register_learner_hook,
 )
-from guerdon.compat.nervex.worker.learner import HOOKS, build_learner_hook_by_cfg, learner_of
-from guerdon.data.serializer import read_tree
+from guerdon.compat.nervex.worker.learner import HOOKS, learner_of
+from guerdon.data.unpickle import load_weights
 from guerdon.entry import serial_pipeline
 
 OPTIONS = {
@@ -94,14 +92,6 @@ def test_hooks_of_one_position_by_priority():
     ]
 
 
-def test_merging_hooks():
-    one, other = (build_learner_hook_by_cfg({name: hook("before_iter")}) for name in "ab")
-    add_learner_hook(other, Noting("first", 1, position="before_iter"))
-    merged = merge_hooks(one, other)
-    assert [each.name for each in merged["before_iter"]] == ["first", "a", "b"]
-    assert [each.name for each in one["before_iter"]] == ["a"]
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -119,10 +109,12 @@ def test_weights_are_saved_and_loaded(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     save = {"type": "save_ckpt", "position": "after_iter", "ext_args": {"freq": 2}}
     result = run(tmp_path, BaseLearner({"hook": {"save": save}}))
-    folder = tmp_path / "ckpt_BaseLearner_run"
-    numbers = sorted(int(path.name.removeprefix("iteration_")) for path in folder.iterdir())
-    assert numbers == list(range(0, result["updates"], 2))
-    last = folder / f"iteration_{numbers[-1]}"
+    (folder,) = tmp_path.glob("ckptBaseLearner*")
+    numbers = range(0, result["updates"], 2)
+    assert {path.name for path in folder.iterdir()} == {
+        f"iteration_{number}.pth.tar" for number in numbers
+    }
+    last = folder / f"iteration_{numbers[-1]}.pth.tar"
     learner = BaseLearner(
         {
             "load_path": str(last),
@@ -135,9 +127,11 @@ def test_weights_are_saved_and_loaded(tmp_path, monkeypatch):
         next(result.policy.parameters()).zero_()
     learner.call_hook("before_run")
     assert learner.train_iter == numbers[-1]
-    saved = read_tree(last, "policy")["model"]
+    saved = load_weights(last)["model"]
     assert all(value.equal(saved[name]) for name, value in result.policy.state_dict().items())
     assert said == [f"loaded {last}"]
+    learner.save_checkpoint()
+    assert len([*tmp_path.glob(f"ckptBaseLearner*/{last.name}")]) == 2
 
 
 def test_metrics_are_shown(tmp_path):
@@ -171,8 +165,8 @@ def test_hooks_of_a_config_in_a_run(tmp_path, monkeypatch):
     }
     result = serial_pipeline(EasyDict(config))
     assert Counter(name for name, *_ in Noting.seen) == {"mine": result["updates"]}
-    saved = [path.name for path in (tmp_path / "ckpt_BaseLearner_run").iterdir()]
-    assert saved == [f"iteration_{result['updates']}"]
+    saved = [path.name for path in tmp_path.glob("ckptBaseLearner*/*")]
+    assert saved == [f"iteration_{result['updates']}.pth.tar"]
     assert "loss=" not in (tmp_path / "run" / "log.txt").read_text()
 
 

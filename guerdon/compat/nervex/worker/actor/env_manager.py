@@ -40,36 +40,32 @@ class BaseEnvManager:
         episode_num: float | str = "inf",
         manager_cfg: Mapping[str, Any] | None = None,
     ) -> None:
-        if len(env_cfg) != env_num:
-            raise ValueError(f"there are {len(env_cfg)} settings for {env_num} environments")
         self.env_num = env_num
-        self._env_fn, self._env_cfg = env_fn, list(env_cfg)
-        self._episode_num, self._cfg = float(episode_num), manager_cfg or {}
-        self._seeds: list[int | None] = [None] * env_num
+        self.wait_num = min(int((manager_cfg or {}).get("wait_num", 2)), env_num)
+        self._env_fn, self._env_cfg = env_fn, self._one_each(env_cfg, "settings")
+        self._episode_num = float(episode_num)
+        self._seeds: list[Any] = [None] * env_num
         self._vector: Any = None
 
-    @property
-    def wait_num(self) -> int:
-        """Number of environments that a step waits for."""
-        return self.env_num
+    def _one_each(self, given: Sequence[Any], what: str) -> list[Any]:
+        if len(given) != self.env_num:
+            raise ValueError(f"there are {len(given)} {what} for {self.env_num} environments")
+        return list(given)
 
     def seed(self, seed: int | Sequence[int]) -> None:
         """Seed the environments at the next `launch`: one seed each, or consecutive ones."""
         seeds = range(seed, seed + self.env_num) if isinstance(seed, int) else seed
-        if len(seeds) != self.env_num:
-            raise ValueError(f"there are {len(seeds)} seeds for {self.env_num} environments")
-        self._seeds = list(seeds)
+        self._seeds = self._one_each(seeds, "seeds")
 
     def launch(self) -> None:
         """Make the environments, and start an episode in each."""
         if self._vector is not None:
             raise RuntimeError("the environments are running: close() them first")
-        settings = list(zip(self._env_cfg, self._seeds, strict=True))
         self._vector = make_vec(
             partial(make_seeded, self._env_fn),
             self.env_num,
             backend=self.backend,
-            settings=settings,
+            settings=list(zip(self._env_cfg, self._seeds, strict=True)),
             wait_num=self.wait_num,
         )
         self.reset()
@@ -91,34 +87,30 @@ class BaseEnvManager:
         return all(map(self._finished, range(self.env_num)))
 
     def step(self, action: Mapping[int, Any]) -> dict[int, BaseEnvTimestep]:
-        """Step the environments of some numbers.
+        """Step the environments of some numbers, which `action` has.
 
-        Args:
-            action: Actions by the number of the environment.
-
-        Returns:
-            Observation, reward [1] (tensors), ``done`` and info by number; of subprocesses, those
-            that are ready.
+        Returns observation, reward [1] (tensors), ``done`` and info by number; of subprocesses,
+        those that are ready.
         """
-        vector = self._open()
-        shape = vector.action_space.shape
+        shape, timesteps = self._open().action_space.shape, {}
         actions = {i: np.reshape(to_ndarray(each), shape) for i, each in action.items()}
-        timesteps = {}
         for i, (obs, reward, done, info, following) in self._stepped(actions).items():
             self._obs[i] = following
             self._episodes[i] += done
-            paid = torch.tensor([reward])
-            timesteps[i] = BaseEnvTimestep(_tensor(obs), paid, done, _tensor(info))
+            timesteps[i] = BaseEnvTimestep(
+                _tensor(obs), torch.tensor([float(reward)]), done, _tensor(info)
+            )
         return timesteps
 
     def _stepped(self, actions: dict[int, Any]) -> dict[int, tuple[Any, ...]]:
+        """Return observation, reward, done, info and the observation to act at, by number."""
         found = {}
         for i, action in actions.items():
             obs, reward, terminated, truncated, info, first = transition(
                 self._vector.envs[i], action, i
             )
             done = bool(terminated or truncated)
-            found[i] = obs, float(reward), done, info, first if done else obs
+            found[i] = obs, reward, done, info, first if done else obs
         return found
 
     def env_info(self) -> Any:
@@ -149,11 +141,6 @@ class SubprocessEnvManager(BaseEnvManager):
 
     backend = "async_subprocess"
 
-    @property
-    def wait_num(self) -> int:
-        """See `BaseEnvManager`."""
-        return min(int(self._cfg.get("wait_num", 2)), self.env_num)
-
     def _stepped(self, actions: dict[int, Any]) -> dict[int, tuple[Any, ...]]:
         for i in actions:
             del self._obs[i]  # until it is ready
@@ -166,11 +153,13 @@ class SubprocessEnvManager(BaseEnvManager):
             done = bool(step.terminated[k] or step.truncated[k])
             there = [key for key in step.info if step.info.get(f"_{key}", [False] * (k + 1))[k]]
             info = {key: row(step.info[key], k) for key in there}
-            found[i] = row(step.obs_next, k), float(step.rew[k]), done, info, self._obs[i]
+            found[i] = row(step.obs_next, k), step.rew[k], done, info, self._obs[i]
         return found
 
 
 class SyncSubprocessEnvManager(SubprocessEnvManager):
     """Environments in processes of their own; a step returns when all that stepped are ready."""
 
-    wait_num = BaseEnvManager.wait_num
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.wait_num = self.env_num

@@ -1,7 +1,7 @@
 """RLinf's `RewardWorker`, in this process: classifiers of images, and rules for text."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,60 +26,40 @@ def exact_match(response: str, answer: str) -> float:
     return float(" ".join(given.split()) == " ".join(str(answer).split()))
 
 
-def has_format(response: str, pattern: str = FORMAT) -> float:
-    """Return 1 if a response matches a regular expression as a whole."""
-    return float(re.fullmatch(pattern, response) is not None)
-
-
 class RewardWorker:
     """Computes rewards of images with a fitted classifier, or of text by rules; and fits.
 
     Args:
-        cfg: Config: a mapping, or the path of a file.
-        placement: Not read: everything runs in this process.
+        cfg: Config: a mapping, or the path of a file. Tasks are embodied if ``runner.task_type``
+            says so; without it, if the config names an environment or images.
     """
 
-    def __init__(self, cfg: Any, placement: Any = None) -> None:  # noqa: ARG002
+    def __init__(self, cfg: Any) -> None:
         self.cfg = AttrDict(sources.sections(cfg))
         self.reward = self.cfg.get("reward", AttrDict())
-        self.task_type = self._task_type()
-
-    def _task_type(self) -> str:
-        """Return ``embodied`` or ``text``."""
+        self.options = self.reward.get("reward_model") or AttrDict()
         named = self.cfg.get("runner", {}).get("task_type")
-        if named is not None:
-            return "embodied" if named == "embodied" else "text"
-        parts = (self.reward.get("reward_model") or {}, self.reward.get("model") or {})
-        images = any({"image_keys", "image_size"} & part.keys() for part in parts)
-        return "embodied" if images or "env" in self.cfg else "text"
+        if named is None:
+            keys = {*self.options, *(self.reward.get("model") or {}), *self.cfg}
+            named = "embodied" if keys & {"image_keys", "image_size", "env"} else "text"
+        self.task_type = "embodied" if named == "embodied" else "text"
 
     def init(self) -> None:
         """Load the classifier, or the rules; a worker that fits needs neither."""
-        options = self.reward.get("reward_model") or AttrDict()
         if self.task_type == "text":
             if self.reward.get("use_reward_model", False):
                 raise ValueError(
                     "there are no reward models for text: set 'reward.use_reward_model' to false"
                 )
-            self._rules = self._make_rules()
-        elif options.get("checkpoint_path") is not None:
-            folder = as_fit(options.checkpoint_path, options.get("image_size"))
+            self._rules = self.reward.get("rules", {"exact_match": 1.0})
+            if unknown := self._rules.keys() - {"exact_match", "format"}:
+                raise ValueError(
+                    f"'reward.rules' has {unknown.pop()!r}: use exact_match and format"
+                )
+        elif self.options.get("checkpoint_path") is not None:
+            folder = as_fit(self.options.checkpoint_path, self.options.get("image_size"))
             self.members, self.meta = load_classifier(folder)
-            check_fits(self.meta, options)
-
-    init_worker = init
-
-    def _make_rules(self) -> dict[str, tuple[float, Callable[..., float]]]:
-        pattern = self.reward.get("format", FORMAT)
-        known: dict[str, Callable[..., float]] = {
-            "exact_match": exact_match,
-            "format": lambda response, _: has_format(response, pattern),
-        }
-        weights = self.reward.get("rules", {"exact_match": 1.0})
-        unknown = [name for name in weights if name not in known]
-        if unknown:
-            raise ValueError(f"'reward.rules' has {unknown[0]!r}: use {' and '.join(known)}")
-        return {name: (weight, known[name]) for name, weight in weights.items()}
+            check_fits(self.meta, self.options)
 
     def compute_rewards(self, data: Any, answers: Sequence[str] | None = None) -> torch.Tensor:
         """Return rewards [B].
@@ -90,20 +70,24 @@ class RewardWorker:
         """
         if self.task_type == "text":
             pairs = zip(data, answers or [""] * len(data), strict=True)
-            total = [
-                sum(weight * rule(response, answer) for weight, rule in self._rules.values())
-                for response, answer in pairs
-            ]
-            return torch.tensor(total, dtype=torch.float32)
+            return torch.tensor([self._of_text(*pair) for pair in pairs], dtype=torch.float32)
         keys = self.meta["model"]["image_keys"]
         images = data.get("obs", data) if isinstance(data, Mapping) else {keys[0]: data}
         tensors = {key: torch.as_tensor(images[key]) for key in keys}
         with torch.no_grad():
             logits = np.stack([member(tensors).numpy() for member in self.members])
         found = ensemble_probability(logits, self.meta["temperature"])
-        if self.reward.reward_model.get("reward_type", "binary") == "binary":
+        if self.options.get("reward_type", "binary") == "binary":
             found = found >= self.meta["threshold"]
         return torch.as_tensor(found, dtype=torch.float32)
+
+    def _of_text(self, response: str, answer: str) -> float:
+        pattern = self.reward.get("format", FORMAT)
+        found = {
+            "exact_match": exact_match(response, answer),
+            "format": re.fullmatch(pattern, response) is not None,
+        }
+        return float(sum(weight * found[rule] for rule, weight in self._rules.items()))
 
     def fit(self, overrides: Iterable[str] = ()) -> dict[str, Any]:
         """Fit a classifier; see `guerdon.training.fit.fit` for the result.
