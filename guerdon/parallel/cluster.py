@@ -1,0 +1,131 @@
+"""Starting or joining Ray, and waiting for the resources of a run."""
+
+import logging
+import os
+import secrets
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when Ray is imported
+
+import ray
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+
+from guerdon.config.schema import RuntimeConfig
+
+log = logging.getLogger(__name__)
+_STORE = 512 << 20  # bytes of shared memory: a few rollouts and weights
+_AGENTS = "15"  # seconds
+_CONNECT = 10.0  # seconds for reaching a cluster
+_REPORT = 30.0  # seconds between reports on what is missing
+
+Bundles = Sequence[dict[str, float]]
+
+
+@contextmanager
+def connected(config: RuntimeConfig, bundles: Bundles) -> Iterator[None]:
+    """Join the Ray cluster of an address, or start Ray on this machine and stop it at the end.
+
+    Ray that this process has already started or joined is used as it is.
+
+    Args:
+        config: The section ``runtime``.
+        bundles: Resources of each worker; Ray on this machine has as many, whether or not the
+            machine has that many cores.
+    """
+    if ray.is_initialized():
+        yield
+        return
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if config.address is not None:
+        options["address"] = config.address
+    else:
+        # Agents of Ray outlive a killed process for so long; Ray's default is a minute.
+        os.environ.setdefault("RAY_gcs_server_request_timeout_seconds", _AGENTS)
+        cpus = sum(bundle.get("CPU", 0.0) for bundle in bundles)
+        options |= {
+            "address": "local",  # whatever RAY_ADDRESS says
+            "num_cpus": max(int(cpus + 0.999), 1),
+            "include_dashboard": False,
+            "object_store_memory": _STORE,
+        }
+    with _own_sigterm():
+        try:
+            if config.address is not None and config.address != "auto":
+                host, _, port = config.address.rpartition(":")
+                socket.create_connection((host, int(port)), _CONNECT).close()  # Ray hangs instead
+            ray.init(**options)
+        except (OSError, RuntimeError, ValueError) as error:
+            if config.address is None:
+                raise
+            raise RuntimeError(
+                f"there is no Ray cluster at 'runtime.address' {config.address!r} ({error}): write "
+                "HOST:PORT or auto, start one with `ray start --head`, or leave the address out"
+            ) from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def _own_sigterm() -> Iterator[None]:
+    """Keep the handler of SIGTERM, which Ray replaces."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def reserved(bundles: Bundles, wait_seconds: float) -> Iterator[PlacementGroup]:
+    """Reserve resources for each worker, and free them at the end.
+
+    While they are not there, a report says every 30 seconds what is wanted and what is there.
+
+    Args:
+        bundles: Resources of each worker.
+        wait_seconds: Seconds after which to give up.
+    """
+    group = placement_group([*map(dict, bundles)], name=f"guerdon-{secrets.token_hex(8)}")
+    try:
+        deadline = time.monotonic() + wait_seconds
+        while not group.wait(max(min(_REPORT, deadline - time.monotonic()), 0.0)):
+            if time.monotonic() >= deadline:
+                raise RuntimeError(
+                    f"the cluster does not have what this run needs: {shortage(bundles)}; add "
+                    "nodes, use fewer workers, or set 'runtime.wait_seconds' higher"
+                )
+            log.warning("waiting for the cluster: %s", shortage(bundles))
+        yield group
+    finally:
+        with suppress(Exception):  # Ray may be gone
+            remove_placement_group(group)
+
+
+def shortage(bundles: Bundles) -> str:
+    """Return what is wanted, and what the cluster has and has free."""
+    there, free = ray.cluster_resources(), ray.available_resources()
+    parts = [f"there are {nodes()}"]
+    for name in ("CPU", "GPU"):
+        wanted = sum(bundle.get(name, 0.0) for bundle in bundles)
+        parts.append(
+            f"{wanted:g} {name}s are wanted, {there.get(name, 0):g} there and "
+            f"{free.get(name, 0):g} free"
+        )
+    return ", ".join(parts)
+
+
+def nodes() -> str:
+    """Return how many nodes there are, in words."""
+    number = sum(bool(node["Alive"]) for node in ray.nodes())
+    return f"{number} node" + "s" * (number != 1)

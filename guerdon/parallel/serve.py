@@ -1,0 +1,313 @@
+"""Serving a learned reward over HTTP, and the client: `RewardServer`, `RewardClient`.
+
+A request has transitions, as JSON or as safetensors, and the answer their rewards. Rewards of
+single transitions are computed in batches over requests; those of episodes one request at a time.
+"""
+
+import hmac
+import json
+import logging
+import queue
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import deque
+from collections.abc import Mapping
+from concurrent.futures import Future
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, NamedTuple
+
+import numpy as np
+from safetensors.numpy import load as load_arrays
+from safetensors.numpy import save as save_arrays
+
+from guerdon.data import Batch
+from guerdon.data.batch import flatten, unflatten
+from guerdon.limits import DAMAGE, parse_json
+from guerdon.reward import Reward
+
+log = logging.getLogger(__name__)
+JSON, ARRAYS = "application/json", "application/x-safetensors"
+_MOST_BYTES = 1 << 28  # of a request
+_REPORT = 1_000  # requests between lines in the log
+_SOCKET_SECONDS = 30.0  # for the rest of a request that has begun
+FIELDS = ("obs", "act", "obs_next", "rew", "terminated", "truncated")
+
+
+class _Request(NamedTuple):
+    batch: Batch
+    answer: "Future[np.ndarray]"
+
+
+class Scorer:
+    """Computes rewards in one thread, in batches over requests.
+
+    Args:
+        reward: The reward.
+        max_batch: Transitions that are scored at once, unless one request has more.
+        wait_seconds: Time to wait for further requests.
+    """
+
+    def __init__(self, reward: Reward, max_batch: int = 1024, wait_seconds: float = 0.002) -> None:
+        self._reward, self._max_batch, self._wait = reward, max_batch, wait_seconds
+        # Rewards with a memory read the transitions of a request as those of an episode.
+        self._joins = not (reward.history or reward.new_memory(1))
+        self._requests: queue.Queue[_Request | None] = queue.Queue()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def score(self, batch: Batch) -> np.ndarray:
+        """Return the rewards of transitions [T, ...]; called from any thread."""
+        request = _Request(batch, Future())
+        self._requests.put(request)
+        return request.answer.result()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._requests.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        left: _Request | None = None
+        while (first := left or self._requests.get()) is not None:
+            chosen, left, closes = [first], None, False
+            end = time.monotonic() + self._wait
+            while self._joins and sum(len(each.batch) for each in chosen) < self._max_batch:
+                try:
+                    more = self._requests.get(timeout=max(end - time.monotonic(), 0))
+                except queue.Empty:
+                    break
+                closes = more is None
+                if more is None or _layout(more.batch) != _layout(first.batch):
+                    left = more
+                    break
+                chosen.append(more)
+            self._answer(chosen)
+            if closes:
+                return
+
+    def _answer(self, requests: list[_Request]) -> None:
+        try:
+            rewards = self._reward.score(Batch.cat([each.batch for each in requests]))
+            ends = np.cumsum([len(each.batch) for each in requests])[:-1]
+            for request, part in zip(requests, np.split(rewards, ends), strict=True):
+                request.answer.set_result(part)
+        except Exception as error:  # of the request: the server goes on
+            for request in requests:
+                request.answer.set_exception(error)
+
+
+def _layout(batch: Batch) -> Any:
+    return [(path, leaf.dtype, leaf.shape[1:]) for path, leaf in flatten(batch)]
+
+
+def _parsed(body: bytes, kind: str, fields: tuple[str, ...]) -> Batch:
+    """Return the transitions of a request as a batch.
+
+    Args:
+        body: JSON ``{"obs": [...], "act": [...], ...}``, nested for Dict observations; or
+            safetensors with dotted names.
+        kind: Content type.
+        fields: Fields that the reward reads.
+    """
+    if kind == ARRAYS:
+        named = load_arrays(body)
+        batch = unflatten({tuple(name.split(".")): each for name, each in named.items()})
+    elif kind == JSON:
+        given = parse_json(body, "the request")
+        if not isinstance(given, dict):
+            raise ValueError("the request has to be an object of fields, such as obs and act")
+        batch = Batch(given)
+        single = {path for path, leaf in flatten(batch) if leaf.dtype == np.float64}
+        batch = unflatten(
+            {path: leaf.astype(np.float32) if path in single else leaf
+             for path, leaf in flatten(batch)}
+        )  # fmt: skip
+    else:
+        raise ValueError(f"the content type is {kind!r}: send {JSON} or {ARRAYS}")
+    missing = [name for name in fields if name not in batch and name not in ("rew", "annotations")]
+    if missing:
+        raise ValueError(f"the request has no {missing[0]!r}: the reward reads {', '.join(fields)}")
+    rows = len(batch)
+    if not rows:
+        raise ValueError("the request has no transitions")
+    flags = {name: np.zeros(rows, bool) for name in ("terminated", "truncated")}
+    given = dict(batch.items())
+    return Batch({"rew": np.zeros(rows, np.float32), **flags, **given})
+
+
+class RewardServer:
+    """Serves a reward: ``POST /score``, ``GET /info`` and ``GET /stats``, with a token.
+
+    Args:
+        reward: The reward.
+        token: What requests have to send as ``Authorization: Bearer TOKEN``.
+        host: Address to listen at.
+        port: Port; 0 chooses a free one.
+    """
+
+    def __init__(self, reward: Reward, token: str, host: str = "127.0.0.1", port: int = 0) -> None:
+        if not token.isascii() or not token.isprintable() or len(token) < 8:
+            raise ValueError("a token needs 8 or more printable ASCII characters")
+        self.token, self.scorer = token, Scorer(reward)
+        self.fields = tuple(each for each in FIELDS if each in {*reward.fields, *reward.collects})
+        self.terms = list(reward.terms)
+        self._lock = threading.Lock()
+        self._seconds: deque[float] = deque(maxlen=10_000)
+        self._requests = self._rows = 0
+        self._http = _HTTPServer((host, port), _Handler)
+        self._http.owner = self
+        name, number = self._http.server_address[:2]
+        self.url = f"http://{name!s}:{number}"
+
+    def serve(self) -> None:
+        """Answer requests until `close` is called in another thread."""
+        self._http.serve_forever(poll_interval=0.1)
+
+    def close(self) -> None:
+        """Stop serving."""
+        self._http.shutdown()
+        self._http.server_close()
+        self.scorer.close()
+
+    def count(self, rows: int, seconds: float) -> None:
+        """Count an answered request."""
+        with self._lock:
+            self._requests += 1
+            self._rows += rows
+            self._seconds.append(seconds)
+            report = self._requests % _REPORT == 0
+        if report:
+            log.info("%s", json.dumps(self.stats()))
+
+    def stats(self) -> dict[str, float]:
+        """Return the number of requests and rows, and latencies in milliseconds."""
+        with self._lock:
+            found: dict[str, float] = {"requests": self._requests, "rows": self._rows}
+            seconds = list(self._seconds)
+        if seconds:
+            at = np.percentile(seconds, (50, 90, 99)) * 1000
+            names = ("p50_ms", "p90_ms", "p99_ms")
+            found |= {name: round(float(each), 3) for name, each in zip(names, at, strict=True)}
+        return found
+
+
+class _HTTPServer(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128  # clients that may connect at once
+    owner: RewardServer
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"  # connections stay open
+    timeout = _SOCKET_SECONDS
+
+    @property
+    def _owner(self) -> RewardServer:
+        assert isinstance(self.server, _HTTPServer)
+        return self.server.owner
+
+    def do_GET(self) -> None:
+        if not self._authorized():
+            return
+        if self.path == "/info":
+            self._send_json({"fields": self._owner.fields, "terms": self._owner.terms})
+        elif self.path == "/stats":
+            self._send_json(self._owner.stats())
+        else:
+            self._refuse(404, f"there is no {self.path}")
+
+    def do_POST(self) -> None:
+        if not self._authorized():
+            return
+        size = self.headers.get("Content-Length", "")
+        if self.path != "/score" or not size.isdigit() or int(size) > _MOST_BYTES:
+            self._refuse(404 if self.path != "/score" else 413, "POST at most 256 MiB to /score")
+            return
+        start, body = time.perf_counter(), self.rfile.read(int(size))
+        kind = self.headers.get_content_type()
+        try:
+            batch = _parsed(body, kind, self._owner.fields)
+            rewards = self._owner.scorer.score(batch)
+        except Exception as error:
+            if not isinstance(error, (*DAMAGE, OSError)) and kind != ARRAYS:
+                log.exception("a request failed")
+            self._refuse(400, f"{type(error).__name__}: {error}")
+            return
+        self._owner.count(len(batch), time.perf_counter() - start)
+        if kind == ARRAYS:
+            self._send(200, ARRAYS, save_arrays({"reward": np.ascontiguousarray(rewards)}))
+        else:
+            self._send_json({"reward": rewards.tolist()})
+
+    def _authorized(self) -> bool:
+        given, token = self.headers.get("Authorization", ""), self._owner.token
+        if hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
+            return True
+        self._refuse(401, "send the server's token as 'Authorization: Bearer TOKEN'")
+        return False
+
+    def _refuse(self, status: int, reason: str) -> None:
+        self.close_connection = True  # the rest of the request is not read
+        self._send(status, JSON, json.dumps({"error": reason}).encode())
+
+    def _send_json(self, content: Any) -> None:
+        self._send(200, JSON, json.dumps(content).encode())
+
+    def _send(self, status: int, kind: str, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        log.debug(format, *args)
+
+
+class RewardClient:
+    """Client of a `RewardServer`.
+
+    Args:
+        url: Where it is: ``http://127.0.0.1:8000``.
+        token: Its token.
+        timeout: Seconds to wait for an answer.
+    """
+
+    def __init__(self, url: str, token: str, timeout: float = 60.0) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise ValueError(f"the URL of a reward server starts with http://, not {url!r}")
+        self._url, self._token, self._timeout = url.rstrip("/"), token, timeout
+
+    def score(self, transitions: Mapping[str, Any] | None = None, **fields: Any) -> np.ndarray:
+        """Return the rewards of transitions [T, ...].
+
+        Args:
+            transitions: Fields by name, such as ``obs`` and ``act``; dictionaries for Dict
+                observations.
+            **fields: The same.
+        """
+        batch = Batch({**(transitions or {}), **fields})
+        arrays = {".".join(path): np.ascontiguousarray(each) for path, each in flatten(batch)}
+        answer = self._request("/score", save_arrays(arrays))
+        return np.array(load_arrays(answer)["reward"])
+
+    def info(self) -> dict[str, Any]:
+        """Return the fields that the reward reads, and the names of its terms."""
+        return dict(json.loads(self._request("/info")))
+
+    def stats(self) -> dict[str, float]:
+        """See `RewardServer.stats`."""
+        return dict(json.loads(self._request("/stats")))
+
+    def _request(self, path: str, body: bytes | None = None) -> bytes:
+        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": ARRAYS}
+        request = urllib.request.Request(self._url + path, body, headers)
+        try:
+            with urllib.request.urlopen(request, timeout=self._timeout) as answer:
+                found: bytes = answer.read()
+        except urllib.error.HTTPError as error:
+            reason = json.loads(error.read() or b"{}").get("error", error.reason)
+            raise ValueError(f"{self._url} refuses the request: {reason}") from error
+        return found

@@ -1,0 +1,219 @@
+"""Workers: objects in other processes, which are restarted if they fail."""
+
+import logging
+import os
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ray
+import torch
+from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
+from ray.util.placement_group import PlacementGroup
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from guerdon.config.imports import import_all
+from guerdon.config.registry import registered, registry_of
+from guerdon.envs.worker import cloudpickled
+from guerdon.parallel.logs import worker_logger
+
+_log = logging.getLogger(__name__)
+Failures = (RayError,)
+
+
+@ray.remote(max_restarts=0, max_task_retries=0)
+class Host:
+    """A process with one object."""
+
+    def __init__(self) -> None:
+        torch.set_num_threads(1)
+        self._made: Any = None
+
+    def pid(self) -> int:
+        """Return the number of the process."""
+        return os.getpid()
+
+    def make(self, imports: list[str], given: Any, *args: Any) -> None:
+        """Make the object.
+
+        Args:
+            imports: See `GuerdonConfig.imports`.
+            given: Classes registered outside guerdon, and what makes the object, `cloudpickled`.
+            *args: Arguments of the latter.
+        """
+        import_all(imports)
+        classes, make = given.fn
+        for (kind, name), cls in classes.items():
+            registry_of(kind).register(name, cls, override=True)
+        self._made = make(*args)
+
+    def call(self, method: str, *args: Any) -> Any:
+        """Call a method of the object."""
+        return getattr(self._made, method)(*args)
+
+
+class WorkerError(RuntimeError):
+    """A worker failed more often than the run allows."""
+
+
+class Restarts:
+    """Counts the restarts of all workers of a run, up to a limit."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.number = 0
+        self._first = ""
+
+    def count(self, name: str, error: BaseException) -> None:
+        """Count a restart, or raise an error if there were too many."""
+        reason = reason_of(error)
+        self._first = self._first or f"{name}: {reason}"
+        if self.number >= self.limit:
+            limit = f"'runtime.max_restarts' is {self.limit}"
+            raise WorkerError(f"{name} failed, and {limit}; first failure: {self._first}")
+        self.number += 1
+        _log.warning("restarting %s: %s", name, full_text(error))
+
+
+class Worker:
+    """Handle of an object in another process.
+
+    Args:
+        role: Role, such as ``collector``.
+        number: Number of the worker among those of its role.
+        make: Makes the object from a number and the number of earlier starts.
+        imports: See `GuerdonConfig.imports`.
+        options: Options of Ray for the process.
+        restarts: Counts the restarts of all workers.
+    """
+
+    def __init__(
+        self,
+        role: str,
+        number: int,
+        make: Callable[..., Any],
+        imports: list[str],
+        options: dict[str, Any],
+        restarts: Restarts,
+    ) -> None:
+        self.name, self.number, self._make = f"{role} {number}", number, make
+        self._imports, self._options, self.restarts = imports, options, restarts
+        self.log = worker_logger(role, number)
+        self.starts = 0
+        self._host: Any = None
+
+    def start(self) -> Any:
+        """Start the process, and begin to make the object; returns Ray's reference."""
+        self._host = Host.options(**self._options).remote()  # type: ignore[attr-defined]
+        given = cloudpickled((registered(), self._make))
+        made = self._host.make.remote(self._imports, given, self.number, self.starts)
+        self.starts += 1
+        return made
+
+    def send(self, method: str, *args: Any) -> Any:
+        """Begin to call a method; returns Ray's reference."""
+        return self._host.call.remote(method, *args)
+
+    def call(self, method: str, *args: Any, timeout: float) -> Any:
+        """Call a method, and return the result."""
+        return ray.get(self.send(method, *args), timeout=timeout)
+
+    def pid(self) -> int:
+        """Return the number of the process."""
+        return int(ray.get(self._host.pid.remote()))
+
+    def restart(self, error: BaseException) -> Any:
+        """Replace the process after a failure; see `start`."""
+        self.log.info("%s", full_text(error))
+        self.restarts.count(self.name, error)
+        self.stop()
+        return self.start()
+
+    def stop(self) -> None:
+        """End the process."""
+        if self._host is not None:
+            ray.kill(self._host)
+            self._host = None
+
+
+def start_all(workers: Sequence[Worker]) -> None:
+    """Start workers at the same time; raise the error of the first that cannot be made."""
+    try:
+        ray.get([worker.start() for worker in workers])
+    except Failures as error:
+        raise cause_of(error) from error
+
+
+def call_all(
+    workers: Sequence[Worker],
+    method: str,
+    args: Sequence[tuple[Any, ...]],
+    timeout: float,
+    lost: Callable[[int], None] = lambda _: None,
+) -> list[Any]:
+    """Call a method of all workers; those that fail are restarted, and called again.
+
+    Args:
+        workers: The workers.
+        method: The method.
+        args: Arguments for each of them.
+        timeout: Seconds after which a worker that does not answer has failed.
+        lost: Called with the number of a worker that failed.
+    """
+    found: list[Any] = [None] * len(workers)
+    waiting = {workers[i].send(method, *given): i for i, given in enumerate(args)}
+    while waiting:
+        ready, others = ray.wait(list(waiting), timeout=timeout)
+        for reference in ready or others:
+            i = waiting.pop(reference)
+            try:
+                found[i] = ray.get(reference, timeout=None if ready else 0)
+            except Failures as error:
+                lost(i)
+                _restart(workers[i], error)
+                waiting[workers[i].send(method, *args[i])] = i
+    return found
+
+
+def _restart(worker: Worker, error: BaseException) -> None:
+    made = worker.restart(error)
+    while True:
+        try:
+            ray.get(made)
+        except Failures as again:
+            made = worker.restart(again)
+        else:
+            return
+
+
+def process_options(bundle: dict[str, float], group: PlacementGroup, index: int) -> dict[str, Any]:
+    """Return Ray's options for a process with one bundle of a placement group."""
+    return {
+        "num_cpus": bundle.get("CPU", 0),
+        "num_gpus": bundle.get("GPU", 0),
+        "scheduling_strategy": PlacementGroupSchedulingStrategy(
+            group, placement_group_bundle_index=index
+        ),
+    }
+
+
+def cause_of(error: BaseException) -> BaseException:
+    """Return what was raised in a worker."""
+    return error.cause if isinstance(error, RayTaskError) and error.cause else error
+
+
+def reason_of(error: BaseException) -> str:
+    """Return in a line why a worker failed."""
+    if isinstance(error, GetTimeoutError):
+        return "it did not answer within 'runtime.timeout' seconds"
+    cause = cause_of(error)
+    if isinstance(cause, RayActorError):
+        return "its process died"
+    return f"{type(cause).__name__}: {cause}"
+
+
+def full_text(error: BaseException) -> str:
+    """Return the traceback of what was raised in a worker, or else why it failed."""
+    if isinstance(error, RayTaskError):
+        return re.sub(r"\x1b\[\d+m", "", str(error)).rstrip()  # without colours
+    return reason_of(error)

@@ -1,0 +1,234 @@
+"""Workers and runs that are killed, hang or raise errors."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from guerdon.training.callback import Callback
+from guerdon.training.checkpoints import checkpoint_steps
+from guerdon.training.run import train
+from tests.parallel.environments import LENGTH
+from tests.parallel.test_asynchronous import logged, rollouts
+from tests.training.running import CASES, config_of, differences, resume
+
+
+def config(case, folder, env, runtime, **sections):
+    found = config_of(case, folder, env=env, runtime={"type": "ray", "num_collectors": 2} | runtime)
+    found["run"]["checkpoint_every"] = 64
+    return {**found, **sections}
+
+
+FAULTY = f"{Path(__file__).parent / 'environments.py'}:Faulty"
+
+
+def long(made):
+    """Make a run of a config one that ends when it is stopped."""
+    made["run"] |= {"max_steps": 1_000_000, "log_every": 128, "checkpoint_every": 100_000}
+    made["eval"]["every"] = 100_000
+    return made
+
+
+def faulty(*settings):
+    """Two environments of each of two collectors; the first one has settings of its own."""
+    return {
+        "id": FAULTY, "n_envs": 4, "settings": [*settings, {}, {}, {}], "backend": "base",
+        "eval": {"settings": []},
+    }  # fmt: skip
+
+
+class UntilRestarted(Callback):
+    """Stops the run when the first collector has been restarted, and a rollout of it accepted.
+
+    Args:
+        kills: Whether to kill it in the third iteration.
+    """
+
+    def __init__(self, kills=False):
+        self.kills, self.iterations = kills, 0
+
+    def on_iteration(self, run):
+        self.iterations += 1
+        logs = run.path / "log"
+        if self.iterations == 3 and self.kills:
+            text = (logs / "collector" / "0.txt").read_text()
+            os.kill(int(re.search(r"running in process (\d+)", text)[1]), signal.SIGKILL)
+        elif self.iterations % 10 == 0:
+            text = (logs / "coordinator" / "coordinator.txt").read_text()
+            if "rollout 0.2." in text:
+                run.stop()
+
+
+@pytest.mark.usefixtures("ray")
+@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("case", ["ppo", "dqn_prioritized_3_step"])
+def test_a_collector_that_is_killed_is_restarted(case, mode, tmp_path):
+    env = {**CASES[case]["env"], "n_envs": 4}
+    made = long(config(case, tmp_path / "run", env, {"mode": mode}))
+    summary = train(made, display="none", callback=UntilRestarted(kills=True))
+    assert summary["stop_reason"] == "callback"
+    assert logged(tmp_path / "run", "runtime/restarts")[-1] == 1
+    assert logged(tmp_path / "run", "runtime/lost_steps")[-1] > 0
+    steps = logged(tmp_path / "run", "step")
+    assert steps == sorted(steps)
+    found = rollouts(tmp_path / "run")
+    names = [name for name, _, _ in found]
+    assert len({*names}) == len(names)
+    assert sum(int(each) for _, each, _ in found) == summary["env_steps"]
+    # The new one acts with current weights, and its rollouts are new ones.
+    versions = {name: int(version) for name, _, version in found}
+    before = max(version for name, version in versions.items() if name.startswith("0.1."))
+    assert min(version for name, version in versions.items() if name[:4] == "0.2.") > before
+    assert "collector 0: its process died" in (tmp_path / "run" / "log.txt").read_text()
+
+
+@pytest.mark.usefixtures("ray")
+@pytest.mark.parametrize(
+    ("fault", "mode"), [("raise", "sync"), ("hang", "sync"), ("hang", "async"), ("nan", "async")]
+)
+def test_an_environment_that_fails_once(fault, mode, tmp_path):
+    env = faulty({"fault": fault, "marker": str(tmp_path / "marker")})
+    runtime = {"timeout": 15.0 if fault == "hang" else 60.0, "mode": mode}
+    folder = tmp_path / "run"
+    made = long(config("ppo", folder, env, runtime))
+    summary = train(made, display="none", callback=UntilRestarted())
+    assert summary["stop_reason"] == "callback"
+    assert summary["eval_return_mean"] == LENGTH
+    assert logged(folder, "runtime/restarts")[-1] == 1
+    text = (folder / "log.txt").read_text()
+    reason = {
+        "raise": "ZeroDivisionError: the motor is off",
+        "hang": "it did not answer within 'runtime.timeout' seconds",
+        "nan": "reward",
+    }[fault]
+    assert reason in text
+    if fault == "raise":  # the traceback of the worker
+        assert re.search(r'File ".*environments.py", line \d+, in step', text)
+
+
+@pytest.mark.usefixtures("ray")
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_an_environment_that_always_fails_stops_the_run(mode, tmp_path):
+    runtime = {"max_restarts": 1, "mode": mode}
+    made = long(config("ppo", tmp_path / "run", faulty({"fault": "raise"}), runtime))
+    with pytest.raises(RuntimeError) as caught:
+        train(made, display="none")
+    assert str(caught.value) == (
+        "collector 0 failed, and 'runtime.max_restarts' is 1; first failure: collector 0: "
+        "ZeroDivisionError: the motor is off"
+    )
+
+
+@pytest.mark.usefixtures("ray")
+def test_rollouts_that_are_too_old_are_dropped(tmp_path):
+    slow = {"delay": 0.01}
+    env = {**faulty(slow), "settings": [slow, slow, {}, {}]}
+    config_ = config("ppo", tmp_path / "run", env, {"mode": "async", "max_staleness": 1})
+    config_["run"]["max_steps"] = 1024
+    train(config_, display="none")
+    assert max(logged(tmp_path / "run", "runtime/max_staleness")) <= 1
+    assert logged(tmp_path / "run", "runtime/dropped_steps")[-1] > 0
+
+
+def test_what_a_cluster_lacks_is_named(ray):
+    from guerdon.parallel.cluster import reserved
+
+    with (
+        pytest.raises(RuntimeError) as caught,
+        reserved([{"CPU": 60.0}, {"CPU": 40.0, "GPU": 1.0}], wait_seconds=0.5),
+    ):
+        pass
+    assert "there are 1 node, 100 CPUs are wanted, 4 there" in str(caught.value)
+    assert "1 GPUs are wanted, 0 there" in str(caught.value)
+    assert all(each["state"] == "REMOVED" for each in ray.util.placement_group_table().values())
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense"])
+def test_no_cluster_at_an_address(address):
+    program = (
+        "from guerdon.config.schema import RuntimeConfig\n"
+        "from guerdon.parallel.cluster import connected\n"
+        f"with connected(RuntimeConfig(type='ray', address={address!r}), []): pass"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert f"there is no Ray cluster at 'runtime.address' '{address}'" in found.stderr
+
+
+# --- runs that start Ray themselves
+
+
+def processes_with(marker):
+    """The processes with a marker in the variables that they were started with."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if marker.encode() in path.read_bytes():
+                found.add(int(path.parent.name))
+    return found
+
+
+def shared_memory():
+    return {path.name for path in Path("/dev/shm").iterdir()}
+
+
+@pytest.fixture
+def program(tmp_path):
+    """A command that trains on Ray, and what it leaves behind."""
+    path = tmp_path / "config.yaml"
+    env = {**CASES["ppo_normalized"]["env"], "n_envs": 4}
+    made = config("ppo_normalized", tmp_path / "killed", env, {})
+    made["run"] |= {"dir": str(tmp_path / "killed"), "max_steps": 100_000}
+    path.write_text(json.dumps(made))
+    return [sys.executable, "-m", "guerdon", "train", str(path), "seed=3"]
+
+
+def wait_for(condition, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.1)
+
+
+@pytest.mark.usefixtures("signals")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_run_that_is_stopped_leaves_nothing_and_is_resumed(number, program, tmp_path):
+    memory, folder, marker = shared_memory(), tmp_path / "killed", f"MARKER={tmp_path}"
+    process = subprocess.Popen(
+        ["env", marker, *program],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True, text=True,
+    )  # fmt: skip
+    wait_for(lambda: len(checkpoint_steps(folder / "checkpoints")) >= 2 or process.poll())
+    assert len(processes_with(marker)) > 3
+    if number == signal.SIGINT:  # as Ctrl-C in a terminal does, to all processes
+        os.killpg(process.pid, number)
+    else:
+        process.send_signal(number)
+    output, _ = process.communicate(timeout=60)
+    assert "step" in output, output
+    if number == signal.SIGINT:
+        assert process.returncode == 130, output
+    wait_for(lambda: not processes_with(marker))
+    assert shared_memory() <= memory
+    step = checkpoint_steps(folder / "checkpoints")[-1]
+    limit = f"run.max_steps={step + 64}"
+    resume(folder, limit, "runtime=serial")
+    again = config_of(
+        "ppo_normalized", tmp_path / "whole",
+        env={**CASES["ppo_normalized"]["env"], "n_envs": 4},
+    )  # fmt: skip
+    again["run"] |= {"max_steps": step + 64, "checkpoint_every": 64}
+    again["collect"]["shards"] = 2
+    if number == signal.SIGKILL:  # an interrupt saves off schedule
+        train(again, seed=3, display="none")
+        (*_, last) = checkpoint_steps(folder / "checkpoints")
+        found = differences(folder, tmp_path / "whole", last)
+        assert not [each for each in found if each.startswith(("/policy", "/reward"))], step

@@ -1,0 +1,147 @@
+"""A reward that is served over HTTP."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from guerdon.data import Batch
+from guerdon.parallel.serve import RewardClient, RewardServer
+from guerdon.reward import make_reward
+from guerdon.training.replay import load_reward
+from tests.training.running import run
+
+TOKEN = "a-long-token"
+CALLS = []
+
+
+def total(data):
+    """Sum of the observation plus the action; notes how many rows come at once."""
+    CALLS.append(len(data.act))
+    if (data.act > 100).any():
+        raise ValueError("no such action")
+    return data.obs.sum(-1) + data.act
+
+
+def transitions(rows, seed=0):
+    generator = np.random.default_rng(seed)
+    obs = generator.normal(size=(rows, 3)).astype(np.float32)
+    return {"obs": obs, "act": generator.integers(4, size=rows)}
+
+
+@pytest.fixture
+def server():
+    CALLS.clear()
+    reward = make_reward({"type": "function", "target": total, "fields": ("obs", "act")})
+    made = RewardServer(reward, TOKEN)
+    thread = threading.Thread(target=made.serve)
+    thread.start()
+    yield made
+    made.close()
+    thread.join()
+
+
+def post(server, body, kind="application/json", token=TOKEN, path="/score"):
+    """Send a request; return status and answer."""
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": kind}
+    request = urllib.request.Request(server.url + path, body, headers)
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.status, json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.loads(error.read())
+
+
+def test_arrays_and_json_give_the_same_rewards(server):
+    given = transitions(5)
+    expected = given["obs"].sum(-1) + given["act"]
+    found = RewardClient(server.url, TOKEN).score(given)
+    assert found == pytest.approx(expected)
+    text = json.dumps({name: each.tolist() for name, each in given.items()})
+    status, answer = post(server, text.encode())
+    assert status == 200
+    assert answer["reward"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_requests_of_many_clients_are_scored_together_and_answered_apart(server):
+    client = RewardClient(server.url, TOKEN)
+    given = [transitions(1 + i % 3, seed=i) for i in range(60)]
+    with ThreadPoolExecutor(20) as pool:
+        answers = list(pool.map(client.score, given))
+    for each, found in zip(given, answers, strict=True):
+        assert found == pytest.approx(each["obs"].sum(-1) + each["act"])
+    assert len(CALLS) < 60  # some were joined
+    stats = client.stats()
+    assert stats["requests"] == 60
+    assert stats["rows"] == sum(len(each["act"]) for each in given)
+    assert 0 < stats["p50_ms"] <= stats["p90_ms"] <= stats["p99_ms"]
+
+
+def test_what_the_reward_reads(server):
+    assert RewardClient(server.url, TOKEN).info() == {
+        "fields": ["obs", "act"],
+        "terms": ["function"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "status", "reason"),
+    [
+        (b'{"act": [1]}', "application/json", 400, "the request has no 'obs'"),
+        (b"[1, 2]", "application/json", 400, "has to be an object"),
+        (b"{", "application/json", 400, "not valid JSON"),
+        (b"[" * 100_000, "application/json", 400, "nested too deeply"),
+        (b"x" * 100, "application/x-safetensors", 400, "Error"),
+        (b"cos\nsystem\n.", "application/x-pickle", 400, "send application/json or"),
+        (b'{"obs": [[1, 2, 3]], "act": [101]}', "application/json", 400, "no such action"),
+        (b'{"obs": [[1, 2, 3]], "act": [1, 2]}', "application/json", 400, "Error"),
+    ],
+)
+def test_bad_requests_are_refused_and_the_server_goes_on(server, body, kind, status, reason):
+    found, answer = post(server, body, kind)
+    assert (found, reason in answer["error"]) == (status, True), answer
+    assert post(server, b'{"obs": [[1, 2, 3]], "act": [1]}') == (200, {"reward": [7.0]})
+
+
+def test_requests_need_the_token(server):
+    assert post(server, b"{}", token="another")[0] == 401
+    with pytest.raises(ValueError, match="send the server's token"):
+        RewardClient(server.url, "another").stats()
+    with pytest.raises(ValueError, match="8 or more"):
+        RewardServer(make_reward({"type": "constant"}), "short")
+
+
+def test_other_paths_are_refused(server):
+    assert post(server, b"{}", path="/other")[0] == 404
+
+
+def test_the_command_serves_the_reward_of_a_run(tmp_path):
+    terms = {"gail": {"expert_data_path": "zoo:cartpole"}}
+    run("ppo_normalized", tmp_path / "run", reward={"terms": terms})
+    environment = {**os.environ, "GUERDON_TOKEN": TOKEN, "PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "guerdon", "reward", "serve", str(tmp_path / "run")],
+        stdout=subprocess.PIPE, text=True, env=environment,
+    )  # fmt: skip
+    line = process.stdout.readline()
+    url = re.search(r"serving gail at (http://127\.0\.0\.1:\d+), token that of GUERDON", line)[1]
+    generator = np.random.default_rng(0)
+    obs = generator.normal(size=(6, 4)).astype(np.float32)
+    given = {"obs": obs, "act": np.array([0, 1] * 3), "obs_next": obs + 0.1}
+    found = RewardClient(url, TOKEN).score(given)
+    flags = {name: np.zeros(6, bool) for name in ("terminated", "truncated")}
+    batch = Batch(rew=np.zeros(6, np.float32), **flags, **given)
+    assert found == pytest.approx(load_reward(tmp_path / "run").score(batch), rel=1e-5)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert not list((tmp_path / "run").glob("core*"))
