@@ -1,16 +1,21 @@
 """Train presets with several seeds; each run writes one result file and is not repeated.
 
-A killed run is resumed. A run that ends with an error writes a result file, too.
+A killed run is resumed. A run that ends with an error writes a result file, too. Rewards that other
+rows start from are kept in runs/trials/rewards.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor, as_completed
+import time
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +39,16 @@ class Row:
     overrides: tuple[str, ...] = ()
     variant: str = ""
     """Suffix of the name, for several rows of a preset."""
+    reward_of: Row | None = None
+    """Row whose learned reward, frozen, the policy is trained on."""
+    seconds: float = 60.0
+    """Time of a seed on one core, roughly; long runs are started first."""
+    baseline: str = ""
+    """Name of the row that clones the same demonstrations."""
+    controls: tuple[str, ...] = ()
+    """Names of the rows that show what the policy does without the information."""
+    is_control: bool = False
+    """Whether this is such a row, which is not expected to reach the goal."""
 
     @property
     def name(self) -> str:
@@ -41,16 +56,50 @@ class Row:
         return f"{self.preset}_{self.variant}" if self.variant else self.preset
 
 
-def run_missing(rows: list[Row], results: Path, jobs: int) -> None:
-    """Train every row and seed without a result, or with one of another config."""
-    tasks = [(row, seed) for row in rows for seed in range(row.seeds)]
-    missing = [(row, seed) for row, seed in tasks if not is_done(row, seed, results)]
-    print(f"{len(tasks) - len(missing)} of {len(tasks)} runs are done, {len(missing)} to go")
+def run_missing(rows: list[Row], results: Path, jobs: int, minutes: float | None = None) -> None:
+    """Train every row and seed without a result, or with one of another config.
+
+    Args:
+        rows: The rows.
+        results: Folder of the results.
+        jobs: Runs at a time.
+        minutes: Time after which runs are stopped; the next call resumes them.
+
+    Returns:
+        The rows and seeds that ended with an error.
+    """
+    every = [(row, seed) for row in rows for seed in range(row.seeds)]
+    missing = [(row, seed) for row, seed in every if not is_done(row, seed, results)]
+    print(f"{len(every) - len(missing)} of {len(every)} runs are done, {len(missing)} to go")
+    first = dict.fromkeys(
+        (row.reward_of, seed)
+        for row, seed in missing
+        if row.reward_of and not reward_folder(row.reward_of, seed).exists()
+    )
+    tasks = {
+        **dict.fromkeys(sorted(first, key=lambda task: -task[0].seconds)),
+        **dict.fromkeys(sorted(missing, key=lambda task: -task[0].seconds)),
+    }
+    kept = {row.reward_of for row in rows}
+    deadline = None if minutes is None else time.monotonic() + 60 * minutes
+    futures: dict[tuple[Row, int], Future[Any]] = {}
+
+    def work(row: Row, seed: int) -> Any:
+        if (row.reward_of, seed) in futures:  # which was started earlier
+            futures[row.reward_of, seed].result()
+        return run(row, seed, results, keep=row in kept, deadline=deadline)
+
+    failed = []
     with ThreadPoolExecutor(jobs) as pool:
-        futures = {pool.submit(run, row, seed, results): (row, seed) for row, seed in missing}
-        for future in as_completed(futures):
-            row, seed = futures[future]
-            print(f"{row.name} seed {seed}: {outcome(future.result())}", flush=True)
+        for task in tasks:  # one by one: the first ones run already
+            futures[task] = pool.submit(work, *task)
+        names = {future: f"{row.name} seed {seed}" for (row, seed), future in futures.items()}
+        for future in as_completed(names):
+            result = future.result()
+            if result is not None:
+                print(f"{names[future]}: {outcome(result)}", flush=True)
+                failed += [names[future]] if "error" in result else []
+    return failed
 
 
 def outcome(result: dict[str, Any]) -> str:
@@ -86,6 +135,7 @@ def is_done(row: Row, seed: int, results: Path) -> bool:
     return not changed(json.loads(path.read_text())["config"], config_of(row))
 
 
+@functools.cache
 def config_of(row: Row) -> dict[str, Any]:
     """Return the config of a row, without the options that only name or display the run."""
     from guerdon.config import compose
@@ -94,7 +144,20 @@ def config_of(row: Row) -> dict[str, Any]:
     limits = ("max_steps", "max_updates", "max_seconds", "device", "threads")
     config["run"] = {key: config["run"][key] for key in limits}
     del config["seed"]
+    if row.reward_of is not None:
+        config["reward_of"] = config_of(row.reward_of)
     return config
+
+
+def digest(row: Row) -> str:
+    """Return a few letters that change with the config of a row."""
+    text = json.dumps(config_of(row), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def reward_folder(row: Row, seed: int) -> Path:
+    """Return the folder of the learned reward of a run."""
+    return RUNS / "rewards" / f"{row.name}_{seed}_{digest(row)}"
 
 
 def changed(before: Any, now: Any) -> bool:
@@ -108,39 +171,67 @@ def changed(before: Any, now: Any) -> bool:
     return bool(before != now)
 
 
-def run(row: Row, seed: int, results: Path) -> dict[str, Any]:
-    """Train once with the command line, or resume a killed run."""
-    config = config_of(row)
-    mark = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:8]
-    folder = RUNS / f"{row.name}_{seed}_{mark}"
+def run(
+    row: Row, seed: int, results: Path, *, keep: bool = False, deadline: float | None = None
+) -> dict[str, Any] | None:
+    """Train once with the command line, or resume a killed run; None if time is up.
+
+    Args:
+        row: The row.
+        seed: The seed.
+        results: Folder of the results.
+        keep: Whether to keep the learned reward.
+        deadline: Time (`time.monotonic`) at which the run is stopped.
+    """
+    if deadline is not None and time.monotonic() > deadline:
+        return None
+    folder = RUNS / f"{row.name}_{seed}_{digest(row)}"
     command = ["train", row.preset, f"seed={seed}", f"eval.episodes={EPISODES}", *row.overrides]
+    if row.reward_of is not None:
+        given = reward_folder(row.reward_of, seed)
+        if not given.exists():
+            return None  # its run was stopped
+        command += ["--from-reward", os.path.relpath(given, ROOT)]
     if (folder / "config.yaml").exists():
         words = ["train", "--resume", str(folder)]
     else:
         words = [*command, f"run.dir={folder}"]
-    ended = subprocess.run(
-        [sys.executable, "-m", "guerdon", *words, "--display=none"],
-        check=False,
-        cwd=ROOT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    found = result_of(folder) if not ended.returncode else {"error": ended.stderr[-500:]}
-    stopped = found.get("summary", {}).get("stop_reason") == "interrupted"
+    code, said = _call([sys.executable, "-m", "guerdon", *words, "--display=none"], deadline)
+    found = result_of(folder) if not code else {"error": said[-500:]}
+    stopped = found.get("summary", {}).get("stop_reason") == "interrupted" or code in (130, -2)
+    if stopped and deadline is not None and time.monotonic() > deadline:
+        return None
     held = "is being written by" in found.get("error", "")  # by a run that is just stopping
-    if stopped or held or ended.returncode < 0:
+    if stopped or held or code < 0:
         raise SystemExit(f"{folder} was stopped; the same command resumes it")
     result = {
         "row": asdict(row),
         "seed": seed,
         "command": " ".join(["guerdon", *command]),
-        "config": config,
+        "config": config_of(row),
         **found,
     }
+    if keep and "summary" in found:
+        kept = reward_folder(row, seed)
+        shutil.rmtree(kept, ignore_errors=True)
+        shutil.copytree(folder / "reward", kept)
     write(result_file(row, seed, results), result)
     shutil.rmtree(folder, ignore_errors=True)
     return result
+
+
+def _call(command: list[str], deadline: float | None) -> tuple[int, str]:
+    """Return the exit status of a command, and its errors; it is interrupted at the deadline."""
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    limit = None if deadline is None else max(0.0, deadline - time.monotonic())
+    try:
+        _, said = process.communicate(timeout=limit)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGINT)  # it saves a checkpoint
+        _, said = process.communicate()
+    return process.returncode, said
 
 
 def result_of(folder: Path) -> dict[str, Any]:

@@ -35,8 +35,9 @@ from workflow_plain import plain_fit, plain_loader
 from guerdon.config import compose
 from guerdon.data.frames import load_frames
 from guerdon.envs import make_vec
-from guerdon.training.fit import BalancedBatches, Inputs, all_logits, fit, read_frames
+from guerdon.training.fit import fit, read_frames
 from guerdon.training.fit_files import compose_fit, load_classifier
+from guerdon.training.fit_steps import BalancedBatches, Inputs, all_logits
 from guerdon.training.monitor import Budget, Monitor
 from guerdon.training.parts import make_parts
 from guerdon.training.reward_files import restore_reward
@@ -245,10 +246,11 @@ def own_fit(folder: Path, size: Size, kind: str, augment: bool, seed: int) -> di
     end = time.perf_counter()
     loading = read - start + take_batches(frames, fitted["steps"], seed)
     again = time.perf_counter()
-    share, generator = config.reward.data.validation_share, np.random.default_rng(seed)
+    data, generator = config.reward.data, np.random.default_rng(seed)
     members, _ = load_classifier(fitted["save_dir"])
     source = Inputs(frames, "cpu", augment=False)
-    all_logits(members, source, frames.split(share, generator)[1])
+    for rows in frames.split(generator, data.test_share, data.validation_share)[1:]:
+        all_logits(members, source, rows)
     validating = time.perf_counter() - again
     return {"seconds": end - start, "loading": loading, "validating": validating}
 
@@ -264,6 +266,10 @@ def _fit_config(folder: Path, kind: str, size: Size, augment: bool, seed: int = 
             f"reward.num_epochs={size.epochs}",
             f"reward.data.augment={augment}",
             "reward.data.max_frames=null",
+            "reward.data.synthetic_failures=false",  # which the plain one has not
+            "reward.data.check_labels=false",
+            "reward.lr_sched.type=constant",
+            "reward.lr_sched.warmup_steps=0",
             "reward.save_interval=1_000_000",  # once, at the end
             f"reward.save_dir={folder / 'classifier'}",
             f"seed={seed}",

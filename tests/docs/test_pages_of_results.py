@@ -26,9 +26,33 @@ def test_the_page_of_learning_results_is_made_of_the_files():
 def test_the_page_of_reward_results_is_made_of_the_files():
     import reward_learning
     import reward_report
+    import reward_rows
 
-    made = reward_report.page(reward_learning.SECTIONS, reward_learning.RESULTS)
+    made = reward_report.page(reward_rows.SECTIONS, reward_learning.RESULTS)
     assert (ROOT / "docs" / "reward_results.md").read_text() == made
+
+
+def test_the_page_of_exploited_rewards_is_made_of_the_files():
+    import hacking
+    import hacking_report
+
+    made = hacking_report.page(hacking.TASKS, hacking.RESULTS)
+    assert (ROOT / "docs" / "hacking.md").read_text() == made
+
+
+def test_intervals_of_shares():
+    """By hand: 8 of 10, and the ends."""
+    import hacking_report
+
+    low, high = hacking_report.wilson(8, 10)
+    assert (low, high) == pytest.approx((0.4902, 0.9433), abs=1e-4)
+    assert hacking_report.wilson(0, 4)[0] == 0.0
+    assert hacking_report.wilson(4, 4)[1] == pytest.approx(1.0)
+    runs = [
+        {"hacked": hacked, "alarms": alarms}
+        for hacked, alarms in ((True, ["shift"]), (True, []), (False, ["shift"]), (False, []))
+    ]
+    assert hacking_report.precision_and_recall(runs) == ((1, 2), (1, 2))
 
 
 def test_the_page_of_workflow_results_is_made_of_the_files():
@@ -65,12 +89,11 @@ def test_the_page_of_start_up_is_made_of_its_file():
 def test_seeds_are_run_in_order_and_none_is_left_out():
     import learning
     import reward_learning
+    import reward_rows
     import trials
 
     rows = [(row, learning.RESULTS) for row in (*learning.SOLVED, *learning.ABOVE_RANDOM)]
-    rows += [
-        (row, reward_learning.RESULTS) for each in reward_learning.SECTIONS for row in each.rows
-    ]
+    rows += [(row, reward_learning.RESULTS) for each in reward_rows.SECTIONS for row in each.rows]
     for row, results in rows:
         there = [trials.result_file(row, seed, results).exists() for seed in range(row.seeds)]
         assert there == sorted(there, reverse=True), row.name
