@@ -1,6 +1,6 @@
 """`CartPoleFixed`: CartPole with episodes of fixed length."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,6 +12,7 @@ from gymnasium.vector.utils import batch_space
 LENGTH = 500
 """Registered length of episodes."""
 _ANYWHERE = spaces.Box(-np.inf, np.inf, (4,), np.float32)
+_CENTER = (0.0, 0.0, 0.0, 0.0)
 
 
 class CartPoleFixed(CartPoleEnv):
@@ -22,11 +23,22 @@ class CartPoleFixed(CartPoleEnv):
 
     Args:
         render_mode: See `CartPoleEnv`.
+        gravity: Acceleration of gravity.
+        pole_mass: Mass of the pole; the cart's is 1.
+        start: Center of the start states (position, velocity, angle, angular velocity), which are
+            uniform within 0.05 of it.
     """
 
-    def __init__(self, render_mode: str | None = None) -> None:
+    def __init__(
+        self,
+        render_mode: str | None = None,
+        gravity: float = 9.8,
+        pole_mass: float = 0.1,
+        start: Sequence[float] = _CENTER,
+    ) -> None:
         super().__init__(render_mode=render_mode)
         self.observation_space = _ANYWHERE
+        self._start = _with_dynamics(self, gravity, pole_mass, start)
         self._fallen = False
 
     def reset(
@@ -34,8 +46,9 @@ class CartPoleFixed(CartPoleEnv):
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """Start a new episode."""
         self._fallen = False
-        obs, info = super().reset(seed=seed, options=options)
-        return obs, info
+        _, info = super().reset(seed=seed, options=options)
+        self.state = self.state + self._start
+        return self.state.astype(np.float32), info
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Take one step."""
@@ -57,6 +70,9 @@ class CartPoleFixedVector(CartPoleVectorEnv):
         num_envs: Number of environments.
         max_episode_steps: Length of episodes.
         render_mode: See `CartPoleVectorEnv`.
+        gravity: See `CartPoleFixed`.
+        pole_mass: See `CartPoleFixed`.
+        start: See `CartPoleFixed`.
     """
 
     def __init__(
@@ -64,10 +80,14 @@ class CartPoleFixedVector(CartPoleVectorEnv):
         num_envs: int = 1,
         max_episode_steps: int = LENGTH,
         render_mode: str | None = None,
+        gravity: float = 9.8,
+        pole_mass: float = 0.1,
+        start: Sequence[float] = _CENTER,
     ) -> None:
         super().__init__(num_envs, max_episode_steps, render_mode)
         self.single_observation_space = _ANYWHERE
         self.observation_space = batch_space(_ANYWHERE, num_envs)
+        self._start = _with_dynamics(self, gravity, pole_mass, start)
         self._fallen = np.zeros(num_envs, bool)
 
     def reset(
@@ -75,7 +95,10 @@ class CartPoleFixedVector(CartPoleVectorEnv):
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """Start a new episode in every environment."""
         self._fallen[:] = False
-        return super().reset(seed=seed, options=options)
+        _, info = super().reset(seed=seed, options=options)
+        state: Any = self.state
+        state += self._start[:, None]
+        return state.T.astype(np.float32), info
 
     def step(
         self, action: np.ndarray
@@ -83,6 +106,10 @@ class CartPoleFixedVector(CartPoleVectorEnv):
         """Step; environments whose episode had ended are reset instead."""
         new = self.prev_done
         obs, _, down, truncated, info = super().step(action)
+        if self._start.any() and new.any():
+            state: Any = self.state
+            state[:, new] += self._start[:, None]
+            obs = state.T.astype(np.float32)
         self._fallen = (self._fallen & ~new) | down
         rew = (~(self._fallen | new)).astype(np.float32)
         self.prev_done = truncated  # a fall does not end the episode
@@ -92,6 +119,22 @@ class CartPoleFixedVector(CartPoleVectorEnv):
         """Return frames; a cart outside the view is drawn at its edge."""
         with _clipped_positions(self):
             return super().render()  # type: ignore[no-untyped-call]
+
+
+def _with_dynamics(
+    env: CartPoleEnv | CartPoleVectorEnv, gravity: float, pole_mass: float, start: Sequence[float]
+) -> np.ndarray:
+    """Set the dynamics of an environment, and return the center of its start states."""
+    if gravity <= 0 or pole_mass <= 0:
+        raise ValueError(f"gravity and pole_mass must be above 0, not {gravity} and {pole_mass}")
+    if len(start) != len(_CENTER):
+        raise ValueError(
+            f"start takes position, velocity, angle and angular velocity, not {list(start)}"
+        )
+    env.gravity, env.masspole = gravity, pole_mass
+    env.total_mass = env.masscart + pole_mass
+    env.polemass_length = pole_mass * env.length
+    return np.array(start, np.float64)
 
 
 @contextmanager

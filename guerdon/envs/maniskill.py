@@ -86,10 +86,14 @@ class ManiSkillVector(BatchedEnv):
         seeds = self.np_random.integers(2**31, size=self.num_envs).tolist()
         torch = require("torch", "maniskill")
         rows = torch.as_tensor(ids, device=self._env.device)
-        self._raw_obs, _ = self._env.reset(seed=seeds, options={"env_idx": rows})
+        # ManiSkill writes to tensors of earlier steps, also outside a collector's inference mode.
+        with torch.inference_mode(mode=False):
+            self._raw_obs, _ = self._env.reset(seed=seeds, options={"env_idx": rows})
 
     def _move(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-        self._raw_obs, rew, terminated, _, info = self._env.step(actions)
+        torch = require("torch", "maniskill")
+        with torch.inference_mode(mode=False):
+            self._raw_obs, rew, terminated, _, info = self._env.step(actions)
         infos = {}
         if "success" in info:
             success = _array(info["success"])

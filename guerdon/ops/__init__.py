@@ -1,5 +1,6 @@
 """Pure functions: returns, losses, distributions and exploration."""
 
+from guerdon.ops.comparison import canonical_reward, pearson_distance
 from guerdon.ops.distributions import (
     categorical_log_prob,
     categorical_log_prob_entropy,
@@ -28,7 +29,7 @@ from guerdon.ops.preferences import (
     preference_loss,
     preference_probability,
 )
-from guerdon.ops.returns import backward_scan, generalized_advantage, multistep_return
+from guerdon.ops.returns import backward_scan, generalized_advantage, multistep_return, vtrace
 from guerdon.ops.rewards import (
     airl_reward,
     balanced_reward,
@@ -37,7 +38,7 @@ from guerdon.ops.rewards import (
     gail_reward,
     log_d_reward,
 )
-from guerdon.ops.td import double_q_value, huber_loss, select_action, squared_loss
+from guerdon.ops.td import double_q_value, huber_loss, select_action, soft_value, squared_loss
 
 __all__ = [
     "a2c_policy_loss",
@@ -47,6 +48,7 @@ __all__ = [
     "backward_scan",
     "balanced_reward",
     "bernoulli_entropy",
+    "canonical_reward",
     "categorical_log_prob",
     "categorical_log_prob_entropy",
     "categorical_mode",
@@ -66,6 +68,7 @@ __all__ = [
     "huber_loss",
     "log_d_reward",
     "multistep_return",
+    "pearson_distance",
     "ppo_policy_loss",
     "ppo_value_loss",
     "preference_accuracy",
@@ -73,7 +76,9 @@ __all__ = [
     "preference_loss",
     "preference_probability",
     "select_action",
+    "soft_value",
     "squared_loss",
     "squashed_gaussian_log_prob",
     "squashed_gaussian_sample",
+    "vtrace",
 ]

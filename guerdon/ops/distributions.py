@@ -15,7 +15,7 @@ _LOG_2PI = math.log(2 * math.pi)
 # --- categorical, over the last axis of logits [..., N]
 
 
-def categorical_sample(logit: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+def categorical_sample(logit: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
     """Draw from softmax(logit), int64 [...].
 
     The argmax of logits with Gumbel noise (https://arxiv.org/abs/1411.0030); minus the logarithm of

@@ -31,14 +31,14 @@ def epsilon_greedy(
 
 
 def epsilon_greedy_sample(
-    q_value: torch.Tensor, epsilon: float, generator: torch.Generator
+    q_value: torch.Tensor, epsilon: float, generator: torch.Generator | None
 ) -> torch.Tensor:
     """Draw the greedy action, or with probability epsilon a uniform one; int64 [...].
 
     Args:
         q_value: [..., A].
         epsilon: In [0, 1].
-        generator: On the device of `q_value`.
+        generator: On the device of `q_value`; None for torch's global one.
     """
     best = q_value.argmax(-1)
     other = torch.empty_like(best).random_(q_value.shape[-1], generator=generator)

@@ -44,6 +44,61 @@ def generalized_advantage(
     return backward_scan(delta, trace)
 
 
+def vtrace(
+    r_t: torch.Tensor,
+    v_tm1: torch.Tensor,
+    v_t: torch.Tensor,
+    discount_t: torch.Tensor,
+    cut_t: torch.Tensor,
+    log_rho_tm1: torch.Tensor,
+    *,
+    rho_clip: float = 1.0,
+    c_clip: float = 1.0,
+    trace_lambda: float = 1.0,
+    mask: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """V-trace, for rollouts of an older policy: https://arxiv.org/abs/1802.01561, section 4.1.
+
+    Args:
+        r_t: See `generalized_advantage`, also for the other arguments up to `cut_t`.
+        v_tm1: V(obs), [T, B].
+        v_t: V(obs_next), [T, B].
+        discount_t: gamma * (1 - terminated), [T, B].
+        cut_t: Whether the trace ends after this row, [T, B].
+        log_rho_tm1: Log-probability of the action under the current policy minus that under the
+            policy that acted, [T, B].
+        rho_clip: Largest weight of a TD error.
+        c_clip: Largest weight in a trace.
+        trace_lambda: Factor of the weights in a trace.
+        mask: False for rows that are not transitions, [T, B]. They get 0 and cut the trace.
+
+    Returns:
+        Targets of a critic, advantages of an actor, and the clipped weights rho by which its losses
+        are multiplied, [T, B].
+    """
+    same_shape(
+        2, r_t=r_t, v_tm1=v_tm1, v_t=v_t, discount_t=discount_t, cut_t=cut_t,
+        log_rho_tm1=log_rho_tm1, mask=mask,
+    )  # fmt: skip
+    weight = log_rho_tm1.exp()
+    rho = weight.clamp(max=rho_clip)
+    delta = rho * (r_t + discount_t * v_t - v_tm1)
+    trace = discount_t * trace_lambda * weight.clamp(max=c_clip)
+    trace = torch.where(cut_t, 0.0, trace)
+    if mask is not None:
+        delta = torch.where(mask, delta, 0.0)
+        trace = torch.where(mask, trace, 0.0)
+    error = backward_scan(delta, trace)  # targets minus values
+    target = v_tm1 + error
+    after = torch.cat((target[1:], v_t[-1:]))
+    target_t = torch.where(cut_t, v_t, after)
+    advantage = r_t + discount_t * target_t - v_tm1
+    if mask is None:
+        return target, advantage, rho
+    target, advantage, rho = (torch.where(mask, each, 0.0) for each in (target, advantage, rho))
+    return target, advantage, rho
+
+
 def multistep_return(
     r_t: torch.Tensor, discount_t: torch.Tensor, mask: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

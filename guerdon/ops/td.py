@@ -41,6 +41,19 @@ def double_q_value(q_t: torch.Tensor, q_t_selector: torch.Tensor) -> torch.Tenso
     return select_action(q_t, q_t_selector.argmax(-1)).detach()
 
 
+def soft_value(q_value: torch.Tensor, temperature: float | torch.Tensor) -> torch.Tensor:
+    """Return the value of states in soft Q-learning: https://arxiv.org/abs/1702.08165.
+
+    Args:
+        q_value: Q-values [..., A].
+        temperature: Entropy coefficient; near 0 the value is the maximum.
+
+    Returns:
+        temperature * log(sum(exp(q_value / temperature))), [...].
+    """
+    return temperature * torch.logsumexp(q_value / temperature, -1)
+
+
 def squared_loss(
     error: torch.Tensor, weight: torch.Tensor | None = None, mask: torch.Tensor | None = None
 ) -> torch.Tensor:

@@ -1,10 +1,11 @@
-"""What `a2c` and `ppo` share: acting with the distributions of an actor-critic."""
+"""What `a2c`, `impala` and `ppo` share: acting with the distributions of an actor-critic."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
-from guerdon.data.batch import Batch
+from guerdon.data.batch import Batch, from_leaves
+from guerdon.data.leaves import to_numpy
 from guerdon.policy.actions import Actions, Output
 from guerdon.policy.advantages import branch
 from guerdon.policy.base import Policy
@@ -16,6 +17,8 @@ class ActorCriticPolicy(Policy):
     on_policy = True
     has_density = True
     target_name = "GAE"
+    stores_output: ClassVar[bool] = False
+    """Whether the outputs of the actor are stored with the actions."""
     actions: Actions
     model: Any
 
@@ -32,7 +35,19 @@ class ActorCriticPolicy(Policy):
 
     def sample(self, output: Output) -> Batch:
         """Sample actions, and return them with the data to store."""
-        return self.actions.sample(output, self.generator)
+        sampled = self.actions.sample(output, self.generator)
+        if not self.stores_output:
+            return sampled
+        stored = {name: to_numpy(output[name]) for name in self.actions.outputs}
+        if "policy" in sampled:
+            stored |= sampled.policy.to_dict()
+        return from_leaves({"act": sampled.act, "policy": from_leaves(stored)})
+
+    def stored_output(self, batch: Batch) -> Output:
+        """Return the stored outputs of the actor; none for random actions, or without a policy."""
+        names = self.actions.outputs
+        stored = "policy" in batch and all(name in batch.policy for name in names)
+        return {name: batch.policy[name] for name in names} if stored else {}
 
     def best_action(self, obs: Any) -> Tensor:
         """See `Policy`."""

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,15 +16,25 @@ from guerdon.policy.base import Policy
 CHUNK = 2048  # rows per forward pass, so that the features of images fit into memory
 
 
+class Values(NamedTuple):
+    """Values of a rollout [T, B]."""
+
+    now: Tensor
+    after: Tensor
+    """Of the next observation; 0 where it is not needed."""
+    rows: Tensor | None
+    """Flat indices of the transitions; None if all rows are transitions."""
+
+
 @torch.no_grad()
-def with_advantages(
+def with_values(
     policy: Policy,
     model: Any,
     actions: Actions,
     batch: Batch,
     columns: Mapping[str, Tensor] | None = None,
-) -> Batch:
-    """Return the transitions of a rollout as rows, with ``value, advantage, returns``.
+) -> tuple[Batch, Values]:
+    """Return the transitions of a rollout as rows, with ``value``, and all values.
 
     The value of a next observation is the value of the next row; the critic evaluates next
     observations only where a row is the last of its episode and did not terminate.
@@ -51,19 +61,32 @@ def with_advantages(
     ends = (batch.cut & ~batch.terminated & batch.mask).flatten().nonzero().squeeze(-1)
     if len(ends):
         values_next.view(-1)[ends] = critic(index_rows(obs_next, ends))["value"]
+    found = from_leaves({"value": value, "obs": obs, "act": act, **more})
+    return found, Values(values_now, values_next, rows)
+
+
+def with_advantages(
+    policy: Policy,
+    model: Any,
+    actions: Actions,
+    batch: Batch,
+    columns: Mapping[str, Tensor] | None = None,
+) -> Batch:
+    """Return the rows of `with_values`, with ``advantage`` (GAE) and ``returns``."""
+    found, values = with_values(policy, model, actions, batch, columns)
     advantage = ops.generalized_advantage(
         batch.rew.float(),  # users may have stored integers
-        values_now,
-        values_next,
+        values.now,
+        values.after,
         policy.config.gamma * (~batch.terminated).float(),
         batch.cut,
         policy.config.gae_lambda,
         batch.mask,
     ).flatten()
-    if rows is not None:
-        advantage = advantage[rows]
-    found = {"value": value, "advantage": advantage, "returns": advantage + value}
-    return from_leaves({**found, "obs": obs, "act": act, **more})
+    if values.rows is not None:
+        advantage = advantage[values.rows]
+    found.update(advantage=advantage, returns=advantage + found.value)
+    return found
 
 
 def with_returns(policy: Policy, batch: Batch) -> Batch:

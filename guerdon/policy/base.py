@@ -20,6 +20,7 @@ from guerdon.nn.adapter import evaluating
 from guerdon.nn.config import ModelConfig
 from guerdon.nn.optimizer import Optimizer
 from guerdon.nn.spaces import lead_dims, used_parts, used_space
+from guerdon.nn.target import update_target
 
 _NODES, _NUMBERS = (Batch, dict), (int, float)
 Metrics = dict[str, Any]
@@ -85,6 +86,11 @@ class Policy(nn.Module):
     Config: ClassVar[type[PolicyConfig]] = PolicyConfig
     on_policy: ClassVar[bool] = False
     """Whether it learns from rollouts of the current policy only."""
+    offline: ClassVar[bool] = False
+    """Whether it learns from `load_expert_data` alone, without environment steps."""
+    uses_reward: ClassVar[bool] = True
+    """Whether it learns from rewards; if not, a run may not have any but the environment's, which
+    only evaluations read."""
     defaults: ClassVar[dict[str, dict[str, Any]]] = {}
     """Default values for other sections of the config (``collect``, ``learn``, ``env``)."""
     ignores: ClassVar[tuple[str, ...]] = ()
@@ -118,6 +124,7 @@ class Policy(nn.Module):
         model_config = self.config.model
         self.obs_keys = model_config.keys if isinstance(model_config, ModelConfig) else None
         """Parts of a Dict observation to use; None for all."""
+        self.env_observation_space = observation_space
         self.observation_space = used_space(observation_space, self.obs_keys)
         self.action_space = action_space
         self.device = torch.device(device)
@@ -255,6 +262,13 @@ class Policy(nn.Module):
 
     # --- learning
 
+    def load_expert_data(self) -> None:
+        """Read the demonstrations that it learns from, if any; called before training."""
+
+    def validate(self) -> Metrics:
+        """Return metrics on held-out demonstrations, for an offline policy."""
+        return {}
+
     def make_buffer(
         self, size: int, n_envs: int, seed: int, history: int = 0
     ) -> ReplayBuffer | Rollout:
@@ -266,6 +280,8 @@ class Policy(nn.Module):
             seed: Random seed for sampling.
             history: Number of previous rows that rewards read, across rollouts.
         """
+        if self.offline:
+            return Rollout(1, n_envs)  # stays empty
         if self.on_policy:
             return Rollout(max(-(-size // n_envs), 1), n_envs, history)
         return ReplayBuffer(size, n_envs=n_envs, seed=seed)
@@ -286,6 +302,7 @@ class Policy(nn.Module):
             reward: Reward; the environment reward by default.
             **options: Options of `learn`.
         """
+        reward = reward if self.uses_reward else None
         if reward is not None and not hasattr(reward, "resolve"):
             raise TypeError(
                 f"reward has to be a Reward, not a {type(reward).__name__}: make it with "
@@ -323,7 +340,8 @@ class Policy(nn.Module):
         """Return a batch on the policy's device and a view of its source; rewards are resolved."""
         if reward is None:
             batch = batch.to_device(self.device)
-            batch.rew_env = batch.rew
+            if self.uses_reward:
+                batch.rew_env = batch.rew
             return batch, source
         batch = reward.transform(batch, indices, source).to_device(self.device)
         return reward.resolve(batch), reward.view(source, self.device)
@@ -369,6 +387,23 @@ class Policy(nn.Module):
                 optimizer.learning_rate = self.config.learning_rate * max(1.0 - progress, 0.0)
 
     # --- files
+
+    def load_actor(self, weights: Mapping[str, Tensor]) -> None:
+        """Load the weights of the network of a cloned policy into the network that acts.
+
+        Value functions and critics keep theirs.
+        """
+        name = "actor" if hasattr(self, "actor") else "model"
+        loaded = {f"{name}.{key.partition('.')[2]}": value for key, value in weights.items()}
+        own = self.state_dict()
+        for key, value in loaded.items():
+            here = tuple(own[key].shape) if key in own else "not"
+            if here != tuple(value.shape):
+                raise ValueError(f"{key} is {tuple(value.shape)} there and {here} here")
+        self.load_state_dict({**own, **loaded})
+        for target in (f"{name}_target", "target"):  # of ddpg and td3, and of dqn
+            if isinstance(network := getattr(self, target, None), nn.Module):
+                update_target(network, getattr(self, name))
 
     def training_state(self) -> dict[str, Any]:
         """Return copies of everything needed for an exact resume."""

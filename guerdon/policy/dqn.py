@@ -47,6 +47,11 @@ class DQNConfig(PolicyConfig):
     double: bool = True
     """Whether the online network selects the next action and the target network evaluates it
     (https://arxiv.org/abs/1509.06461)."""
+    soft: bool = False
+    """Soft Q-learning (https://arxiv.org/abs/1702.08165): the entropy of actions is rewarded, and
+    they are sampled from softmax(Q / temperature) instead of epsilon-greedily; as sqil assumes."""
+    temperature: float = Field(default=0.1, gt=0)
+    """Entropy coefficient, if soft; usually 0.01 to 1, in proportion to the reward."""
     n_step: int = Field(default=1, ge=1)
     """Number of rewards in a target before bootstrapping; usually 1 to 5."""
     target_update_every: int = Field(default=250, ge=1)
@@ -69,6 +74,9 @@ class DQNConfig(PolicyConfig):
     epsilon: EpsilonConfig = EpsilonConfig()
     """Epsilon-greedy exploration."""
     read_if: ClassVar[ReadIf] = (
+        ("temperature", "soft", True),
+        ("double", "soft", False),
+        ("epsilon", "soft", False),
         ("alpha", "prioritized", True),
         ("beta", "prioritized", True),
         ("target_update_every", "tau", None),
@@ -78,7 +86,7 @@ class DQNConfig(PolicyConfig):
 
 @register_policy("dqn")
 class DQN(Policy):
-    """Deep Q-learning: double, dueling, n-step and prioritized as options."""
+    """Deep Q-learning: double, dueling, soft, n-step and prioritized as options."""
 
     Config = DQNConfig
     defaults: ClassVar[dict[str, dict[str, Any]]] = {
@@ -116,11 +124,16 @@ class DQN(Policy):
         return PrioritizedReplayBuffer(size, config.alpha, config.beta, n_envs=n_envs, seed=seed)
 
     def forward(self, batch: Batch, state: Any = None) -> Batch:  # noqa: ARG002 - not recurrent
-        """Choose the best actions, epsilon-greedily while collecting."""
-        if not self.explores or self.epsilon == 0:
+        """Choose the best actions, epsilon-greedily or softly while collecting."""
+        soft = self.config.soft
+        if not self.explores or (self.epsilon == 0 and not soft):
             return self.best_output(batch.obs)
         q_value = self.model(self.observation(batch.obs))["logit"]
-        numbers = ops.epsilon_greedy_sample(q_value, self.epsilon, self.generator).numpy(force=True)
+        if soft:
+            act = ops.categorical_sample(q_value / self.config.temperature, self.generator)
+        else:
+            act = ops.epsilon_greedy_sample(q_value, self.epsilon, self.generator)
+        numbers = act.numpy(force=True)
         return from_leaves({"act": numbers + self.start if self.start else numbers})
 
     def best_action(self, obs: Any) -> Tensor:
@@ -148,7 +161,9 @@ class DQN(Policy):
         if self.start:
             rows.act = rows.act - self.start
         q_next = self.target(rows.obs_next)["logit"]
-        if self.config.double:
+        if self.config.soft:
+            value_next = ops.soft_value(q_next, self.config.temperature)
+        elif self.config.double:
             value_next = ops.double_q_value(q_next, self.model(rows.obs_next)["logit"])
         else:
             value_next = q_next.amax(-1)
@@ -173,7 +188,7 @@ class DQN(Policy):
             batch.error = value.detach() - batch.target
         return {
             "train/loss": loss.detach(),
-            "train/epsilon": self.epsilon,
+            **({} if config.soft else {"train/epsilon": self.epsilon}),
             "train/learning_rate": self.optimizers["model"].learning_rate,
         }
 

@@ -10,11 +10,10 @@ from torch import Tensor
 
 from guerdon import ops
 from guerdon.config.validation import ReadIf
-from guerdon.data.batch import Batch, from_leaves
-from guerdon.data.leaves import to_numpy
+from guerdon.data import Batch
 from guerdon.nn import ActorCritic, ModelConfig
 from guerdon.nn.optimizer import Optimizer
-from guerdon.policy.actions import Output, make_actions
+from guerdon.policy.actions import make_actions
 from guerdon.policy.actor_critic import ActorCriticPolicy
 from guerdon.policy.advantages import branch, minibatches, with_advantages
 from guerdon.policy.base import Metrics, PolicyConfig, register_policy
@@ -59,6 +58,7 @@ class PPO(ActorCriticPolicy):
         "learn": {"batch_size": 64, "repeat": 10},
     }
     fields = ("obs", "act", "policy", "rew", "terminated", "obs_next")
+    stores_output = True
 
     def build(self) -> None:
         """Make the actor-critic and its optimizer."""
@@ -76,25 +76,13 @@ class PPO(ActorCriticPolicy):
             eps=1e-5,
         )
 
-    def sample(self, output: Output) -> Batch:
-        """Sample actions; the outputs of the actor are stored with them."""
-        sampled = super().sample(output)
-        stored = {name: to_numpy(output[name]) for name in self.actions.outputs}
-        if "policy" in sampled:
-            stored |= sampled.policy.to_dict()
-        return from_leaves({"act": sampled.act, "policy": from_leaves(stored)})
-
     @torch.no_grad()
     def process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> Batch:  # noqa: ARG002
         """Add log-probabilities, values, advantages and returns."""
-        names = self.actions.outputs
-        stored = all(name in batch.policy for name in names)
-        columns = {name: batch.policy[name] for name in names} if stored else {}
-        rows = with_advantages(self, self.model, self.actions, batch, columns)
-        if stored:
-            output = {name: rows.pop(name) for name in names}
-        else:  # random actions, or data without a policy
-            output = branch(self.model, "actor")(rows.obs)
+        stored = self.stored_output(batch)
+        rows = with_advantages(self, self.model, self.actions, batch, stored)
+        output = {name: rows.pop(name) for name in stored}
+        output = output or branch(self.model, "actor")(rows.obs)
         rows.log_prob = self.actions.log_prob_entropy(output, rows.act)[0]
         if self.intrinsic is None:
             return rows

@@ -97,9 +97,11 @@ class SAC(Policy):
 
     def log_prob(self, obs: Any, act: Tensor) -> Tensor:
         """See `Policy`."""
-        output = self.actor(self.observation(obs))
+        inputs = self.observation(obs)
         if self.bounds is None:
-            return ops.categorical_log_prob(output["logit"], act - int(self.action_space.start))
+            act = act - int(self.action_space.start)
+            return ops.categorical_log_prob(self.logit(inputs), act)
+        output = self.actor(inputs)
         parts = (output["mu"], output["log_std"], self.bounds.to_unit(act))
         mu, log_std, unit = (part.flatten(1) for part in parts)
         return ops.squashed_gaussian_log_prob(mu, log_std, unit, _EDGE)
@@ -108,10 +110,11 @@ class SAC(Policy):
         """Sample actions while collecting; choose the most likely ones while testing."""
         if not self.explores:
             return self.best_output(batch.obs)
-        output = self.actor(self.observation(batch.obs))
+        inputs = self.observation(batch.obs)
         if self.bounds is None:
-            act = ops.categorical_sample(output["logit"], self.generator)
+            act = ops.categorical_sample(self.logit(inputs), self.generator)
             return Batch(act=act.numpy(force=True) + self.action_space.start)
+        output = self.actor(inputs)
         act, _ = ops.squashed_gaussian_sample(output["mu"], output["log_std"], self.generator)
         act, state = add_noise(act, state, self.config, self.generator)
         output = Batch(act=self.bounds.to_env(act))
@@ -119,28 +122,41 @@ class SAC(Policy):
 
     def best_action(self, obs: Any) -> Tensor:
         """See `Policy`."""
-        output = self.actor(self.observation(obs))
+        inputs = self.observation(obs)
         if self.bounds is None:
-            return ops.categorical_mode(output["logit"]) + int(self.action_space.start)
-        return self.bounds.scaled(torch.tanh(output["mu"]))
+            return ops.categorical_mode(self.logit(inputs)) + int(self.action_space.start)
+        return self.bounds.scaled(torch.tanh(self.actor(inputs)["mu"]))
+
+    def logit(self, obs: Any) -> Tensor:
+        """Return the logits of Discrete actions, for inputs of the networks."""
+        logit: Tensor = self.actor(obs)["logit"]
+        return logit
+
+    def value(self, critic: Any, obs: Any) -> Tensor:
+        """Return the soft value [B] of observations: expected Q-value and entropy."""
+        temperature = self.log_temperature.detach().exp()
+        if self.bounds is None:
+            log_prob = functional.log_softmax(self.logit(obs), -1)
+            q_value: Tensor = critic(obs)["q_value"].amin(0)
+            return (log_prob.exp() * (q_value - temperature * log_prob)).sum(-1)
+        act, log_prob = self._sample(obs)
+        q_value = critic(obs, act)["q_value"].amin(0)
+        return q_value - temperature * log_prob
 
     @torch.no_grad()
     def process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> Batch:  # noqa: ARG002
         """Add ``target``: the n-step return, bootstrapped with the soft value."""
         rows = with_returns(self, batch)
-        temperature = self.log_temperature.exp()
-        if self.bounds is None:
-            rows.act = rows.act - int(self.action_space.start)
-            q_value = self.critic_target(rows.obs_next)["q_value"].amin(0)
-            log_prob = functional.log_softmax(self.actor(rows.obs_next)["logit"], -1)
-            value_next = (log_prob.exp() * (q_value - temperature * log_prob)).sum(-1)
-        else:
-            rows.act = self.bounds.to_unit(rows.act)
-            act, log_prob = self._sample(rows.obs_next)
-            q_value = self.critic_target(rows.obs_next, act)["q_value"].amin(0)
-            value_next = q_value - temperature * log_prob
+        rows.act = self.critic_action(rows.act)
+        value_next = self.value(self.critic_target, rows.obs_next)
         rows.target = torch.addcmul(rows.returns, rows.discount, value_next)
         return rows
+
+    def critic_action(self, act: Tensor) -> Tensor:
+        """Return actions of the environment as the critics take them: from 0, or in [-1, 1]."""
+        if self.bounds is None:
+            return act - int(self.action_space.start)
+        return self.bounds.to_unit(act)
 
     def _sample(self, obs: Any) -> tuple[Tensor, Tensor]:
         """Sample actions in [-1, 1], with their log-probabilities [B]."""
@@ -153,10 +169,7 @@ class SAC(Policy):
 
     def learn(self, batch: Batch, **_: Any) -> Metrics:
         """Update the critics, the actor, the temperature and the target critics."""
-        if self.bounds is None:
-            q_value = ops.select_action(self.critic(batch.obs)["q_value"], batch.act.expand(2, -1))
-        else:
-            q_value = self.critic(batch.obs, batch.act)["q_value"]
+        q_value = self.q_value(batch.obs, batch.act)
         critic_loss = 0.5 * (q_value - batch.target).square().sum(0).mean()
         self.optimizers["critic"].step(critic_loss)
         with frozen(self.critic):
@@ -175,11 +188,18 @@ class SAC(Policy):
             "train/ent_coef": self.log_temperature.detach().exp(),
         }
 
+    def q_value(self, obs: Any, act: Tensor) -> Tensor:
+        """Return the Q-values [2, B] of actions as the critics take them."""
+        if self.bounds is None:
+            return ops.select_action(self.critic(obs)["q_value"], act.expand(2, -1))
+        q_value: Tensor = self.critic(obs, act)["q_value"]
+        return q_value
+
     def _actor_loss(self, obs: Any) -> tuple[Tensor, Tensor]:
         """Return the soft policy loss, and the policy's entropy."""
         temperature = self.log_temperature.detach().exp()
         if self.bounds is None:
-            log_prob = functional.log_softmax(self.actor(obs)["logit"], -1)
+            log_prob = functional.log_softmax(self.logit(obs), -1)
             q_value = self.critic(obs)["q_value"].amin(0)
             loss = (log_prob.exp() * (temperature * log_prob - q_value)).sum(-1).mean()
             return loss, -(log_prob.detach().exp() * log_prob.detach()).sum(-1).mean()

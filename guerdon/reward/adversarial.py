@@ -4,10 +4,11 @@ https://arxiv.org/abs/1606.03476 (GAIL), https://arxiv.org/abs/1710.11248 (AIRL)
 https://arxiv.org/abs/1911.02256 (FAIRL), https://arxiv.org/abs/1809.02925 (absorbing states).
 """
 
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal, Self
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.parametrizations import spectral_norm
@@ -71,7 +72,7 @@ class Adversarial(ImitationReward, TrainedReward):
     """Rewards from the logits of a discriminator."""
 
     Config = AdversarialConfig
-    Network = Discriminator
+    Network: ClassVar[Callable[..., nn.Module]] = Discriminator
     network: Discriminator
 
     def __init__(self, config: Any, setting: Setting | None = None) -> None:
@@ -180,20 +181,63 @@ class GAIL(Adversarial):
 class AIRLConfig(AdversarialConfig):
     """Options of `airl`."""
 
+    inputs: Inputs = Field(default=["obs"])
+    """Inputs of the reward g: without ``act``, as in the paper, for transfer to other dynamics;
+    with it where next observations do not depend on actions."""
+    shaping: bool = True
+    """Whether the discriminator has a second network, of a potential that shapes the reward but is
+    no part of it: f = g(s) + gamma h(s') - h(s)."""
     log_prob: bool = True
-    """Whether to subtract the policy's log-probability from the logit, as in the paper; this
-    requires new data for every update. If false, any policy can be used."""
+    """Whether to subtract the policy's log-probability from f, in the discriminator and in the
+    policy's reward, as in the paper; this requires new data for every update. If false, any policy
+    can be used, and its reward is f."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.shaping and self.absorbing:
+            raise ValueError(
+                "the potential of an absorbing state is unknown: set 'shaping' or 'absorbing' to "
+                "false"
+            )
+        return self
+
+
+class ShapedDiscriminator(Discriminator):
+    """A discriminator with a potential h of observations."""
+
+    def __init__(self, setting: Setting, config: AIRLConfig) -> None:
+        super().__init__(setting, config)
+        self.gamma = setting.gamma
+        self.potential = (
+            TransitionNetwork(setting, ["obs"], config.hidden) if config.shaping else None
+        )
+
+    def shaping(self, rows: Any) -> Tensor | float:
+        """Return gamma h(s') - h(s); after an end, h is 0."""
+        if self.potential is None:
+            return 0.0
+        after = self.potential({"obs": rows["obs_next"]})
+        goes_on: Tensor = ~rows["terminated"].bool()
+        return self.gamma * goes_on * after - self.potential({"obs": rows["obs"]})
 
 
 @register_reward_model("airl")
 class AIRL(Adversarial):
     """Adversarial inverse reinforcement learning: rewards of either sign.
 
-    The logit is f - log(pi), and the reward is f. The paper's reward is the whole logit, which adds
-    an entropy bonus; use the policy's entropy option for that.
+    The logit is f - log(pi), where f is the shaped reward, and so is the policy's reward while the
+    model is trained. The reward of a trained model, for other runs, is g alone.
     """
 
     Config = AIRLConfig
+    Network = ShapedDiscriminator
+    network: ShapedDiscriminator
+
+    def __init__(self, config: Any, setting: Setting | None = None) -> None:
+        super().__init__(config, setting)
+        if self.config.shaping and not self.setting.frozen:
+            read = dict.fromkeys((*self.fields, "obs_next", "terminated"))
+            self.fields = self.collects = tuple(read)
 
     @classmethod
     def requirements(cls, config: Any) -> frozenset[str]:
@@ -209,12 +253,25 @@ class AIRL(Adversarial):
         """Return the logit."""
         return ops.airl_reward(logit)
 
+    @torch.no_grad()
+    def score(self, batch: Batch) -> Tensor:
+        """Return f - log(pi); or g, if the model is frozen or the policy unknown."""
+        rew, setting = super().score(batch), self.setting
+        if setting.frozen or (self.config.log_prob and setting.log_prob is None):
+            return rew
+        rows = self.tensors(batch).apply(lambda leaf: leaf.flatten(0, rew.ndim - 1))
+        offset: Tensor = self.offset((rows,))[: rew.numel()]  # without the absorbing state
+        return rew + offset.reshape(rew.shape)
+
     def offset(self, drawn: tuple[Batch, ...]) -> Any:
-        """Return the negative log-probability of the actions."""
-        if not self.config.log_prob:
-            return 0.0
+        """Return the shaping and the negative log-probability of the actions."""
         extra = int(self.config.absorbing)  # the absorbing state, which has no action
-        return torch.cat([functional.pad(-self.log_prob(rows), (0, extra)) for rows in drawn])
+        found = []
+        for rows in drawn:
+            log_prob = self.log_prob(rows) if self.config.log_prob else 0.0
+            added = torch.as_tensor(self.network.shaping(rows) - log_prob, device=self.device)
+            found.append(functional.pad(added.expand(len(rows["act"])), (0, extra)))
+        return torch.cat(found)
 
 
 class FAIRLConfig(AdversarialConfig):

@@ -18,6 +18,7 @@ from guerdon.data.demonstrations import Demonstrations
 from guerdon.data.spaces import part_spaces
 from guerdon.nn.optimizer import Optimizer
 from guerdon.nn.spaces import is_image
+from guerdon.reward.ood import Reference, comparable
 from guerdon.reward.transitions import as_rollout, from_items, rows_before, with_rewards
 
 Metrics = dict[str, Any]
@@ -60,18 +61,25 @@ class Setting:
     """Log-probability of actions (second) at observations (first); None without a density."""
     example: Callable[[], Any] | None = None
     """Returns an environment whose methods can be looked up; it is never stepped."""
+    frozen: bool = False
+    """Whether the model is not trained, such as the reward of another run."""
     checkpoint_path: str | None = None
     """Checkpoint that the reward is loaded from, if any."""
     note: Callable[..., object] = lambda *_: None
     """Called before a file is written outside the run's folder; see `Journal.note`."""
+
+    @property
+    def spaces(self) -> tuple[Any, Any]:
+        """Observation and action space."""
+        return self.observation_space, self.action_space
 
     @classmethod
     def of(cls, data: Demonstrations, **options: Any) -> Self:
         """Return the setting of demonstrations, for use outside a run."""
         rows = data.transitions()
         return cls(
-            data.observation_space or _space_of(rows.obs, "obs"),
-            data.action_space or _space_of(rows.act, "act"),
+            data.observation_space or space_of(rows.obs, "obs"),
+            data.action_space or space_of(rows.act, "act"),
             **options,
         )
 
@@ -111,12 +119,12 @@ class Stateful:
 
     def training_state(self) -> dict[str, Any]:
         """Return copies of everything needed to resume."""
-        return {name: _state_of(getattr(self, name)) for name in self._saved_names()}
+        return {name: state_of(getattr(self, name)) for name in self._saved_names()}
 
     def load_training_state(self, state: Mapping[str, Any]) -> None:
         """Restore `training_state`."""
         for name in self._saved_names():
-            setattr(self, name, _restored(getattr(self, name), state[name]))
+            setattr(self, name, restored(getattr(self, name), state[name]))
 
     def _saved_names(self) -> list[str]:
         if self.saved is not None:
@@ -144,6 +152,8 @@ class RewardModel(Stateful):
     """Fields of new transitions that `collect_data` reads; empty if it needs no new data."""
     requires: ClassVar[frozenset[str]] = frozenset()
     """Requirements; keys of `REQUIREMENTS`."""
+    reference = Reference()
+    """The data that it was fitted to; empty if that is unknown, or if novelty is the aim."""
     can_pretrain: bool = False
     """Whether it can be trained before the policy."""
     history: int = 0
@@ -233,12 +243,65 @@ class RewardModel(Stateful):
     def train(self) -> Metrics | None:
         """Train on collected data; return metrics, or None without enough data."""
 
+    def prefill(self) -> list[Batch]:
+        """Return demonstrated episodes that a replay buffer starts with; none by default."""
+        return []
+
     def clear_data(self, iter: int) -> None:  # noqa: A002 - the documented name
         """Drop collected data, depending on the number of policy updates."""
 
     def load_expert_data(self, demonstrations: Any = None) -> None:  # noqa: ARG002
         """Set the demonstrations."""
         raise TypeError(f"{self.name} does not learn from demonstrations")
+
+    # --- the data that it was fitted to
+
+    def compared(self, batch: Batch) -> torch.Tensor:
+        """Return transitions [...] as vectors [..., size], which `reference` compares."""
+        spaces_of = {"act": self.setting.action_space}
+        parts = [
+            comparable(batch[name], spaces_of.get(name, self.setting.observation_space))
+            for name in self._compared_fields()
+        ]
+        return torch.cat([part.to(self.device) for part in parts], -1)
+
+    def _compared_fields(self) -> list[str]:
+        """Return the observations and actions that `score` depends on."""
+        read = getattr(self.config, "inputs", (*self.fields, *getattr(self, "reads", ())))
+        return [name for name in ("obs", "act", "obs_next") if name in read]
+
+    def set_reference(self, rows: Batch, groups: np.ndarray) -> None:
+        """Set the data that transitions are compared with; see `Reference.fit`."""
+        setting = self.setting
+        known = None not in (setting.observation_space, setting.action_space)
+        if known and self._compared_fields():
+            self.reference = Reference()
+            self.reference.fit(self.compared(rows), groups, setting.seed)
+
+    def fitted_rows(self) -> Batch | None:
+        """Return the transitions [N, ...] that it was fitted to, as tensors; None if unknown."""
+        return None
+
+    @torch.no_grad()
+    def update_reference(self) -> None:
+        """Update what `reference` knows of the rewards of fitted transitions, after a fit."""
+        rows = self.fitted_rows() if len(self.reference) and self.fitted else None
+        if rows is None:
+            return
+        self.reference.rewards = self.score(rows).flatten().sort()[0].cpu()
+        if (spread := self.disagreement(rows)) is not None:
+            self.reference.disagreement = spread.flatten().sort()[0].cpu()
+
+    def ood(self, batch: Batch) -> torch.Tensor:
+        """Return out-of-distribution scores [...] of transitions; see `Reference.score`.
+
+        NaN for those that do not matter, since nothing is paid for them.
+        """
+        return self.reference.score(self.compared(batch))
+
+    def disagreement(self, batch: Batch) -> torch.Tensor | None:  # noqa: ARG002 - for ensembles
+        """Return the standard deviation [...] of several members' rewards; None for one."""
+        return None
 
     # --- state
 
@@ -249,6 +312,8 @@ class RewardModel(Stateful):
     def load_training_state(self, state: Mapping[str, Any]) -> None:
         """Restore `training_state` or `portable_state`."""
         names = self._saved_names()
+        if "reference" in names:  # older states have none
+            state = {"reference": Reference().training_state(), **state}
         if state.keys() != set(names):
             raise ValueError(f"{self.name} has the state {names}, but was given {list(state)}")
         super().load_training_state(state)
@@ -305,6 +370,8 @@ class SuccessModel(EpisodeRewardModel):
 
     ends_episodes: bool = True
     """Whether a success ends the episode for the learner."""
+    rejects_ood: bool = False
+    """Whether frames that are out of distribution are never a success."""
     ends_online: bool = False
     """Whether a success also resets the environment; `ends` is then called at every step."""
 
@@ -390,7 +457,8 @@ def as_rewards(value: Any, like: torch.Tensor) -> torch.Tensor:
     return rewards.expand(like.shape)
 
 
-def _state_of(part: Any) -> Any:
+def state_of(part: Any) -> Any:
+    """Return a copy of the state of a part; other values as they are."""
     if isinstance(part, np.random.Generator):
         return part.bit_generator.state
     if isinstance(part, torch.Generator):
@@ -402,7 +470,7 @@ def _state_of(part: Any) -> Any:
     return copy.deepcopy(part.state_dict() if hasattr(part, "state_dict") else part)
 
 
-def _restored(part: Any, state: Any) -> Any:
+def restored(part: Any, state: Any) -> Any:
     """Return a part with another state; updated in place if it has a state of its own."""
     if isinstance(part, Batch):
         return Batch(copy.deepcopy(state))
@@ -419,10 +487,10 @@ def _restored(part: Any, state: Any) -> Any:
     return part
 
 
-def _space_of(rows: Any, name: str) -> Any:
+def space_of(rows: Any, name: str) -> Any:
     """Return a space that contains rows [N, ...]."""
     if isinstance(rows, Batch):
-        return spaces.Dict({key: _space_of(part, f"{name}.{key}") for key, part in rows.items()})
+        return spaces.Dict({key: space_of(part, f"{name}.{key}") for key, part in rows.items()})
     rows = rows.numpy(force=True) if isinstance(rows, torch.Tensor) else np.asarray(rows)
     if name == "act" and rows.dtype.kind in "iub":
         raise ValueError(

@@ -11,7 +11,7 @@ from gymnasium import Env
 from guerdon.config.schema import as_terms
 from guerdon.config.validation import validated
 from guerdon.data.batch import Batch, from_leaves
-from guerdon.data.demonstrations import Demonstrations
+from guerdon.data.demonstrations import KEYS, Demonstrations, as_like
 from guerdon.ops.checks import weighted_mean
 from guerdon.reward.base import (
     REWARDS,
@@ -27,9 +27,17 @@ from guerdon.reward.base import (
     create_reward_model,
 )
 from guerdon.reward.controls import EnvReward
+from guerdon.reward.ood import BEYOND
 from guerdon.reward.scaling import ReturnScaler
 
-STAGES = ("scale", "clip", "normalize", "cotrain")
+ENDS = ("rew", "terminated", "truncated")
+STAGES = ("scale", "clip", "normalize", "cotrain", "ood")
+
+
+Familiarity = dict[str, np.ndarray]
+"""Of transitions [...]: out-of-distribution ``score``, ``vector`` [..., size], reward ``rew``,
+whether it is ``well_paid`` and, of an ensemble, ``spread``: the share of fitted transitions with
+less disagreement."""
 
 
 class Term(NamedTuple):
@@ -52,6 +60,9 @@ class Reward:
         normalize: Whether to divide by the standard deviation of the discounted return.
         gamma: Discount factor of that return.
         cotrain: Whether to train the models during policy training.
+        ood: What to do with transitions that are out of distribution: ``warn`` measures how many
+            there are in evaluations, ``floor`` also gives them the lowest reward of the fitted
+            data, unless the model is trained with the policy; ``off`` does nothing.
     """
 
     def __init__(
@@ -63,6 +74,7 @@ class Reward:
         normalize: bool = False,
         gamma: float = 0.99,
         cotrain: bool = True,
+        ood: str = "warn",
     ) -> None:
         if not terms:
             raise ValueError("a reward needs at least one term, such as {type: env}")
@@ -71,9 +83,18 @@ class Reward:
         self.clip = clip
         self.scaler = ReturnScaler(gamma) if normalize else None
         self.cotrain = cotrain
+        self.ood = ood
         self.updates = 0
         """Number of calls of `train` with an effect."""
         models = {name: term.model for name, term in self.terms.items()}
+        self._floored = {  # names of terms
+            name
+            for name, model in models.items()
+            if ood == "floor" and not (cotrain and model.collects)
+        }
+        for name, model in models.items():
+            if isinstance(model, SuccessModel):
+                model.rejects_ood = name in self._floored
         self.models = list(models.values())
         self.history = max(model.history for model in self.models)
         """Maximum `history` of the models."""
@@ -238,13 +259,45 @@ class Reward:
             if model.history:
                 read = read.replace(before=batch.before[name])
             scores[name] = as_rewards(model.score(read), batch.rew)
+            if name in self._floored:
+                scores[name] = _floored(model, read, scores[name])
         return scores
+
+    @torch.no_grad()
+    def familiarity(self, batch: Batch, indices: Any, source: Any) -> dict[str, Familiarity]:
+        """Compare an annotated rollout with the data that each term was fitted to.
+
+        Terms for which that is unknown are left out; see `collect_data` for the arguments.
+        """
+        known = [name for name, (model, _) in self.terms.items() if len(model.reference)]
+        if self.ood == "off" or not known:
+            return {}
+        read = self._with_rows_before(batch, indices, source).to_device(self.models[0].device)
+        rewards = self._scores(read)
+        found = {}
+        for name in known:
+            model, own = self.terms[name].model, read
+            if name in self._annotators:
+                own = own.replace(**dict(own.columns[name].items()))
+            spread = model.disagreement(own) if len(model.reference.disagreement) else None
+            parts = {
+                "score": model.ood(own),
+                "vector": model.compared(own),
+                "rew": rewards[name],
+                "well_paid": model.reference.well_paid(rewards[name]),
+                **({} if spread is None else {"spread": model.reference.disagrees(spread)}),
+            }
+            found[name] = {key: part.numpy(force=True) for key, part in parts.items()}
+        return found
 
     @torch.no_grad()
     def score(self, batch: Batch) -> np.ndarray:
         """Return the learner's reward of transitions [T, ...] in time order, outside a buffer."""
         rewards = {name: model.estimate(batch).rew for name, (model, _) in self.terms.items()}
         terms = {name: torch.as_tensor(rew) for name, rew in rewards.items()}
+        for name in self._floored:
+            model = self.terms[name].model
+            terms[name] = _floored(model, batch.to_device(model.device), terms[name])
         return self._scale_and_clip(self._sum(terms)).numpy(force=True)
 
     def label(self, data: Demonstrations) -> Demonstrations:
@@ -337,6 +390,17 @@ class Reward:
             rew = self._sum_of(batch, indices, source).numpy(force=True)
             self.scaler.collect(rew, batch.mask, batch.first)
 
+    def add_episodes(self, buffer: Any, episodes: Sequence[Batch]) -> None:
+        """Add demonstrated episodes, annotated, to a replay buffer that has transitions."""
+        like = buffer[:1]
+        for episode in episodes:
+            since = buffer.written
+            buffer.extend({key: as_like(episode[key], like[key]) for key in KEYS})
+            fresh, rows = buffer.rollout((*self.collects, *ENDS), since)
+            batch, _ = self.annotate(fresh.to_numpy(), self.new_memory(buffer.n_envs))
+            if self._annotators:
+                buffer.annotate(rows[fresh.mask], batch.annotations[fresh.mask].to_dict())
+
     @property
     def can_pretrain(self) -> bool:
         """Whether a term can be trained before the policy acts."""
@@ -344,14 +408,25 @@ class Reward:
 
     def pretrain(self) -> Metrics:
         """Train every term before the policy."""
-        return _metrics({name: term.model.pretrain() for name, term in self.terms.items()})
+        metrics = {name: term.model.pretrain() for name, term in self.terms.items()}
+        self._update_references(metrics)
+        return _metrics(metrics)
 
     def train(self) -> Metrics:
         """Train every term on collected data; metrics are under ``reward/<term>/``."""
         trained = self.terms if self.cotrain else {}
-        metrics = _metrics({name: term.model.train() for name, term in trained.items()})
+        by_term = {name: term.model.train() for name, term in trained.items()}
+        self._update_references(by_term)
+        metrics = _metrics(by_term)
         self.updates += bool(metrics or self.scaler)
         return metrics
+
+    def _update_references(self, metrics: Mapping[str, Metrics | None]) -> None:
+        """Update what is known of the fitted data of the terms that were just trained."""
+        for name in metrics if self.ood != "off" else ():
+            model = self.terms[name].model
+            if metrics[name] is not None or model.reference.floor is None:
+                model.update_reference()
 
     def clear_data(self, iter: int) -> None:  # noqa: A002 - the documented name
         """Drop collected data of every term, depending on the number of policy updates."""
@@ -448,6 +523,15 @@ class ResolvedRewards:
 
     def __getitem__(self, index: Any) -> Any:
         return self._buffer[index].rew
+
+
+def _floored(model: RewardModel, batch: Batch, rew: torch.Tensor) -> torch.Tensor:
+    """Return rewards with at most the lowest of the fitted data where out of distribution."""
+    floor = model.reference.floor
+    if floor is None or isinstance(model, SuccessModel):  # which rejects frames by itself
+        return rew
+    beyond = model.ood(batch) >= BEYOND
+    return torch.where(beyond.to(rew.device), rew.clamp(max=floor), rew)
 
 
 def _metrics(by_term: Mapping[str, Metrics | None]) -> Metrics:

@@ -12,6 +12,7 @@ from guerdon.config.errors import ConfigError
 from guerdon.config.validation import validated
 from guerdon.data.batch import Batch
 from guerdon.data.demonstrations import Demonstrations
+from guerdon.data.loading import load_demonstrations
 from guerdon.reward.base import (
     REWARDS,
     EpisodeRewardModel,
@@ -26,6 +27,7 @@ from guerdon.reward.base import (
     create_reward_model,
     register_reward_model,
 )
+from guerdon.reward.ood import Reference
 
 
 class EnsembleConfig(RewardConfig):
@@ -100,6 +102,7 @@ class EnsembleReward(EpisodeRewardModel):
         numbers, names = range(len(self.members)), getattr(first, "annotations", ())
         self.annotations = tuple(f"{number}.{name}" for number in numbers for name in names)
         self._fresh: Batch | None = None
+        self.reference = Reference()
 
     @classmethod
     def requirements(cls, config: Any) -> frozenset[str]:
@@ -127,6 +130,35 @@ class EnsembleReward(EpisodeRewardModel):
         rewards = torch.stack([as_rewards(score, batch.rew) for score in scores])
         std, mean = torch.std_mean(rewards, 0, correction=0)
         return mean, std
+
+    def disagreement(self, batch: Batch) -> torch.Tensor | None:
+        """Return the standard deviation of the members' rewards."""
+        return self._moments(batch)[1]
+
+    def fitted_rows(self) -> Batch | None:
+        """Return those of the first member, unless they have to be annotated."""
+        rows = None if self.annotations else self.members[0].fitted_rows()
+        if rows is None:
+            return None
+        number = len(rows[self.fields[0]])
+        return Batch({**rows, "rew": torch.zeros(number, device=self.device)})
+
+    def compared(self, batch: Batch) -> torch.Tensor:
+        """See `RewardModel`; those of the first member."""
+        first: RewardModel = self.members[0]
+        return first.compared(batch)
+
+    def update_reference(self) -> None:
+        """See `RewardModel`; the data is that of the first member."""
+        if not len(self.reference):
+            self.reference.load_training_state(self.members[0].reference.training_state())
+        super().update_reference()
+
+    def ood(self, batch: Batch) -> torch.Tensor:
+        """Return how unusual the members' disagreement is; without it, see `RewardModel`."""
+        if not len(self.reference.disagreement):
+            return super().ood(batch)
+        return self.reference.disagrees(self._moments(batch)[1])
 
     def collect_data(self, batch: Batch) -> None:
         """Pass the data to every member."""
@@ -159,17 +191,21 @@ class EnsembleReward(EpisodeRewardModel):
 
     def load_expert_data(self, demonstrations: Any = None) -> None:
         """Set the demonstrations of every member; they are read once."""
+        path = getattr(self.members[0].config, "expert_data_path", None)
+        if demonstrations is None and path is not None:
+            demonstrations = load_demonstrations(path)
         for member in self.members:
             member.load_expert_data(demonstrations)
-            demonstrations = self.demonstrations or demonstrations
 
     def training_state(self) -> dict[str, Any]:
         """See `RewardModel`."""
-        return {"members": [member.training_state() for member in self.members]}
+        members = [member.training_state() for member in self.members]
+        return {"members": members, "reference": self.reference.training_state()}
 
     def portable_state(self) -> dict[str, Any]:
         """See `RewardModel`."""
-        return {"members": [member.portable_state() for member in self.members]}
+        members = [member.portable_state() for member in self.members]
+        return {"members": members, "reference": self.reference.training_state()}
 
     def load_training_state(self, state: Mapping[str, Any]) -> None:
         """See `RewardModel`."""
@@ -178,6 +214,8 @@ class EnsembleReward(EpisodeRewardModel):
             raise ValueError(f"the saved ensemble has {found} members, but this one has {wanted}")
         for member, part in zip(self.members, state["members"], strict=True):
             member.load_training_state(part)
+        if "reference" in state:
+            self.reference.load_training_state(state["reference"])
 
     # --- members that depend on the episode
 

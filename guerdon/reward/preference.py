@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+import torch
 from pydantic import Field
 
 from guerdon import ops
@@ -18,9 +19,14 @@ from guerdon.config.validation import ReadIf
 from guerdon.data.batch import Batch, flatten
 from guerdon.data.leaves import to_numpy
 from guerdon.data.preferences import SKIP, Preference, load_preferences, save_preferences
+from guerdon.data.spaces import in_spaces
 from guerdon.reward.base import Metrics, Setting, Stateful, register_reward_model
+from guerdon.reward.inputs import TransitionInput
 from guerdon.reward.ranking import Pairs, RankingConfig, RankingReward
-from guerdon.reward.trained import Memory, TrainedConfig, TrainedReward, in_spaces
+from guerdon.reward.trained import Memory, TrainedConfig, TrainedReward
+
+_NEIGHBOR = 5  # as in PEBBLE
+_VISITED = 1_000  # observations that novelty is compared with
 
 SegmentPairs = list[tuple[Batch, Batch]]
 """Pairs of segments [T, ...] with the same fields and length."""
@@ -120,6 +126,11 @@ class PreferenceConfig(RankingConfig, TrainedConfig):
     """Length of a segment; usually 25 to 100. The last segment of an episode may be shorter and is
     compared with the first part of another; of a broken episode, less than a quarter segment is
     dropped."""
+    unsupervised_steps: int = Field(default=0, ge=0)
+    """Transitions before the first query, in which the reward is the novelty of an observation
+    instead, the log-distance to its 5th nearest neighbour, as in PEBBLE
+    (https://arxiv.org/abs/2106.05091); usually a hundredth of the run. A replay buffer's
+    transitions get the learned reward afterwards."""
     teacher: TeacherConfig = TeacherConfig()
     """Synthetic teacher, which compares segments by the environment reward."""
     update_per_collect: int = Field(default=300, ge=1)
@@ -148,19 +159,28 @@ class PreferenceReward(RankingReward, TrainedReward):
         round: Number of rounds so far.
         skipped: Number of queries without a label.
         unlearned: Number of labels since the last fit.
+        collected: Number of transitions so far.
+        visited: Sample of the observations of the first ``unsupervised_steps``.
     """
 
     Config = PreferenceConfig
-    saved = (*TrainedReward.saved, "cutter", "asked", "round", "skipped", "unlearned")
+    saved = (
+        *TrainedReward.saved, "cutter", "asked", "round", "skipped", "unlearned", "collected",
+        "visited", "states",
+    )  # fmt: skip
 
     def __init__(self, config: Any, setting: Setting | None = None) -> None:
         super().__init__(config, setting)
         config = self.config
+        if config.unsupervised_steps:
+            self.fields = tuple(dict.fromkeys((*self.fields, "obs")))
         self.collects = self.fields
         self.can_pretrain = config.preferences_path is not None
         self.memory = Memory(max(config.buffer_size // config.segment_length, 2))
         self.teacher = Teacher(config.teacher)
-        self.asked = self.round = self.skipped = self.unlearned = 0
+        self.asked = self.round = self.skipped = self.unlearned = self.collected = 0
+        self.visited = Memory(_VISITED)
+        self.states = TransitionInput(self.setting, ["obs"]) if config.unsupervised_steps else None
         self.cutter = self._new_cutter()
         self._schedule = query_schedule(
             config.comparisons, config.initial_share, config.rounds, config.schedule
@@ -188,20 +208,50 @@ class PreferenceReward(RankingReward, TrainedReward):
         if missing := [name for name in self.fields if name not in segment]:
             raise ValueError(f"the segments of {path} have no {missing[0]!r}: see 'inputs'")
         fields = Batch({name: segment[name] for name in self.fields})
-        return in_spaces(fields, self.setting, f"the preferences in {path}")
+        return in_spaces(fields, *self.setting.spaces, f"the preferences in {path}")
 
     def _add(self, pairs: SegmentPairs, label: np.ndarray, held_out: np.ndarray) -> None:
         joined = Batch.cat([segment for pair in pairs for segment in pair])
-        rows = in_spaces(joined, self.setting, "the segments").to_device(self.device)
+        rows = in_spaces(joined, *self.setting.spaces, "the segments").to_device(self.device)
         self.network.update(rows)
         length = np.array([len(first) for first, _ in pairs])
         first = 2 * (np.cumsum(length) - length)
         self.pairs = self.pairs.join(Pairs(rows, first, first + length, length, label, held_out))
         self.unlearned += len(pairs)
+        self.set_reference(
+            self.pairs.rows, np.repeat(np.arange(len(self.pairs)), self.pairs.length * 2)
+        )
+
+    @property
+    def explores(self) -> bool:
+        """Whether the reward is the novelty of observations."""
+        return bool(self.collected < self.config.unsupervised_steps)
+
+    @torch.no_grad()
+    def score(self, batch: Batch) -> Any:
+        """Return the learned reward, or novelty at first."""
+        if not self.explores:
+            return super().score(batch)
+        if len(self.visited) <= _NEIGHBOR:
+            return 0.0
+        assert self.states is not None
+        known, obs = (self.states(rows) for rows in (self._visited(), self.tensors(batch)))
+        distance = torch.cdist(obs.flatten(0, -2), known).kthvalue(_NEIGHBOR, -1).values
+        return distance.log1p().view(obs.shape[:-1])
+
+    def _visited(self) -> Batch:
+        return self.visited.rows().to_device(self.device)
 
     def collect_data(self, batch: Batch) -> None:
         """Split new transitions into segments."""
-        self.new += int(np.count_nonzero(batch.mask))
+        number = int(np.count_nonzero(batch.mask))
+        self.new += number
+        if self.explores and number:
+            assert self.states is not None
+            rows = Batch(obs=batch.obs)[np.asarray(batch.mask)]
+            self.visited.add(rows, self.generator)
+            self.states.update(rows.to_device(self.device))
+        self.collected += number
         segments = self.cutter.add(batch, (*self.fields, "rew"))
         if segments is not None:
             drawn = self.generator.random(len(segments.length))
@@ -220,7 +270,7 @@ class PreferenceReward(RankingReward, TrainedReward):
 
     def train(self) -> Metrics | None:
         """Query the teacher for a round, and fit the networks to all labels so far."""
-        if self.new < self.train_every or len(self.memory) < 2:
+        if self.explores or self.new < self.train_every or len(self.memory) < 2:
             return None
         self.new = 0
         if self.round < len(self._schedule):
@@ -315,11 +365,13 @@ class PreferenceReward(RankingReward, TrainedReward):
     def portable_state(self) -> dict[str, Any]:
         """See `RewardModel`; another run keeps the labels, and makes its own queries."""
         none = dict.fromkeys(("asked", "round", "skipped", "unlearned"), 0)
-        return super().portable_state() | none | {"cutter": self._new_cutter().training_state()}
+        own = {"collected": self.config.unsupervised_steps, "visited": Memory(1).training_state()}
+        cutter = {"cutter": self._new_cutter().training_state()}
+        return super().portable_state() | none | own | cutter
 
     def load_training_state(self, state: Mapping[str, Any]) -> None:
         """See `RewardModel`."""
-        super().load_training_state({name: state[name] for name in self.saved})
+        super().load_training_state({name: state[name] for name in self.saved if name in state})
         rows = Batch(state["pairs"]["rows"]).to_device(self.device)
         self.pairs = Pairs(**{**state["pairs"], "rows": rows})
 

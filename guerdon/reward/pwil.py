@@ -1,5 +1,6 @@
 """Primal Wasserstein imitation learning (PWIL): https://arxiv.org/abs/2006.04678."""
 
+import itertools
 import math
 from collections.abc import Mapping
 from typing import Any, cast
@@ -17,6 +18,7 @@ from guerdon.reward.base import (
     register_reward_model,
 )
 from guerdon.reward.inputs import TransitionInput
+from guerdon.reward.ood import Reference
 from guerdon.reward.trained import ExpertConfig, ExpertReward, draw_rows
 
 CHUNK = 2**20  # maximum number of distances in memory
@@ -26,13 +28,17 @@ class PWILConfig(ExpertConfig):
     """Options of `pwil`."""
 
     subsample: int = Field(default=10, ge=1)
-    """Use every n-th transition of a demonstrated episode, from a random start; usually 1 to 20."""
+    """Use every n-th transition of a demonstrated episode, from a random start that is the same in
+    every run; usually 1 to 20."""
     sample_size: int | None = Field(default=None, ge=1)
     """Number of transitions drawn from these; null for all."""
     alpha: float = Field(default=5.0, gt=0)
     """Reward of a step that equals a demonstrated one; usually 5."""
     beta: float = Field(default=5.0, gt=0)
     """Decay of the reward with the distance; usually 1 to 10."""
+    prefill: int = Field(default=0, ge=0)
+    """Demonstrated transitions that the replay buffer of an off-policy policy starts with, with
+    their own rewards; 50,000 in the paper, where they are repeated."""
     horizon: int | None = Field(default=None, ge=1)
     """Maximum length of an episode; by default the environment's limit."""
 
@@ -56,15 +62,39 @@ class PWIL(ExpertReward, EpisodeRewardModel):
     requires = frozenset({"demonstrations", "vectors", "horizon"})
     reads = ("obs", "act")
     annotations = ("coupling",)
-    saved = ("atoms", "mean", "spread")
+    saved = ("atoms", "mean", "spread", "reference")
 
     def __init__(self, config: Any, setting: Setting | None = None) -> None:
         super().__init__(config, setting)
         check_requirements(self.name, ["horizon"], self.setting, self.config)
         self.horizon: Any = self.config.horizon or self.setting.horizon
+        self._episodes: list[Batch] = []
         self._input = TransitionInput(self.setting, self.reads, clip=math.inf)
+        self.reference = Reference()
         self.atoms = np.zeros((0, self._input.size))
         self.mean, self.spread = np.zeros(self._input.size), np.ones(self._input.size)
+
+    @classmethod
+    def requirements(cls, config: Any) -> frozenset[str]:
+        """See `RewardModel`."""
+        return cls.requires | ({"replay"} if config.prefill else set())
+
+    def load_expert_data(self, demonstrations: Any = None) -> None:
+        """See `ExpertReward`; keeps the whole episodes for `prefill`."""
+        super().load_expert_data(demonstrations)
+        if self.config.prefill:
+            whole = self.config.model_copy(update={"subsample": 1}).load(demonstrations)
+            self._episodes = whole.episodes
+
+    def prefill(self) -> list[Batch]:
+        """Return whole demonstrated episodes, repeated."""
+        found, missing = [], self.config.prefill
+        for episode in itertools.cycle(self._episodes):
+            if missing <= 0:
+                break
+            found.append(episode)
+            missing -= len(episode)
+        return found
 
     @property
     def fitted(self) -> bool:
@@ -73,19 +103,18 @@ class PWIL(ExpertReward, EpisodeRewardModel):
 
     def take_demonstrations(self, rows: Batch) -> None:
         """See `ExpertReward`."""
-        assert self.demonstrations is not None
         vectors = self._vectors(rows)
         self.mean, self.spread = vectors.mean(0), vectors.std(0)
         # The scale of a constant number is unknown.
         self.spread[self.spread <= 1e-6 * np.maximum(1.0, np.abs(vectors).max(0))] = 1.0
-        generator, step = np.random.default_rng(self.setting.seed), self.config.subsample
-        lengths = self.demonstrations.lengths
-        first = generator.integers(np.minimum(step, lengths))
-        starts = np.cumsum(lengths) - lengths
-        parts = zip(starts + first, starts + lengths, strict=True)
-        kept = np.concatenate([np.arange(start, stop, step) for start, stop in parts])
-        kept = draw_rows(kept, self.config.sample_size, generator)
+        generator = np.random.default_rng(self.setting.seed)
+        kept = draw_rows(np.arange(len(vectors)), self.config.sample_size, generator)
         self.atoms = self._scaled(vectors[kept])
+
+    def set_reference(self, rows: Batch, groups: np.ndarray) -> None:
+        """See `RewardModel`; 0 is the lowest reward."""
+        super().set_reference(rows, groups)
+        self.reference.rewards = torch.zeros(1)
 
     def score(self, batch: Batch) -> torch.Tensor:
         """Return the rewards of `annotate`."""

@@ -6,7 +6,7 @@ Bradley-Terry model over sums of rewards: https://arxiv.org/abs/1706.03741.
 import copy
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from guerdon.data.batch import Batch
 from guerdon.nn.critics import EnsembleMLP
 from guerdon.reward.base import Metrics, Setting
 from guerdon.reward.inputs import TransitionInput
+from guerdon.reward.ood import SIZE
 from guerdon.reward.trained import Inputs, NetworkConfig, NetworkReward
 
 EVALUATE_EVERY = 20  # gradient steps between evaluations on held-out pairs
@@ -209,6 +210,20 @@ class RankingReward(NetworkReward):
             name: float(torch.stack([step[name] for step in last]).mean()) for name in last[0]
         }
         return metrics | {"steps": len(found)} | (self.evaluate() if n_held_out else {})
+
+    def fitted_rows(self) -> Batch | None:
+        """Return transitions of the pairs, evenly spaced."""
+        every = -(-len(self.pairs.rows) // SIZE) if len(self.pairs) else 0
+        return cast("Batch", self.pairs.rows[::every]) if every else None
+
+    @torch.no_grad()
+    def disagreement(self, batch: Batch) -> Tensor | None:
+        """Return the standard deviation [...] of the networks' rewards; None for one network."""
+        network = self.network
+        if self.config.members < 2:
+            return None
+        raw = network.raw(self.tensors(batch)).movedim(0, -1)
+        return ((raw - network.offset) * network.scale).std(-1, correction=0)
 
     def evaluate(self) -> dict[str, float]:
         """Return loss and accuracy on held-out pairs."""

@@ -12,6 +12,7 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from guerdon.data.batch import Batch
+from guerdon.data.demonstrations import split_rows
 from guerdon.reward.base import Metrics, Setting, register_reward_model
 from guerdon.reward.inputs import TransitionNetwork
 from guerdon.reward.trained import ImitationConfig, PretrainedReward, draw_rows
@@ -74,7 +75,7 @@ class RED(PretrainedReward):
         """See `ImitationReward`; draws rows for the fit and rows to hold out."""
         super().take_demonstrations(rows)
         assert self.demonstrations is not None
-        fitted, held_out = _split(self.demonstrations.lengths, self.generator)
+        fitted, held_out = split_rows(self.demonstrations.lengths, _HELD_OUT, self.generator)
         size = self.config.sample_size
         self.expert = self.tensors(rows[draw_rows(fitted, size, self.generator)])
         self.held_out = self.tensors(rows[draw_rows(held_out, size, self.generator)])
@@ -103,18 +104,6 @@ class RED(PretrainedReward):
                 stacklevel=2,
             )
         return {"error": error, "sigma": network.sigma.clone(), "contrast": contrast}
-
-
-def _split(lengths: np.ndarray, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Return rows for the fit and rows to hold out, by whole episodes."""
-    n_rows = int(lengths.sum())
-    if n_rows == 1:
-        return np.arange(1), np.arange(1)
-    episode = np.repeat(np.arange(len(lengths)), lengths)
-    unit = episode if len(lengths) > 1 else np.arange(n_rows)
-    order = generator.permutation(unit[-1] + 1)
-    out = np.isin(unit, order[: max(1, int(_HELD_OUT * len(order)))])
-    return np.flatnonzero(~out), np.flatnonzero(out)
 
 
 def _noise(value: Tensor, generator: np.random.Generator) -> Tensor:

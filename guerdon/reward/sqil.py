@@ -7,8 +7,7 @@ import torch
 from pydantic import Field
 
 from guerdon.data import Batch, MixedReplay, ReplayBuffer
-from guerdon.data.demonstrations import KEYS
-from guerdon.data.leaves import to_numpy
+from guerdon.data.demonstrations import KEYS, as_like
 from guerdon.reward.base import ReplaySource, Setting, register_reward_model
 from guerdon.reward.trained import ExpertConfig, ExpertReward
 
@@ -59,16 +58,9 @@ class SQIL(ExpertReward, ReplaySource):
         size = int(self.demonstrations.lengths.sum())
         buffer = ReplayBuffer(size, seed=self.generator, storage=storage)
         for episode in self.demonstrations.episodes:
-            buffer.extend({key: _as(episode[key], like[key]) for key in KEYS})
+            buffer.extend({key: as_like(episode[key], like[key]) for key in KEYS})
         return buffer
 
     def score(self, batch: Batch) -> Any:
         """Return 1 for demonstrations, 0 otherwise; without ``source``, all are the policy's."""
         return batch.source == 1 if "source" in batch else 0.0
-
-
-def _as(values: Any, like: Any) -> Any:
-    """Return nested arrays in the dtypes of others."""
-    if isinstance(like, Batch):
-        return {key: _as(values[key], part) for key, part in like.items()}
-    return to_numpy(values).astype(to_numpy(like).dtype)

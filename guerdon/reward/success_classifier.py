@@ -24,6 +24,7 @@ from guerdon.nn.init import seeded
 from guerdon.nn.optimizer import Optimizer
 from guerdon.ops.classification import ensemble_probability, precision, recall
 from guerdon.reward.base import Metrics, RewardConfig, Setting, SuccessModel, register_reward_model
+from guerdon.reward.ood import BEYOND, Reference, frame_vectors
 from guerdon.reward.trained import TrainedReward
 
 _SPAN = 8  # steps scored at a time; frames after a success are skipped
@@ -319,6 +320,7 @@ class ClassifierReward(SuccessModel):
         self.ends_episodes = self.config.terminate != "never"
         self.ends_online = self.config.terminate == "online"
         self._refit: Refit | None = None  # only with cotraining
+        self.reference = Reference()
         if not self.setting.on_policy:
             self.fields = ("obs_next",)  # a refit may reject stored successes
 
@@ -369,6 +371,9 @@ class ClassifierReward(SuccessModel):
             frames = self._prepared(flat[rows]).to_device(self.device)
             mean = self._mean(frames.to_dict())
             passes = mean >= self._min_claim
+            if self.rejects_ood and len(self.reference) and passes.any():
+                passes &= self.reference.score(frame_vectors(frames)) < BEYOND
+                mean = mean * passes
             if self._refit is not None and self._refit.fitted and passes.any():
                 mean[passes] *= ~self._refit.rejects(frames[passes])
             probability.reshape(-1)[rows] = mean.float().numpy(force=True)
@@ -386,6 +391,11 @@ class ClassifierReward(SuccessModel):
 
     def success(self, frames: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """See `probability`, for frames [N, ...] in the format of the fit and in torch alone."""
+        if self.rejects_ood:
+            raise ValueError(
+                "'reward.ood' is floor, and its comparison with fitted frames cannot be part of "
+                "another program: set it to warn"
+            )
         mean = self._mean(frames)
         if self._refit is None or not self._refit.fitted:
             return mean
@@ -399,6 +409,39 @@ class ClassifierReward(SuccessModel):
         continuous = self.config.reward_type == "continuous"
         per_step = self.config.reward_mode == "per_step"
         return _MIN_PROBABILITY if continuous and per_step else self.threshold
+
+    def _rows_of_successes(self, batch: Batch) -> tuple[Any, Batch]:
+        """Return the mask of predicted successes [...], and their frames in the fit's format."""
+        after = batch.get("after_success", torch.zeros_like(batch.probability, dtype=torch.bool))
+        rows = (batch.probability >= self.threshold) & ~after
+        frames = self._prepared(self._images(batch.obs_next[rows]))
+        return rows, frames.to_device(self.device)
+
+    def compared(self, batch: Batch) -> torch.Tensor:
+        """Return the cells [..., size] of predicted successes, and NaN for other frames."""
+        rows, frames = self._rows_of_successes(batch)
+        vectors = torch.full((*rows.shape, self.reference.rows.shape[-1]), torch.nan)
+        vectors[rows] = frame_vectors(frames).cpu()
+        return vectors
+
+    def ood(self, batch: Batch) -> torch.Tensor:
+        """Return scores of predicted successes; see `RewardModel`."""
+        vectors = self.compared(batch)
+        rows = ~vectors[..., 0].isnan()
+        scores = torch.full(rows.shape, torch.nan)
+        scores[rows] = self.reference.score(vectors[rows])
+        return scores
+
+    @torch.no_grad()
+    def disagreement(self, batch: Batch) -> torch.Tensor | None:
+        """Return the standard deviation of the members for predicted successes; NaN for others."""
+        if len(self.members) < 2:
+            return None
+        rows, frames = self._rows_of_successes(batch)
+        spread, scale = torch.full(rows.shape, torch.nan), 1.0 / float(self.meta["temperature"])
+        each = [torch.sigmoid(member(frames.to_dict()) * scale) for member in self.members]
+        spread[rows] = torch.stack(each).std(0, correction=0).cpu()
+        return spread
 
     # --- episodes
 
@@ -517,6 +560,8 @@ class ClassifierReward(SuccessModel):
         self.meta = {**state["meta"]}
         self._check_spaces()
         self.members = [member.to(self.device) for member in build_members(state)]
+        if "reference" in self.meta:  # of the fit, unless it is an older one
+            self.reference.load_training_state(self.meta["reference"])
         self._refit = None
         if "refit" in state:
             self._start_refit().load_training_state(state["refit"])

@@ -10,12 +10,13 @@ from torch import nn
 
 from guerdon.data.batch import Batch
 from guerdon.data.demonstrations import Demonstrations
-from guerdon.data.loading import load_demonstrations
-from guerdon.data.spaces import as_rows, check_rows
+from guerdon.data.loading import DemonstrationsConfig
+from guerdon.data.spaces import in_spaces
 from guerdon.nn.init import seeded
 from guerdon.nn.optimizer import Optimizer
 from guerdon.reward.base import REQUIREMENTS, Metrics, RewardConfig, RewardModel, Setting
 from guerdon.reward.inputs import TransitionInput
+from guerdon.reward.ood import SIZE, Reference
 
 _CHUNK = 1024  # rows per call of the policy
 
@@ -53,13 +54,14 @@ class NetworkReward(RewardModel):
     Config = NetworkConfig
     Network: ClassVar[Callable[..., nn.Module]]
     """Called with the setting and the config."""
-    saved: tuple[str, ...] = ("network", "optimizer", "generator", "trained")
+    saved: tuple[str, ...] = ("network", "optimizer", "generator", "trained", "reference")
     network: nn.Module
 
     def __init__(self, config: Any, setting: Setting | None = None) -> None:
         super().__init__(config, setting)
         self.generator = np.random.default_rng(self.setting.seed)
         self.trained = 0
+        self.reference = Reference()
         with seeded(self.setting.seed):
             self.network = self.build().to(self.device).eval()
         self.optimizer: Any = self.make_optimizer()
@@ -238,13 +240,8 @@ class TrainedReward(NetworkReward):
         return self.training_state() | {"memory": Memory(1).training_state()}
 
 
-class ExpertConfig(RewardConfig):
+class ExpertConfig(DemonstrationsConfig, RewardConfig):
     """Options of every reward model that learns from demonstrations."""
-
-    expert_data_path: str | None = None
-    """Demonstrations: a folder that `guerdon collect` wrote, ``minari:<dataset id>``, a ``.pkl``
-    file, ``zoo:<name>`` for those included in guerdon, or ``expert:<preset>``, optionally with
-    ``?episodes=10&return=475``, for those of a policy that is trained once and cached."""
 
 
 class ExpertReward(RewardModel):
@@ -261,29 +258,19 @@ class ExpertReward(RewardModel):
     def load_expert_data(self, demonstrations: Any = None) -> None:
         """Set the demonstrations, and check them against the spaces of the run.
 
-        See `guerdon.data.load_demonstrations` for sources; ``expert_data_path`` by default.
+        See `DemonstrationsConfig` for sources and the part that is used.
         """
-        source = self.config.expert_data_path if demonstrations is None else demonstrations
-        if source is None:
+        if demonstrations is None and self.config.expert_data_path is None:
             raise ValueError(f"{self.name} {REQUIREMENTS['demonstrations']}")
-        found = source if isinstance(source, Demonstrations) else load_demonstrations(source)
-        rows = in_spaces(found.transitions(), self.setting, "the demonstrations")
+        found = self.config.load(demonstrations)
+        rows = in_spaces(found.transitions(), *self.setting.spaces, "the demonstrations")
         self.demonstrations = found
         self.take_demonstrations(rows)
+        self.set_reference(rows, np.repeat(np.arange(len(found)), found.lengths))
 
     def take_demonstrations(self, rows: Batch) -> None:
         """Use the demonstrated transitions."""
         raise NotImplementedError
-
-
-def in_spaces(rows: Batch, setting: Setting, what: str) -> Batch:
-    """Return transitions in the dtypes of a run's spaces; raise an error if they do not match."""
-    spaces = dict.fromkeys(("obs", "obs_next"), setting.observation_space)
-    spaces["act"] = setting.action_space
-    found = {name: space for name, space in spaces.items() if name in rows}
-    for name, space in found.items():
-        check_rows(space, rows[name], f"{name} of {what}", "same_kind")
-    return rows.replace(**{name: as_rows(space, rows[name]) for name, space in found.items()})
 
 
 def draw_rows(rows: np.ndarray, size: int | None, generator: np.random.Generator) -> np.ndarray:
@@ -313,6 +300,13 @@ class ImitationReward(ExpertReward, NetworkReward):
         for module in self.network.modules():
             if isinstance(module, TransitionInput):
                 module.settle(self.expert)
+
+    def fitted_rows(self) -> Batch | None:
+        """Return demonstrated transitions, evenly spaced; None in a run that has none."""
+        if self.demonstrations is None:
+            return None
+        every = -(-len(self.expert[self.fields[0]]) // SIZE)
+        return cast("Batch", self.expert[::every])
 
     def fit(self, steps: int) -> Metrics:
         """See `NetworkReward`; loads the demonstrations if necessary."""

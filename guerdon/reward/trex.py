@@ -43,7 +43,12 @@ class SnippetConfig(RankingConfig, ImitationConfig):
     none if fewer than two ranks would remain."""
 
     @model_validator(mode="after")
-    def _check_lengths(self) -> Self:
+    def _check(self) -> Self:
+        if self.subsample > 1:
+            raise ValueError(
+                "trex and drex compare parts of whole episodes: leave 'subsample' out, or use "
+                "another reward"
+            )
         if self.min_snippet_length > self.max_snippet_length:
             raise ValueError(
                 f"min_snippet_length {self.min_snippet_length} is more than max_snippet_length "

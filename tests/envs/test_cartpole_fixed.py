@@ -61,10 +61,59 @@ def test_up_to_the_fall_it_is_gymnasiums():
         assert rew == (not fallen)
 
 
+def test_heavier_poles_and_gravity_move_as_the_equations_say():
+    env = CartPoleFixed(pole_mass=1.0)
+    env.reset(seed=0)
+    put(env, 0.0, 0.0, 0.0, 0.0)
+    obs = env.step(1)[0]
+    # Upright and at rest: 10 N on 2 kg turn the pole by -5 / (1/2 (4/3 - 1/2)) = -12, and the
+    # cart gains 5 + 12 / 4 = 8.
+    assert obs[3] == pytest.approx(0.02 * -12)
+    assert obs[1] == pytest.approx(0.02 * 8)
+    falls = []
+    for gravity in (9.8, 19.6):  # at an angle, with the force alike, gravity adds to the turn
+        env = CartPoleFixed(gravity=gravity)
+        env.reset(seed=0)
+        put(env, 0.0, 0.0, 0.1, 0.0)
+        falls.append(env.step(1)[0][3])
+    cos = np.cos(0.1)
+    inertia = 0.5 * (4 / 3 - 0.1 * cos**2 / 1.1)
+    assert falls[1] - falls[0] == pytest.approx(0.02 * 9.8 * np.sin(0.1) / inertia)
+
+
+def test_start_states_are_shifted_in_every_episode():
+    start = [0.5, 0.0, -0.1, 1.0]
+    env = CartPoleFixed(start=start)
+    for seed in range(3):
+        assert np.abs(env.reset(seed=seed)[0] - start).max() <= 0.0501
+    vector = CartPoleFixedVector(2, 3, start=start)
+    assert np.abs(vector.reset(seed=0)[0] - start).max() <= 0.0501
+    starts = []
+    for t in range(1, 9):
+        obs, *_ = vector.step(np.ones(2, np.int64))
+        if t % 4 == 0:  # the step after the end of an episode resets
+            assert np.abs(obs - start).max() <= 0.0501
+            np.testing.assert_allclose(vector.state.T, obs, rtol=1e-6)
+            starts.append(obs)
+    assert (starts[0] != starts[1]).all()
+
+
+def test_dynamics_are_options_of_the_environment():
+    kwargs = {"gravity": 15.0, "pole_mass": 0.5, "start": [0.0, 0.0, 0.1, 0.0]}
+    env = make_vec(ID, 2, kwargs=kwargs)
+    assert isinstance(env.env, CartPoleFixedVector)
+    assert (env.env.gravity, env.env.masspole, env.env.total_mass) == (15.0, 0.5, 1.5)
+    assert env.env.polemass_length == 0.25
+    for bad in ({"pole_mass": 0.0}, {"gravity": -1.0}, {"start": [0.1]}):
+        with pytest.raises(ValueError, match=r"must be above 0|start takes position"):
+            CartPoleFixed(**bad)
+
+
 def test_one_by_one_and_as_a_vector_it_is_the_same():
-    vector = CartPoleFixedVector(5)
+    changed = {"gravity": 12.0, "pole_mass": 0.3, "start": (0.0, 0.1, 0.0, 0.1)}
+    vector = CartPoleFixedVector(5, **changed)
     vector.reset(seed=0)
-    singles = [CartPoleFixed() for _ in range(5)]
+    singles = [CartPoleFixed(**changed) for _ in range(5)]
     for i, env in enumerate(singles):
         env.reset()
         put(env, *vector.state[:, i])

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
+import torch
 
 from guerdon.envs import UnknownEnvironmentError, UnusableEnvironmentError, make_vec
 
@@ -82,6 +83,15 @@ class TestStates:
             assert last.terminated.all()
             assert last.info["success"].all()
             assert not env.step(np.zeros((1, 4), np.float32)).info["success_once"].any()
+
+    def test_steps_in_inference_mode_and_resets_outside_of_it(self):
+        """As a collector does."""
+        with make_vec("PushCube-v1", 1, kwargs=HAND) as env:
+            env.reset(0)
+            with torch.inference_mode():
+                env.step(np.ones((1, 4), np.float32))
+            state = env.reset(0)
+            assert state.tolist() == env.reset(0).tolist()
 
     def test_rewards_can_be_sparse(self):
         with make_vec("PushCube-v1", 1, kwargs={**HAND, "reward_mode": "sparse"}) as env:

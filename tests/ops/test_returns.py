@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from guerdon.ops.returns import backward_scan, generalized_advantage, multistep_return
+from guerdon.ops.returns import backward_scan, generalized_advantage, multistep_return, vtrace
 from tests.gradients import gradient_is_right
 
 KINDS = {
@@ -248,3 +248,75 @@ def test_flat_rows_are_refused(kind):
         multistep_return(rew, discount, mask[:1])
     with pytest.raises(ValueError, match="same shape"):
         backward_scan(rew, discount[:1])
+
+
+# --- V-trace
+
+
+def traced(kind, rho=(2.0, 0.5, 1.0), discount=(0.9, 0.9, 0.9), cut=(0, 0, 0), **options):
+    """V-trace of three rows, with the importance weights `rho`."""
+    mask = options.pop("mask", None)
+    found = vtrace(
+        kind(column(1, 2, 3)),
+        kind(column(0.5, 1, 1.5)),
+        kind(column(1, 1.5, 2)),
+        kind(column(*discount)),
+        kind(column(*cut, dtype=np.bool_)),
+        kind(column(*np.log(rho))),
+        mask=None if mask is None else kind(column(*mask, dtype=np.bool_)),
+        **options,
+    )
+    return [flat(each[:, 0]) for each in found]
+
+
+def test_vtrace_of_an_open_episode(kind):
+    # Weights are clipped to 1, 0.5, 1; TD errors are those of the advantages above.
+    # errors: 1 * 3.3 = 3.3;  0.5 * 2.35 + 0.9 * 0.5 * 3.3 = 2.66;  1.4 + 0.9 * 1 * 2.66 = 3.794
+    # targets: 0.5 + 3.794, 1 + 2.66, 1.5 + 3.3
+    # The advantages are 1 + 0.9 * 3.66 - 0.5;  2 + 0.9 * 4.8 - 1;  3 + 0.9 * 2 - 1.5
+    targets, advantages, weights = traced(kind)
+    assert targets == approx(4.294, 3.66, 4.8)
+    assert advantages == approx(3.794, 5.32, 3.3)
+    assert weights == approx(1, 0.5, 1)
+
+
+def test_limits_of_the_weights_of_vtrace(kind):
+    # rho is clipped to 2 and 0.5, c to 1.5 and 0.5, and traces decay by 0.8:
+    # errors: 3.3;  1.175 + 0.9 * 0.8 * 0.5 * 3.3 = 2.363;  2 * 1.4 + 0.9 * 0.8 * 1.5 * 2.363 = ...
+    targets, advantages, weights = traced(kind, rho_clip=3.0, c_clip=1.5, trace_lambda=0.8)
+    first = 2.8 + 1.08 * 2.363
+    assert targets == approx(0.5 + first, 3.363, 4.8)
+    assert advantages == approx(1 + 0.9 * 3.363 - 0.5, 5.32, 3.3)
+    assert weights == approx(2, 0.5, 1)
+
+
+def test_vtrace_ends_at_the_end_of_an_episode(kind):
+    # Row 1 terminated: its error is 0.5 * (2 - 1); row 0: 1.4 + 0.9 * 0.5.
+    targets, advantages, _ = traced(kind, discount=(0.9, 0, 0.9), cut=(0, 1, 0))
+    assert targets == approx(0.5 + 1.85, 1.5, 4.8)
+    assert advantages == approx(1 + 0.9 * 1.5 - 0.5, 1, 3.3)
+    # Truncated: it bootstraps from the value of its own next observation.
+    targets, advantages, _ = traced(kind, cut=(0, 1, 0))
+    assert targets == approx(0.5 + 1.4 + 0.9 * 1.175, 1 + 1.175, 4.8)
+    assert advantages == approx(1 + 0.9 * 2.175 - 0.5, 2.35, 3.3)
+
+
+def test_rows_that_are_no_transitions_have_no_vtrace(kind):
+    targets, advantages, weights = traced(kind, mask=(1, 0, 1), cut=(1, 1, 1))
+    assert targets == approx(0.5 + 1.4, 0, 4.8)
+    assert advantages == approx(1.4, 0, 3.3)
+    assert weights == approx(1, 0, 1)
+
+
+def test_on_policy_vtrace_is_the_discounted_return():
+    generator = np.random.default_rng(0)
+    r, now, after = (
+        torch.tensor(generator.normal(size=(6, 3)), dtype=torch.float32) for _ in range(3)
+    )
+    after[:-1] = now[1:]
+    discount, cut = torch.full((6, 3), 0.9), torch.zeros(6, 3, dtype=torch.bool)
+    targets, advantages, weights = vtrace(r, now, after, discount, cut, torch.zeros(6, 3))
+    expected = generalized_advantage(r, now, after, discount, cut, 1.0)
+    torch.testing.assert_close(targets - now, expected)
+    torch.testing.assert_close(advantages, expected)
+    assert (weights == 1).all()

@@ -1,7 +1,13 @@
 import pytest
 import torch
 
-from guerdon.ops.td import double_q_value, huber_loss, select_action, squared_loss
+from guerdon.ops.td import (
+    double_q_value,
+    huber_loss,
+    select_action,
+    soft_value,
+    squared_loss,
+)
 from tests.gradients import gradient_is_right
 
 T = torch.tensor
@@ -73,3 +79,11 @@ B, COLUMN = torch.zeros(3), torch.zeros(3, 1)
 def test_shapes_that_would_broadcast_are_refused(call):
     with pytest.raises(ValueError, match=r"shape|axes"):
         call()
+
+
+def test_the_soft_value_is_the_maximum_and_the_entropy():
+    q_value = T([[1.0, 1.0], [0.0, 3.0]]).log1p()  # log 2 twice; 0 and log 4
+    # log(2 + 2) and log(1 + 4); with half the temperature, 0.5 log(4 + 4) and 0.5 log(1 + 16).
+    assert soft_value(q_value, 1.0).exp().tolist() == pytest.approx([4.0, 5.0])
+    assert soft_value(q_value, 0.5).mul(2).exp().tolist() == pytest.approx([8.0, 17.0])
+    assert soft_value(q_value, 1e-4).exp().tolist() == pytest.approx([2.0, 4.0], rel=1e-3)

@@ -31,6 +31,7 @@ CASES = {
     "dqn_double": Case("dqn", DISCRETE, {"double": True}),
     "dqn_dueling": Case("dqn", DISCRETE, {"model": {"hidden": [16], "dueling": True}}),
     "dqn_soft_squared": Case("dqn", DISCRETE, {"tau": 0.05, "huber": False}),
+    "dqn_soft": Case("dqn", DISCRETE, {"soft": True, "temperature": 0.3}),
     "dqn_3_step": Case("dqn", DISCRETE, {"n_step": 3}),
     "dqn_prioritized": Case("dqn", DISCRETE, {"prioritized": True}),
     "dqn_3_step_prioritized": Case("dqn", DISCRETE, {"n_step": 3, "prioritized": True}),
@@ -38,6 +39,8 @@ CASES = {
     "a2c_continuous": Case("a2c", CONTINUOUS, {"gae_lambda": 0.9}),
     "ppo": Case("ppo", DISCRETE),
     "ppo_continuous": Case("ppo", CONTINUOUS),
+    "impala": Case("impala", DISCRETE),
+    "impala_continuous": Case("impala", CONTINUOUS, {"trace_lambda": 0.9}),
     "ddpg": Case("ddpg", CONTINUOUS),
     "ddpg_3_step": Case("ddpg", CONTINUOUS, {"n_step": 3}),
     "td3": Case("td3", CONTINUOUS),
@@ -47,6 +50,14 @@ CASES = {
     "sac_discrete": Case("sac", DISCRETE),
     "sac_discrete_3_step": Case("sac", DISCRETE, {"n_step": 3}),
 }
+
+WITHOUT_REWARD = {
+    "bc": "clones demonstrations",
+    "dagger": "clones an expert",
+    "iqlearn": "learns Q-values, and so a reward, from demonstrations",
+}
+"""Built-in policies that use no reward, and what they learn from; the laws are not theirs. That the
+environment's reward changes no weight of theirs is in `tests/training/test_noise_law.py`."""
 
 
 def make_env(case: Case) -> Any:

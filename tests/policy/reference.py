@@ -80,7 +80,12 @@ def _walk(policy: Any, buffer: Any, row: int, rewards: np.ndarray) -> tuple[floa
 def _advantages(
     policy: Any, buffer: Any, rows: np.ndarray, rewards: np.ndarray
 ) -> dict[str, np.ndarray]:
-    gamma, gae_lambda = policy.config.gamma, policy.config.gae_lambda
+    config, gamma, weight = policy.config, policy.config.gamma, np.ones(len(rows))
+    if config.type == "impala":  # actions of an older policy
+        with torch.no_grad():
+            now = _log_prob(policy.model(torch.as_tensor(buffer[rows].obs)), buffer[rows])
+        weight = np.exp(now - _stored_log_prob(buffer[rows])).clip(max=1)
+    decay = config.trace_lambda if config.type == "impala" else config.gae_lambda
     with torch.no_grad():
         value = policy.model(torch.as_tensor(buffer[rows].obs))["value"].double().numpy()
         after = policy.model(torch.as_tensor(buffer[rows].obs_next))["value"].double().numpy()
@@ -89,11 +94,18 @@ def _advantages(
     advantage = np.zeros(len(rows))
     for i in reversed(range(len(rows))):
         row = int(rows[i])
-        advantage[i] = rewards[row] + gamma * after[i] * (not terminated[i]) - value[i]
+        error = rewards[row] + gamma * after[i] * (not terminated[i]) - value[i]
+        advantage[i] = weight[i] * error
         follower = int(buffer.next(row))
         if follower != row:
-            advantage[i] += gamma * gae_lambda * advantage[place[follower]]
+            advantage[i] += gamma * decay * weight[i] * advantage[place[follower]]
     found = {"advantage": advantage, "returns": advantage + value}
+    if config.type == "impala":
+        later = [place.get(int(buffer.next(row))) for row in rows]
+        follows = np.array([j is not None and j != i for i, j in enumerate(later)])
+        after = np.where(follows, found["returns"][[j or 0 for j in later]], after)
+        found["advantage"] = rewards[rows] + gamma * after * ~terminated - value
+        found["rho"] = weight
     return found | (
         {"log_prob": _stored_log_prob(buffer[rows])} if policy.config.type == "ppo" else {}
     )
@@ -101,16 +113,24 @@ def _advantages(
 
 def _stored_log_prob(batch: Any) -> np.ndarray:
     """Log-probabilities by the outputs of the actor that were stored with the actions."""
-    stored = {name: torch.as_tensor(value) for name, value in batch.policy.items()}
-    if "logit" in stored:
-        chosen = distributions.Categorical(logits=stored["logit"])
+    return _log_prob({name: torch.as_tensor(value) for name, value in batch.policy.items()}, batch)
+
+
+def _log_prob(output: Any, batch: Any) -> np.ndarray:
+    """Log-probabilities by outputs of an actor."""
+    if "logit" in output:
+        chosen = distributions.Categorical(logits=output["logit"])
         return chosen.log_prob(torch.as_tensor(batch.act)).double().numpy()
-    normal = distributions.Normal(stored["mu"], stored["log_std"].exp())
-    return normal.log_prob(stored["raw"]).sum(-1).double().numpy()
+    normal = distributions.Normal(output["mu"], output["log_std"].exp())
+    return normal.log_prob(torch.as_tensor(batch.policy.raw)).sum(-1).double().numpy()
 
 
 def _dqn(policy: Any, obs_next: torch.Tensor) -> torch.Tensor:
     target = policy.target(obs_next)["logit"]
+    if policy.config.soft:
+        temperature = policy.config.temperature
+        choice = distributions.Categorical(logits=target / temperature)
+        return (choice.probs * target).sum(-1) + temperature * choice.entropy()
     if not policy.config.double:
         return target.max(-1).values
     chosen = policy.model(obs_next)["logit"].argmax(-1)
@@ -188,7 +208,7 @@ def _actor_critic_loss(policy: Any, rows: Any, expected: dict[str, torch.Tensor]
     if config.normalize_advantage:
         advantage = (advantage - advantage.mean()) / advantage.std()
     value_loss = functional.mse_loss(output["value"], expected["returns"])
-    objective = chosen * advantage
+    objective = chosen * advantage * expected.get("rho", 1.0)
     if config.type == "ppo":
         ratio, clip = (chosen - expected["log_prob"]).exp(), config.clip_range
         objective = torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)
@@ -202,4 +222,5 @@ _LOSS = {
     "sac": _critic_loss,
     "ppo": _actor_critic_loss,
     "a2c": _actor_critic_loss,
+    "impala": _actor_critic_loss,
 }

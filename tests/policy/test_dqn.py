@@ -172,3 +172,11 @@ def test_truncated_rows_without_next_observations_do_not_bootstrap():
         targets[ignore] = policy.process_fn(batch.to_device(policy.device), buffer, rows).target
     assert targets[True].tolist() == [3.0, 3.0]
     assert not torch.allclose(targets[False], torch.full((2,), 3.0))
+
+
+def test_soft_actions_are_sampled_by_their_values():
+    made = make(soft=True, temperature=0.5)
+    answer(made.model, "head.linear.bias", 0.0, 0.5 * np.log(3.0))
+    act = made(Batch(obs=np.zeros((8_000, 4), np.float32))).act
+    assert np.mean(act == 1) == pytest.approx(0.75, abs=0.02)
+    assert (made.predict(np.zeros((100, 4), np.float32)) == 1).all()

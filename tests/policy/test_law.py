@@ -11,11 +11,8 @@ import torch
 
 from guerdon.policy import DQN, POLICIES
 from guerdon.reward import Setting, make_reward
-from tests.policy.cases import CASES, hashed, twin, warmed_up
+from tests.policy.cases import CASES, WITHOUT_REWARD, hashed, twin, warmed_up
 from tests.policy.reference import gradient, targets, watched_update
-
-EXCLUDED: dict[str, str] = {}
-"""Built-in policies that the law is not tested for, and why."""
 
 CPU = torch.device("cpu")
 HASH = {"type": "function", "target": hashed, "fields": ("obs",)}
@@ -93,7 +90,8 @@ def test_every_built_in_policy_is_here():
     built_in = {
         name for name in POLICIES.names() if POLICIES.get(name).__module__.startswith("guerdon.")
     }
-    assert built_in == {case.type for case in CASES.values()} | set(EXCLUDED)
+    assert built_in == {case.type for case in CASES.values()} | set(WITHOUT_REWARD)
+    assert WITHOUT_REWARD.keys() == {n for n in built_in if not POLICIES.get(n).uses_reward}
 
 
 def test_the_rollouts_have_ends_of_all_kinds(warm):

@@ -14,7 +14,7 @@ from tests.envs.walking import Pattern
 from tests.policy.cases import CASES, N_ENVS, assert_same_weights, hashed, make_env, make_policy
 from tests.policy.hand import processed
 
-ON_POLICY = ["ppo", "ppo_continuous", "a2c", "a2c_continuous"]
+ON_POLICY = ["ppo", "ppo_continuous", "a2c", "a2c_continuous", "impala", "impala_continuous"]
 HASH = {"type": "function", "target": hashed, "fields": ("obs",)}
 REWARDS = {
     "none": None,

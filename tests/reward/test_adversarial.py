@@ -8,6 +8,7 @@ import torch
 from gymnasium import spaces
 
 from guerdon import ops
+from guerdon.data.batch import Batch
 from guerdon.data.demonstrations import Demonstrations
 from guerdon.reward import Setting, create_reward_model, make_reward
 from tests.reward.experts import ARM, IMAGE, TWO, VECTOR, as_items, demonstrations
@@ -72,7 +73,7 @@ def test_the_discriminator_separates_demonstrations_from_the_policys_transitions
         ({"name": "gail"}, ops.gail_reward),
         ({"name": "gail", "form": "log_d"}, ops.log_d_reward),
         ({"name": "gail", "form": "balanced"}, ops.balanced_reward),
-        ({"name": "airl"}, ops.airl_reward),
+        ({"name": "airl", "shaping": False}, ops.airl_reward),
         ({"name": "fairl", "limit": 3.0}, lambda logit: ops.fairl_reward(logit, 3.0)),
     ],
 )
@@ -204,12 +205,74 @@ def likely(value, **options):
 
 
 def test_airl_subtracts_the_log_probability_from_the_logit():
-    model = create("airl", likely(-0.25))
+    model = create("airl", likely(-0.25), shaping=False)
     model.load_expert_data(experts())
     model.collect_data(transitions((30, 4)))
     model.step()
     drawn = model.sample_expert(3), model.sample(2)
     assert model.offset(drawn).tolist() == [0.25] * 5
+
+
+def airl_by_hand(**options):
+    """A model with g(s) = s0 and h(s) = s1, and transitions whose second one ends."""
+    setting = Setting(VECTOR, TWO, gamma=0.5, **options)
+    model = create("airl", setting, hidden_size=[], log_prob="log_prob" in options)
+    for network, place in ((model.network, 0), (model.network.potential, 1)):
+        layer = network.layers[-1]
+        with torch.no_grad():
+            layer.weight.zero_()
+            layer.bias.zero_()
+            layer.weight[0, place] = 1.0
+    data = transitions((2,))
+    data.obs[:, :2] = [[0.5, 0.25], [1.0, -0.5]]
+    data.obs_next[:, :2] = [[0.0, 1.0], [0.0, 7.0]]
+    return model, data
+
+
+def test_airl_shapes_its_reward_by_a_potential():
+    model, data = airl_by_hand()
+    # f = g(s) + gamma h(s') - h(s): 0.5 + 0.5 * 1 - 0.25, and 1 + 0.5 after an end.
+    np.testing.assert_allclose(model.estimate(data).rew, [0.75, 1.5])
+    np.testing.assert_allclose(model.network.shaping(model.tensors(data)).detach(), [0.25, 0.5])
+
+
+def test_the_reward_of_airl_is_the_whole_logit_and_g_when_it_is_frozen():
+    def log_prob(_, act):
+        return -0.5 - act.float()
+
+    model, data = airl_by_hand(log_prob=log_prob)
+    data.act[:] = [0, 1]
+    np.testing.assert_allclose(model.estimate(data).rew, [0.75 + 0.5, 1.5 + 1.5])
+    grid = data[:, None].replace()  # [T, B]
+    np.testing.assert_allclose(model.estimate(grid).rew, [[1.25], [3.0]])
+    model, _ = airl_by_hand(log_prob=log_prob, frozen=True)
+    np.testing.assert_allclose(model.estimate(data).rew, [0.5, 1.0])
+
+
+def test_the_potential_of_airl_learns_and_is_saved():
+    model, _ = trained("airl", rounds=2)
+    assert model.network.potential is not None
+    before = make("airl").network.potential.state_dict()
+    after = model.network.potential.state_dict()
+    assert any(not torch.equal(before[name], after[name]) for name in before)
+    assert any(name.startswith("potential.") for name in model.training_state()["network"])
+
+
+def test_the_log_probability_is_subtracted_beside_absorbing_states():
+    options = {"absorbing": True, "shaping": False}
+    likely_one, sure = (create("airl", likely(value), **options) for value in (-2.0, 0.0))
+    batch = transitions((24,))
+    for model in (likely_one, sure):
+        model.load_expert_data(experts())
+    difference = likely_one.estimate(batch).rew - sure.estimate(batch).rew
+    np.testing.assert_allclose(difference, 2.0, rtol=1e-5)
+    read = Batch({name: batch[name] for name in sure.fields}).to_device(torch.device("cpu"))
+    np.testing.assert_allclose(sure.score(read), sure.estimate(batch).rew)
+
+
+def test_the_potential_of_an_absorbing_state_is_refused():
+    with pytest.raises(ValueError, match="the potential of an absorbing state is unknown"):
+        create("airl", absorbing=True)
 
 
 def test_airl_refuses_a_policy_without_a_density():

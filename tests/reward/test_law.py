@@ -25,6 +25,7 @@ MODELS = {
     "fairl": SMALL,
     "gcl": SMALL,
     "red": SMALL,
+    "red_floor": {**SMALL, "type": "red", "ood": "floor"},
     "pwil": {"subsample": 3},
     "pdeil": {},
     "trex": {**SMALL, "min_snippet_length": 3, "max_snippet_length": 5, "num_snippets": 40},
@@ -63,7 +64,7 @@ def fast_pairs():
     """Of each model, in turn: a policy that learns on-policy, and two that do not."""
     for number, name in enumerate(MODELS):
         cases = [case for case in CASES if (name, CASES[case].type) not in EXCLUDED]
-        on_policy = [case for case in cases if CASES[case].type in ("a2c", "ppo")]
+        on_policy = [case for case in cases if CASES[case].type in ("a2c", "impala", "ppo")]
         others = [case for case in cases if case not in on_policy]
         yield on_policy[number % len(on_policy)], name
         for place in (number, number + len(others) // 2):

@@ -65,7 +65,7 @@ def trained(folder, reward, shown=None, *, policy=PPO, env=IDENTITY, max_steps=4
 SMALL = {"hidden_size": [32], "learning_rate": 3e-3}
 IMITATION = {
     "gail": SMALL,
-    "airl": SMALL,
+    "airl": {**SMALL, "inputs": ["obs", "act"]},  # no observation shows what was done before
     "red": {"update_per_collect": 300},
     "pwil": {"horizon": 10},
     "pdeil": {},

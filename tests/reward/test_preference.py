@@ -2,6 +2,7 @@ import copy
 
 import numpy as np
 import pytest
+import torch
 
 from guerdon.data import Batch, Preference, load_preferences, save_preferences
 from guerdon.reward import create_reward_model, preference
@@ -432,3 +433,35 @@ def test_a_model_without_data_can_be_saved():
     state = copy.deepcopy(model.training_state())
     model.load_training_state(state)
     assert same_states(model.training_state(), state)
+
+
+# --- unsupervised pretraining
+
+
+def test_at_first_the_reward_is_the_novelty_of_observations():
+    model, data = make(unsupervised_steps=200), rollout((100, 2))
+    assert (model.estimate(data).rew == 0).all()  # there is nothing to compare with
+    model.collect_data(data[:90])
+    assert model.explores
+    assert model.train() is None
+    assert model.asked == 0
+    with torch.no_grad():
+        known = model.states(Batch(obs=torch.as_tensor(data.obs[:90]).flatten(0, 1))).numpy()
+    distances = np.sort(np.linalg.norm(known[:, None] - known[None], axis=-1), axis=1)
+    expected = np.log1p(distances[:, 4]).reshape(90, 2)  # the first is the row itself
+    np.testing.assert_allclose(model.estimate(data[:90]).rew, expected, rtol=1e-2, atol=1e-2)
+    far = data.replace(obs=data.obs + 100)
+    assert (model.estimate(far).rew.min() > expected.max()).all()
+
+    other = make(unsupervised_steps=200)
+    other.load_training_state(copy.deepcopy(model.training_state()))
+    for each in (model, other):
+        each.collect_data(rollout((100, 2), seed=1))
+        assert not each.explores
+        assert each.train() is not None
+        assert each.asked > 0
+    learned = model.estimate(data).rew
+    np.testing.assert_array_equal(other.estimate(data).rew, learned)
+    new = make(unsupervised_steps=200)
+    new.load_training_state(model.portable_state())
+    np.testing.assert_array_equal(new.estimate(data).rew, learned)

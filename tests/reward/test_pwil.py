@@ -9,6 +9,7 @@ from gymnasium import spaces
 from guerdon.data import Batch, ReplayBuffer
 from guerdon.data.demonstrations import KEYS
 from guerdon.reward import Setting, create_reward_model, make_reward, pwil
+from guerdon.training.run import train
 from tests.reward.experts import (
     ARM,
     IMAGE,
@@ -21,6 +22,7 @@ from tests.reward.experts import (
     transitions,
 )
 from tests.reward.ranked import same_states
+from tests.training.running import assert_same_run, metrics_of
 
 LINE = spaces.Box(-np.inf, np.inf, (1,), np.float32)
 
@@ -239,14 +241,13 @@ def test_the_sample_size_is_how_many_atoms_there_are():
     assert len(make(subsample=1, sample_size=10_000).atoms) == 120
 
 
-def test_the_spread_is_that_of_all_rows_not_only_of_those_taken():
-    few, all_rows = make(sample_size=2), make(subsample=1)
-    np.testing.assert_array_equal(few.spread, all_rows.spread)
+def test_the_spread_is_that_of_all_rows_not_only_of_those_drawn():
+    np.testing.assert_array_equal(make(sample_size=2).spread, make().spread)
 
 
-def test_the_seed_decides_which_rows_are_taken():
-    np.testing.assert_array_equal(make().atoms, make().atoms)
-    assert not np.array_equal(make(seed=2).atoms, make().atoms)
+def test_the_seed_decides_which_rows_are_drawn():
+    np.testing.assert_array_equal(make(sample_size=7).atoms, make(sample_size=7).atoms)
+    assert not np.array_equal(make(seed=2, sample_size=7).atoms, make(sample_size=7).atoms)
 
 
 # --- the contract
@@ -402,3 +403,54 @@ def test_a_state_of_another_environment_is_refused():
     with pytest.raises(ValueError, match="demonstrations has 5 numbers, but a step of this"):
         model.load_training_state(make().training_state())
     assert model.estimate(line(0.0)).rew.tolist() == [5.0]
+
+
+# --- prefill
+
+
+def test_a_replay_buffer_can_start_with_whole_demonstrations():
+    setting = Setting(LINE, LINE, n_envs=2, horizon=4, on_policy=False)
+    options = {"type": "pwil", "subsample": 2, "prefill": 6, "beta": 0.1}
+    reward = make_reward(options, setting)
+    (model,) = reward.models
+    experts = demonstrations(line(1, 2, 3, 4), line(5, 6, 7, 8))
+    model.load_expert_data(experts)
+    assert len(model.atoms) == 4
+    assert [len(episode) for episode in model.prefill()] == [4, 4]  # 6 or more
+    buffer = ReplayBuffer(64, n_envs=2, seed=0)
+    row = rows(np.zeros((1, 2, 1), np.float32), np.zeros((1, 2, 1), np.float32))[0]
+    buffer.add({key: row[key] for key in KEYS})
+    buffer.cut()
+
+    reward.add_episodes(buffer, model.prefill())
+
+    stored = buffer[np.arange(2, 10) - 1]
+    np.testing.assert_array_equal(stored.obs[:, 0], np.arange(1, 9))
+    alone = [model.estimate(episode).rew for episode in experts.episodes]
+    np.testing.assert_allclose(stored.annotations.pwil.coupling, np.concatenate(alone), rtol=1e-5)
+    assert (stored.annotations.pwil.coupling > 0).all()
+
+
+def test_without_a_replay_buffer_there_is_nothing_to_fill():
+    setting = Setting(LINE, LINE, horizon=4)
+    with pytest.raises(ValueError, match="'pwil' needs a policy with a replay buffer"):
+        make_reward({"type": "pwil", "prefill": 10}, setting)
+
+
+def test_a_run_starts_with_the_demonstrations_and_resumes_exactly(tmp_path):
+    config = {
+        "env": {"id": "CartPole-v1", "n_envs": 2},
+        "policy": {"type": "sac", "model": {"hidden": [8]}},
+        "reward": {"type": "pwil", "expert_data_path": "zoo:cartpole", "prefill": 600},
+        "collect": {"n_step": 8, "warmup_steps": 16, "buffer_size": 4_000},
+        "learn": {"batch_size": 16, "updates_per_collect": 1},
+        "eval": {"every": 64, "episodes": 1},
+        "run": {"max_steps": 128, "checkpoint_every": 64, "log_every": 32},
+    }
+    for name, steps in (("whole", 128), ("run", 64)):
+        run = {**config["run"], "dir": str(tmp_path / name), "max_steps": steps}
+        train({**config, "run": run}, seed=0, display="none")
+    train(None, "run.max_steps=128", resume=tmp_path / "run", display="none")
+    assert_same_run(tmp_path / "whole", tmp_path / "run")
+    lines = metrics_of(tmp_path / "whole")
+    assert lines[0]["buffer/size"] == 32 + 1_000  # two episodes of 500 steps

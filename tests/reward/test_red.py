@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 import torch
 
+from guerdon.data.demonstrations import split_rows
 from guerdon.reward import Setting, create_reward_model
-from guerdon.reward.red import RED, _noise, _split
+from guerdon.reward.red import RED, _noise
 from tests.reward.experts import (
     ARM,
     IMAGE,
@@ -141,7 +142,7 @@ def test_enough_contrast_is_no_warning():
 
 def test_whole_episodes_are_held_out():
     lengths = np.array([3, 5, 2, 4, 6])
-    fitted, held_out = _split(lengths, np.random.default_rng(0))
+    fitted, held_out = split_rows(lengths, 0.2, np.random.default_rng(0))
     assert sorted([*fitted, *held_out]) == list(range(20))
     episode = np.repeat(np.arange(5), lengths)
     assert set(episode[fitted]) & set(episode[held_out]) == set()
@@ -150,7 +151,7 @@ def test_whole_episodes_are_held_out():
 
 @pytest.mark.parametrize(("n_rows", "expected"), [(1, (1, 1)), (2, (1, 1)), (20, (16, 4))])
 def test_of_a_single_episode_rows_are_held_out(n_rows, expected):
-    fitted, held_out = _split(np.array([n_rows]), np.random.default_rng(0))
+    fitted, held_out = split_rows(np.array([n_rows]), 0.2, np.random.default_rng(0))
     assert (len(fitted), len(held_out)) == expected
     assert n_rows == 1 or not set(fitted) & set(held_out)
 

@@ -334,3 +334,9 @@ def test_noise_that_does_not_rank_held_out_pairs_is_refused():
 def test_drex_has_no_other_ranks():
     with pytest.raises(ValueError, match=r"unknown key 'reward\.rank_by'"):
         make("drex", rank_by="order")
+
+
+@pytest.mark.parametrize("name", ["trex", "drex"])
+def test_single_transitions_are_refused(name):
+    with pytest.raises(ValueError, match="trex and drex compare parts of whole episodes"):
+        create_reward_model({"type": name, "subsample": 2}, None)
