@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow fuzz torture lint format bench results reward-results workflow-results clean
+.PHONY: help demo test test-slow fuzz torture lint format bench results reward-results workflow-results hacking clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -53,6 +53,9 @@ reward-results: $(VENV)/.dev ## the results of reward models alone
 
 workflow-results: $(VENV)/.dev ## the results of rewards from images alone
 	$(BIN)/python benchmarks/workflow_learning.py
+
+hacking: $(VENV)/.dev ## train on rewards that can be exploited, and count which runs the alarms find: 40 minutes on 16 cores
+	$(BIN)/python benchmarks/hacking.py --jobs $$(nproc)
 
 clean: ## remove virtual environments and caches
 	rm -rf $(VENV) $(BENCH_VENV) $(MANISKILL_VENV) .venv-diengine .venv-imitation .mypy_cache .pytest_cache .ruff_cache .hypothesis

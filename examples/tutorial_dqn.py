@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from guerdon.compat.nervex import AttrDict
 from guerdon.compat.nervex.armor import Armor
+from guerdon.compat.nervex.attr_dict import AttrDict
 from guerdon.compat.nervex.model import FCDiscreteNet
 from guerdon.compat.nervex.policy import CommonPolicy, register_policy
 from guerdon.compat.nervex.rl_utils import (

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from guerdon.entry import train
+    from guerdon.lab.compare import compare_rewards
     from guerdon.lab.curves import plot
     from guerdon.lab.export import export
     from guerdon.training.callback import Callback
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 __all__ = [
     "Callback",
+    "compare_rewards",
     "evaluate",
     "evaluate_run",
     "export",
@@ -26,6 +28,7 @@ __all__ = [
 # Imported when asked for: torch and others take seconds, which `guerdon --help` should not.
 _HOMES = {
     "Callback": "guerdon.training.callback:Callback",
+    "compare_rewards": "guerdon.lab.compare:compare_rewards",
     "evaluate": "guerdon.training.replay:evaluate_policy",
     "evaluate_run": "guerdon.training.replay:evaluate_run",
     "export": "guerdon.lab.export:export",

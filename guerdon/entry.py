@@ -8,6 +8,7 @@ from typing import Any
 
 from guerdon import config as configuration
 from guerdon.compat.di_engine.entry import (
+    parallel_pipeline,
     serial_pipeline,
     serial_pipeline_reward_model_offpolicy,
     serial_pipeline_reward_model_onpolicy,
@@ -32,6 +33,7 @@ __all__ = [
     "eval_pipeline",
     "offpolicy_trainer",
     "onpolicy_trainer",
+    "parallel_pipeline",
     "register_policy",
     "register_reward_model",
     "serial_pipeline",

@@ -18,7 +18,7 @@ _NODES = 1 << 20, 8  # values: this many, and so many more for each byte of the 
 _BYTES = 1 << 28, 64  # memory: 256 MiB, and so many more for each byte of the file
 DAMAGE = (
     *(LookupError, TypeError, AttributeError, ValueError, ArithmeticError),
-    *(RuntimeError, StopIteration, MemoryError),
+    *(RuntimeError, StopIteration, MemoryError, AssertionError),
 )
 """Errors that damaged content raises where it is used."""
 

@@ -11,7 +11,8 @@ import torch
 
 import guerdon.entry
 from guerdon.compat.di_engine import BaseRewardModel
-from guerdon.compat.nervex import CommonPolicy, FCDiscreteNet
+from guerdon.compat.nervex.model import FCDiscreteNet
+from guerdon.compat.nervex.policy import CommonPolicy
 from guerdon.config import compose
 from guerdon.entry import (
     eval_pipeline,

@@ -13,7 +13,6 @@ from guerdon import __version__
 from guerdon.cli import common, errors, info, rewards, runs, sweep
 
 Mode = Literal["serial", "parallel", "eval"]
-Platform = Literal["local", "slurm", "k8s"]
 
 app = typer.Typer(
     cls=errors.Group,
@@ -22,7 +21,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-reward = typer.Typer(no_args_is_help=True, help="Probe rewards, and fit success classifiers.")
+reward = typer.Typer(
+    no_args_is_help=True, help="Probe and compare rewards, and fit success classifiers."
+)
 app.add_typer(reward, name="reward")
 
 
@@ -56,6 +57,12 @@ _add(
 )  # fmt: skip
 _add(reward, "fit", rewards.fit, "reward fit reach_classifier reward.optim.lr=3e-4")
 _add(reward, "probe", rewards.probe, "reward probe cartpole_ppo_gail --episodes 20")
+_add(
+    reward, "compare", rewards.compare,
+    "reward compare RUN RUN env --out comparison",
+    "reward compare RUN RUN --on demos --json",
+)  # fmt: skip
+_add(reward, "serve", rewards.serve, "reward serve cartpole_ppo_gail --port 8000")
 _add(app, "list", info.list_options, "list presets", "list envs --all")
 _add(app, "plot", runs.plot, "plot runs/cartpole_ppo/* --title CartPole --smooth 0.6")
 _add(app, "report", runs.report, "report RUN", "report reward_models/reach_classifier")
@@ -97,7 +104,7 @@ def _options(
         int | None, Option("--seed", "-s", metavar="INT", min=0, help="With -m: random seed.")
     ] = None,
     platform: Annotated[
-        Platform, Option("--platform", "-p", help="With -m parallel: where to run.")
+        common.Platform, Option("--platform", "-p", help="With -m parallel: where to run.")
     ] = "local",
     coordinator_host: Annotated[
         str | None, Option("--coordinator_host", "-ch", metavar="HOST", help=_HOST)
@@ -124,17 +131,18 @@ def _options(
         raise ValueError(
             f"-m, -c and -s take no command: leave them out, or `{context.invoked_subcommand}`"
         )
-    if parallel:
-        raise ValueError(
-            "the parallel mode (-m parallel, -p, -ch, -lh, -ah) is not there yet: use -m serial"
-        )
-    mode = mode or "serial"
+    if parallel and mode not in (None, "parallel"):
+        raise ValueError(f"-p, -ch, -lh and -ah are for -m parallel, not -m {mode}: leave them out")
+    mode = mode or ("parallel" if parallel else "serial")
     if config is None:
         raise ValueError(f"-m {mode} needs a config: add -c FILE")
+    seeds = [] if seed is None else [f"seed={seed}"]
     if mode == "serial":
         from guerdon.compat.nervex.run_files import RunFiles
 
-        runs.run(config, [] if seed is None else [f"seed={seed}"], callback=RunFiles())
+        runs.run(config, seeds, callback=RunFiles())
+    elif mode == "parallel":
+        runs.run_on(platform, config, seeds, hosts)
     else:
         runs.evaluate(_run_of(config), seed=seed or 0)
 

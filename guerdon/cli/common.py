@@ -27,6 +27,7 @@ Arguments = Annotated[
     list[str],
     Argument(metavar=SOURCE, help="Preset or file, and overrides.", autocompletion=complete),
 ]
+Platform = Literal["local", "slurm", "k8s"]
 Run = Annotated[Path, Argument(metavar="RUN", help="Run directory.")]
 Seed = Annotated[int, Option(metavar="INT", min=0, help="Random seed.")]
 AsJson = Annotated[bool, Option("--json", help="Print JSON.")]

@@ -127,7 +127,7 @@ def _rows(kind: Kind) -> list[Row]:
         for name in sources.options("fit"):
             section = compose_fit(name).reward
             cameras = ", ".join(section.model.image_keys)
-            width, epochs = str(section.model.width), str(section.num_epochs)
+            width, epochs = str(section.model.width), str(section.num_epochs or "auto")
             rows.append({"name": name, "cameras": cameras, "width": width, "epochs": epochs})
     else:
         registry = registry_of("policy" if kind == "policies" else "reward")

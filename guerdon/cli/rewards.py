@@ -1,10 +1,10 @@
-"""``guerdon reward collect``, ``fit`` and ``probe``, and ``guerdon demo``."""
+"""``guerdon reward collect``, ``fit``, ``probe`` and ``compare``, and ``guerdon demo``."""
 
 import json
 import re
 import shlex
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
@@ -31,10 +31,14 @@ METRICS = (
 # Stages of the demo, shorter than the presets.
 DEMO: dict[str, Any] = {
     "collect": ("run.max_steps=40_000",),
-    "fit": ("reward.num_epochs=4",),
+    "fit": ("reward.num_epochs=4", "reward.save_interval=250"),
     "learn": ("run.max_steps=60_000",),
     "both": ("eval.episodes=50", "eval.n_envs=50", "eval.every=15_000"),
 }
+
+
+NEW_RUN = ("reward.collect_data=false", "run.dir=null")
+"""Overrides with which a run directory or a file is the source of another run."""
 
 
 def collect(
@@ -110,13 +114,21 @@ def collect(
         hint += "--checkpoint"
     more = f" ({found['new']:,} new, of {found['episodes']:,} episodes{hint})"
     name = sources.read(run)["run"]["name"]
-    typer.echo(trajectories_in_words(name, data, found["positive"], found["negative"], more))
+    words = [str(run), *NEW_RUN]
+    numbers = found["positive"], found["negative"]
+    typer.echo(trajectories_in_words(name, data, *numbers, words=words, more=more))
     if found["stop_reason"] == "interrupted":
         raise typer.Exit(common.INTERRUPTED)
 
 
 def trajectories_in_words(
-    name: str, data: Mapping[str, Any], positive: int, negative: int, more: str = ""
+    name: str,
+    data: Mapping[str, Any],
+    positive: int,
+    negative: int,
+    *,
+    words: Sequence[str] = (),
+    more: str = "",
 ) -> str:
     """Return the numbers of trajectories, and the command that fits a classifier to them.
 
@@ -125,6 +137,7 @@ def trajectories_in_words(
         data: ``positive_dir``, ``negative_dir`` and ``image_keys``.
         positive: Number of positive ones.
         negative: Number of negative ones.
+        words: Arguments of `guerdon train` for the environment that they come from.
         more: Text after the numbers.
     """
     from guerdon.config import sources
@@ -149,6 +162,12 @@ def trajectories_in_words(
         fit for fit in sources.options("fit") if name.startswith(fit.removesuffix("classifier"))
     ]
     options = [f"reward.data.{kind}={folder}" for kind, folder in folders.items()]
+    if not presets:
+        own = re.sub(r"\W+", "_", name).strip("_")
+        options.append(f"reward.save_dir=reward_models/{own}_classifier")
+    if words and [*words] != [f"{fit.removesuffix('classifier')}ppo" for fit in presets[:1]]:
+        # As a YAML string: the arguments may have brackets and colons.
+        options.append(shlex.quote(f"train={json.dumps(shlex.join(words))}"))
     keys = data["image_keys"]
     if keys != ["base_camera"]:
         options.append(shlex.quote(f"reward.model.image_keys=[{','.join(keys)}]"))
@@ -201,17 +220,17 @@ def fit(
     if as_json:
         typer.echo(json.dumps(result, indent=1))
     else:
-        _show_fit(result, source)
+        _show_fit(result, source, config.train)
     if result["stop_reason"] == "interrupted":
         raise typer.Exit(common.INTERRUPTED)
 
 
-def _show_fit(result: dict[str, Any], source: str | None) -> None:
+def _show_fit(result: dict[str, Any], source: str | None, train: str | None) -> None:
     from guerdon.config import sources
 
-    numbers, folder = result["validation"], shlex.quote(result["save_dir"])
+    numbers, folder = result["test"], shlex.quote(result["save_dir"])
     typer.echo(
-        f"on {numbers['frames']:,} frames of {numbers['episodes']:,} held-out episodes, "
+        f"on {numbers['frames']:,} frames of {numbers['episodes']:,} test episodes, "
         f"step {result['best_step']:,} of {result['steps']:,}:"
     )
     common.show_table(
@@ -224,12 +243,30 @@ def _show_fit(result: dict[str, Any], source: str | None) -> None:
             f"reward fit --resume {folder}"
         )
         return
-    preset = f"{(source or '').removesuffix('_classifier')}_ppo"
-    known = preset in sources.options("preset")
+    _show_checks(result)
+    known = f"{(source or '').removesuffix('_classifier')}_ppo"
+    words = train or (known if known in sources.options("preset") else None)
+    command = f"reward=classifier reward.checkpoint_path={folder}"
+    following = f"guerdon train {words} {command}"
+    if words is None:
+        following = f"the `guerdon train` that collected the frames, with {command} instead of "
+        following += "reward.collect_data=true"
     typer.echo(
-        f"fitted in {result['seconds']:.0f} s; next: guerdon train {preset if known else 'PRESET'} "
-        f"reward=classifier reward.checkpoint_path={folder}\nreport: guerdon report {folder}"
+        f"fitted in {result['seconds']:.0f} s; next: {following}\nreport: guerdon report {folder}"
     )
+
+
+def _show_checks(result: dict[str, Any]) -> None:
+    """Show the probes of a fit, and its suspected labels."""
+    from guerdon.training.fit_checks import PROBE_COLUMNS, probe_cells
+
+    typer.echo("predicted success of changed frames, and the share accepted at the threshold:")
+    common.show_table(map(probe_cells, result["probes"]), PROBE_COLUMNS)
+    if labels := result["labels"]:
+        typer.echo(
+            f"labels that look wrong, by cross-validation on {labels['checked']:,} frames: "
+            f"{labels['suspected']:.1%}"
+        )
 
 
 def probe(
@@ -268,6 +305,58 @@ def probe(
     typer.echo(f"{found.ranking}\n{found.conclusion}")
 
 
+def compare(
+    rewards: Annotated[
+        list[str],
+        Argument(metavar="REWARD...", help="Runs, fits, or env: the environment's reward."),
+    ],
+    on: Annotated[
+        str | None,
+        Option(metavar="RUN|DEMOS", help="Where transitions are from. Default: the first run."),
+    ] = None,
+    gamma: Annotated[float, Option(metavar="0..1", help="Discount factor of shaping.")] = 0.99,
+    episodes: Annotated[
+        int, Option(metavar="INT", min=1, help="Episodes of a run at each level of noise.")
+    ] = 10,
+    noise: Annotated[
+        str, Option(metavar="P,P,...", help="Probabilities of a random action in these episodes.")
+    ] = "0,0.5,1",
+    out: Annotated[
+        Path | None, Option(metavar="DIR", help="Write comparison.json and comparison.png to DIR.")
+    ] = None,
+    seed: common.Seed = 0,
+    as_json: common.AsJson = False,
+    trust: common.Trust = False,
+) -> None:
+    """Compare rewards on the same transitions.
+
+    EPIC distance: 0 if rewards differ by a positive scale and potential shaping only, 0.71 if they
+    are unrelated, 1 if opposite. Rank correlation: of the returns of episodes.
+    """
+    levels = common.noise_levels(noise)
+    from guerdon.lab.compare import compare_rewards
+
+    found = compare_rewards(
+        *rewards, on=on, gamma=gamma, episodes=episodes, noise=levels, seed=seed, out=out,
+        trust=trust,
+    )  # fmt: skip
+    if as_json:
+        typer.echo(json.dumps(asdict(found), indent=1))
+        return
+    typer.echo(f"{found.transitions:,} transitions, {common.count(found.episodes, 'episode')}")
+    for title, matrix in (
+        ("EPIC distance", found.epic_distance),
+        ("rank correlation", found.rank_correlation),
+    ):
+        rows = zip(found.names, matrix, strict=True)
+        texts = ([name, *("-" if v is None else f"{v:.2f}" for v in row)] for name, row in rows)
+        common.show_table(texts, (title, *found.names))
+    for note in found.notes:
+        typer.echo(note)
+    if out is not None:
+        typer.echo(f"wrote {out / 'comparison.json'} and {out / 'comparison.png'}")
+
+
 def demo(
     seed: common.Seed = 0,
     out: Annotated[
@@ -300,3 +389,40 @@ def demo(
         f"  guerdon train cartpole_fixed_ppo_gail\n"
         f"  guerdon list presets"
     )
+
+
+def serve(
+    run: common.Run,
+    port: Annotated[int, Option(metavar="INT", min=0, max=65535, help="Port; 0: a free one.")] = 0,
+    host: Annotated[
+        str, Option(metavar="ADDRESS", help="Address to listen at; 0.0.0.0: all of this machine.")
+    ] = "127.0.0.1",
+    trust: common.Trust = False,
+) -> None:
+    """Serve a learned reward over HTTP.
+
+    Requests need the token: that of the variable GUERDON_TOKEN, or else a new one, which is shown.
+    Ctrl-C stops the server.
+    """
+    import logging
+    import os
+    import secrets
+
+    from guerdon.parallel.serve import RewardServer, log
+    from guerdon.training.replay import load_reward
+
+    given = os.environ.get("GUERDON_TOKEN")
+    token = given or secrets.token_urlsafe(16)
+    server = RewardServer(load_reward(run, trust=trust), token, host, port)
+    handler = logging.FileHandler(run / "serve.txt")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    shown = "that of GUERDON_TOKEN" if given else token
+    typer.echo(f"serving {', '.join(server.terms)} at {server.url}, token {shown}")
+    try:
+        server.serve()
+    finally:
+        log.info("%s", server.stats())
+        log.removeHandler(handler)
+        handler.close()

@@ -1,7 +1,9 @@
 """``guerdon train``, ``eval``, ``collect``, ``plot``, ``report`` and ``export``."""
 
 import json
+import re
 import shlex
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -10,7 +12,7 @@ import typer
 from typer import Argument, Option
 
 from guerdon.cli import common
-from guerdon.cli.rewards import trajectories_in_words
+from guerdon.cli.rewards import NEW_RUN, trajectories_in_words
 
 
 def train(
@@ -30,6 +32,10 @@ def train(
     from_reward: Annotated[
         Path | None, Option(metavar="RUN", help="Learn from the reward of this run, frozen.")
     ] = None,
+    platform: Annotated[
+        common.Platform,
+        Option("--platform", help="With runtime=ray: slurm or k8s write a job, to be submitted."),
+    ] = "local",
     sweep_dir: common.SweepDir = None,
     jobs: common.Jobs = 1,
     display: common.Display = "auto",
@@ -61,10 +67,44 @@ def train(
         return
     if sweep_dir is not None:
         raise ValueError("--sweep-dir is for several runs: give a list, as in seed=0,1,2")
+    if platform != "local":
+        if resume is not None or from_reward is not None:
+            raise ValueError(
+                "--platform is for a new run: add --resume or --from-reward to the command in the "
+                "job that it writes"
+            )
+        run_on(platform, source, overrides)
+        return
     run(
         source, overrides,
         resume=resume, exact=exact, from_reward=from_reward, trust=trust, display=display,
     )  # fmt: skip
+
+
+def run_on(
+    platform: str, source: str | None, overrides: list[str], hosts: Sequence[str | None] = ()
+) -> None:
+    """Train on this machine, or write a job that trains on a cluster.
+
+    Args:
+        platform: ``local``, ``slurm`` or ``k8s``.
+        source: A preset or file.
+        overrides: ``key=value``.
+        hosts: Nodes to run on; the same may be there several times.
+    """
+    chosen = list(dict.fromkeys(filter(None, hosts)))
+    if not any(each.startswith("runtime=") for each in overrides):
+        overrides = ["runtime=ray", *overrides]
+    if platform == "local":
+        if chosen:
+            raise ValueError("-ch, -lh and -ah are for -p slurm: leave them out, or add -p slurm")
+        run(source, overrides)
+        return
+    from guerdon.entry import compose
+    from guerdon.parallel.platforms import write_job
+
+    arguments = [*([] if source is None else [source]), *overrides]
+    typer.echo(f"submit with: {write_job(platform, compose(source, overrides), arguments, chosen)}")
 
 
 def run(source: str | None, overrides: list[str], **options: Any) -> None:
@@ -73,10 +113,11 @@ def run(source: str | None, overrides: list[str], **options: Any) -> None:
     from guerdon.config import sources
 
     summary = entry.train(source, *overrides, **options).summary
-    steps, folder = f"{summary['env_steps']:,}", shlex.quote(summary["run_dir"])
+    steps, folder = summary["env_steps"], shlex.quote(summary["run_dir"])
+    amount = f"{steps:,} steps" if steps else f"{summary['updates']:,} updates"
     if summary["stop_reason"] == "interrupted":
         typer.echo(
-            f"interrupted at step {steps}, which is saved in {folder}; resume with: guerdon train "
+            f"interrupted after {amount}, which are saved in {folder}; resume with: guerdon train "
             f"--resume {folder}"
         )
         raise typer.Exit(common.INTERRUPTED)
@@ -84,13 +125,26 @@ def run(source: str | None, overrides: list[str], **options: Any) -> None:
     also = "" if learned is None else f", learned return {learned:.2f},"
     typer.echo(
         f"return {summary['eval_return_mean']:.2f} ± {summary['eval_return_std']:.2f}{also} after "
-        f"{steps} steps, in {folder}\n"
+        f"{amount}, in {folder}\n"
         f"next: guerdon eval {folder}, guerdon plot {folder}, guerdon report {folder}"
     )
     if "trajectories" in summary:
         config = sources.read(Path(summary["run_dir"]))
         data = config["reward"]["data_collection"]
-        typer.echo(trajectories_in_words(config["run"]["name"], data, **summary["trajectories"]))
+        # Those of the reward and of the run's folder are not for the next stage.
+        own = [
+            text for text in overrides if not re.match(r"[+~]*(reward\b|run\.(dir|name)=)", text)
+        ]
+        words = [summary["run_dir"], *NEW_RUN]
+        if options.get("resume") is None:
+            named = [] if source is None else [str(source)]
+            words = [
+                *named,
+                *own,
+                *([] if source is None or sources.is_preset(source) else NEW_RUN),
+            ]
+        name, numbers = config["run"]["name"], summary["trajectories"]
+        typer.echo(trajectories_in_words(name, data, **numbers, words=words))
 
 
 def evaluate(
@@ -118,7 +172,7 @@ def evaluate(
         return
     audit = result["audit"] or {}
     shares = {
-        "success": result["success_rate"],
+        "success at the last step" if audit else "success": result["success_rate"],
         "predicted success": audit.get("reward/success_rate"),
         "true success at prediction": audit.get("eval/success_at_prediction"),
     }

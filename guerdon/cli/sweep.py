@@ -312,12 +312,7 @@ def search(
         for key, each in space.items()
     }
     sweep.prepare([example], [optimize, *(each.input_line for each in sweep.swept.values())])
-    file = optuna.storages.journal.JournalFileBackend(str(sweep.folder / "optuna.log"))
-    study = optuna.create_study(
-        storage=optuna.storages.JournalStorage(file), study_name="sweep", load_if_exists=True,
-        direction="maximize",
-    )  # fmt: skip
-    study.sampler = optuna.samplers.TPESampler(seed=len(study.trials))  # not the same draws again
+    study = _study(optuna, sweep.folder / "optuna.log", space)
     sweep.run(_trials(sweep, study, space, trials))
     _tell(sweep, study)
     sweep.report()
@@ -347,11 +342,38 @@ def _distribution(kinds: Any, override: Any) -> Any:
     return kind(values[0], values[-1], step=abs(sweep.step))
 
 
+def _study(optuna: Any, file: Path, space: dict[str, Any]) -> Any:
+    """Return the study of a file, which others may have written."""
+    from guerdon.limits import reading
+
+    with reading(file):
+        backend = optuna.storages.journal.JournalFileBackend(str(file))
+        study = optuna.create_study(
+            storage=optuna.storages.JournalStorage(backend), study_name="sweep",
+            load_if_exists=True, direction="maximize",
+        )  # fmt: skip
+        for trial in study.trials:  # whose values become overrides
+            if trial.distributions != space and not _is_partial(trial, space):
+                raise ValueError("it has trials of other options")
+            if trial.state.is_finished():
+                format(trial.value, ".4g")
+        if study.direction.name != "MAXIMIZE":
+            raise ValueError("it does not maximize")
+    study.sampler = optuna.samplers.TPESampler(seed=len(study.trials))  # not the same draws again
+    return study
+
+
+def _is_partial(trial: Any, space: dict[str, Any]) -> bool:
+    """Return whether the process was killed while it drew values."""
+    drawn = trial.distributions.items() <= space.items() and len(trial.distributions) < len(space)
+    return drawn and not trial.state.is_finished()
+
+
 def _trials(sweep: Sweep, study: Any, space: dict[str, Any], number: int) -> Iterator[Combination]:
     """Yield trials: those that were interrupted or failed, then new ones."""
     for trial in study.get_trials():
-        if trial.distributions != space:  # its values become overrides
-            raise ValueError(f"{sweep.folder / 'optuna.log'} has trials of other options")
+        if _is_partial(trial, space):
+            continue
         combination = sweep.add(_values(trial), trial.number)
         if not trial.state.is_finished():
             yield combination

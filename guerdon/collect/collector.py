@@ -38,6 +38,10 @@ class Collected:
     """Returns of these episodes in the learned reward, if `evaluate` has one."""
     audit: Any = None
     """Predicted and true success of these episodes, if `evaluate` has a success model."""
+    familiarity: dict[str, Any] = field(default_factory=dict)
+    """Distance of their transitions to the data of each reward term, if `evaluate` has one."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Further metrics of collecting."""
 
     @property
     def n_episode(self) -> int:
@@ -107,6 +111,9 @@ class Collector:
         self._since: np.ndarray | None = None  # rows written before the last `collect`
         self._lengths_before = self._lengths  # lengths of the episodes then
         self._memory = reward.new_memory(env.n_envs) if reward is not None else {}
+
+    def advance(self, env_steps: int, progress: float) -> None:
+        """Note the progress of the run, for copies of the policy; see `Policy.advance`."""
 
     def reset(self) -> None:
         """Reset every environment with a new seed; open episodes are cut."""

@@ -310,7 +310,7 @@ def _labels(env_info: Mapping[str, Any], last: np.ndarray, real: np.ndarray) -> 
         raise ValueError(
             "the environment's info has no 'success' for some steps, only "
             f"{', '.join(env_info) or 'nothing'}: every step has to report whether its frame shows "
-            "success"
+            "success (as 'success' or 'is_success')"
         )
     if not ((labels >= 0) & (labels <= 1))[real].all():
         raise ValueError("'success' of the environment's info is not always in [0, 1]")

@@ -18,7 +18,14 @@ from omegaconf.errors import OmegaConfBaseException
 from guerdon.config import imports, sources
 from guerdon.config.errors import ConfigError, line, suggestion
 from guerdon.config.registry import registered, registry_of
-from guerdon.config.schema import SUPERSEDES, GuerdonConfig, RewardConfig, as_terms, unread
+from guerdon.config.schema import (
+    SUPERSEDES,
+    GuerdonConfig,
+    RewardConfig,
+    RuntimeConfig,
+    as_terms,
+    unread,
+)
 from guerdon.config.trust import code_of
 from guerdon.config.validation import is_read, keys_of, unknown_key, validated
 from guerdon.config.yaml_limits import check_interpolations
@@ -146,6 +153,8 @@ def _read(source: str | Path | Mapping[str, Any] | None) -> tuple[Values, Choice
         return {}, {**sources.split_preset(source, registry_of("policy").names())}
     values = {key: value for key, value in sources.sections(source).items() if value is not None}
     choices: Choices = {}
+    if isinstance(values.get("runtime"), str):
+        values["runtime"] = {"type": values["runtime"]}
     for group in GROUPS:
         section = values.get(group)
         if isinstance(section, str):
@@ -171,7 +180,7 @@ def parse(text: str) -> Override:
 
 
 def _parse(text: str) -> Override:
-    override = parse(text)
+    override = parse(re.sub(r"^runtime=(?=\w)", "runtime.type=", text))
     if override.is_sweep_override():
         raise ConfigError(f"the override {text!r} has several values: give one, or quote the comma")
     key = override.key_or_group
@@ -278,7 +287,7 @@ def _supersede(config: DictConfig, layer: Values) -> None:
     for key, other in SUPERSEDES:
         if layer.get(key) is not None and other not in layer:
             _delete(config, other)
-    models: Values = {"reward": RewardConfig}
+    models: Values = {"reward": RewardConfig, "runtime": RuntimeConfig}
     if policy := OmegaConf.select(config, "policy.type"):
         models["policy"] = registry_of("policy").get(policy).Config
     for section, model in models.items():

@@ -17,13 +17,14 @@ def explain(config: GuerdonConfig) -> str:
     Args:
         config: A checked configuration.
     """
-    reward = config.reward
+    reward, policy = config.reward, registry_of("policy").get(config.policy["type"])
+    if not policy.uses_reward:
+        return f"no reward is used → {policy.target_name}"
     stages = [" + ".join(_term(name, options) for name, options in reward.terms.items())]
     stages += ["norm"] * reward.normalize
     stages += [f"{_TIMES}{reward.scale:g}"] * (reward.scale != 1)
     stages += ["clip"] * (reward.clip is not None)
-    target = registry_of("policy").get(config.policy["type"]).target_name
-    return " → ".join([*stages, target.format(**config.policy)])
+    return " → ".join([*stages, policy.target_name.format(**config.policy)])
 
 
 def to_yaml(config: GuerdonConfig) -> str:

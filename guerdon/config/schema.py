@@ -168,6 +168,10 @@ class RewardConfig(Section):
     """Run, its folder ``reward``, or a fit (`guerdon reward fit`) to load reward models from."""
     cotrain: bool = Field(default_factory=lambda given: given.get("checkpoint_path") is None)
     """Train reward models with the policy. Default: true unless ``checkpoint_path`` is set."""
+    ood: Literal["warn", "floor", "off"] = "warn"
+    """Transitions unlike the data that a reward was fitted to: measure them in evaluations and
+    ``warn``, give them the lowest reward of that data (``floor``; a reward that is trained with the
+    policy only warns), or ``off``."""
     collect_data: bool = False
     """Save camera frames as trajectories for `guerdon reward fit`."""
     data_collection: DataCollectionConfig = DataCollectionConfig()
@@ -250,13 +254,10 @@ class CollectConfig(Section):
     """Off-policy: random steps before learning starts; usually 1,000 to 100,000."""
     buffer_size: int | None = Field(default=None, ge=1)
     """Off-policy: capacity of the replay buffer; usually 10,000 to 1,000,000."""
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if (self.n_step is None) == (self.n_episode is None):
-            given = "neither" if self.n_step is None else "both"
-            raise ConfigError(f"give 'collect.n_step' or 'collect.n_episode', not {given}")
-        return self
+    shards: int | None = Field(default=None, ge=1)
+    """Number of equal groups of environments, each with random generators of its own. A serial run
+    with k shards learns the same, bit for bit, as one with ``runtime=ray`` and k collectors, which
+    sets it; null for a single collector."""
 
 
 class LearnConfig(Section):
@@ -267,14 +268,15 @@ class LearnConfig(Section):
     repeat: int = Field(default=1, ge=1)
     """On-policy: epochs per rollout; 1 for a2c, usually 3 to 20 for ppo."""
     updates_per_collect: int = Field(default=1, ge=1)
-    """Off-policy: gradient steps per iteration; usually 1 to ``collect.n_step``."""
+    """Off-policy and offline: gradient steps per iteration; usually 1 to ``collect.n_step``."""
 
 
 class EvalConfig(Section):
     """Evaluation."""
 
     every: int = Field(default=10_000, ge=1)
-    """Environment steps between evaluations; usually a tenth to a hundredth of the run."""
+    """Environment steps (offline: updates) between evaluations; usually a tenth to a hundredth of
+    the run."""
     episodes: int = Field(default=20, ge=1)
     """Episodes per evaluation; usually 5 to 100."""
     n_envs: int = Field(default_factory=lambda given: min(given.get("episodes", 1), 10), ge=1)
@@ -307,7 +309,8 @@ class RunConfig(Section):
     name: str = Field(default="run", min_length=1)
     """Name of the run; defaults to the preset's."""
     max_steps: int = Field(default=100_000, ge=1)
-    """Number of environment steps at which the run stops."""
+    """Number of environment steps at which the run stops. An offline policy (bc) takes none: for it
+    this and all other intervals are numbers of updates."""
     max_updates: int | None = Field(default=None, ge=1)
     """Number of calls of `Policy.update` at which the run stops; on-policy, one per iteration."""
     max_seconds: float | None = Field(default=None, gt=0)
@@ -340,6 +343,47 @@ class RunConfig(Section):
         return name
 
 
+class RuntimeConfig(Section):
+    """Where a run is executed."""
+
+    type: Literal["serial", "ray"] = "serial"
+    """``serial``: in one process. ``ray``: in many processes, on one machine or many (extra
+    ``ray``)."""
+    num_collectors: int = Field(default=1, ge=1)
+    """Number of collectors, among which the environments are divided."""
+    num_evaluators: int = Field(default=0, ge=0)
+    """Number of workers that evaluate, among which the episodes are divided; 0 evaluates in the
+    process of the learner. With one, evaluations are those of a serial run."""
+    mode: Literal["sync", "async"] = "sync"
+    """``sync``: collectors and the learner take turns, and the run is reproducible. ``async``:
+    collectors go on while the learner learns, with weights that are a few updates old."""
+    max_staleness: int = Field(default=4, ge=1)
+    """On-policy, with ``mode=async``: iterations after which a rollout is too old to learn from;
+    usually 1 to 8, for `impala` up to 32."""
+    cpus_per_collector: float = Field(default=1.0, gt=0)
+    """CPUs that each collector reserves."""
+    address: str | None = None
+    """Address of a Ray cluster; ``auto`` finds the one of this machine. Null starts Ray on this
+    machine, and stops it at the end."""
+    wait_seconds: float = Field(default=300.0, gt=0)
+    """Seconds to wait for the CPUs and GPUs of a cluster."""
+    timeout: float = Field(default=300.0, gt=0)
+    """Seconds after which a worker that does not answer is restarted."""
+    max_restarts: int = Field(default=10, ge=0)
+    """Number of restarts of workers after which the run stops."""
+    read_if: ClassVar[ReadIf] = (
+        ("max_staleness", "mode", "async"),
+        ("num_collectors", "type", "ray"),
+        ("num_evaluators", "type", "ray"),
+        ("mode", "type", "ray"),
+        ("cpus_per_collector", "type", "ray"),
+        ("address", "type", "ray"),
+        ("wait_seconds", "type", "ray"),
+        ("timeout", "type", "ray"),
+        ("max_restarts", "type", "ray"),
+    )
+
+
 class GuerdonConfig(Section):
     """Complete configuration."""
 
@@ -349,7 +393,7 @@ class GuerdonConfig(Section):
     """Policy to train: ``type``, and the options of its ``Config``."""
     reward: RewardConfig = Field(default_factory=lambda: RewardConfig(terms={"env": {}}))
     """Reward; defaults to the environment reward."""
-    collect: CollectConfig
+    collect: CollectConfig = CollectConfig()
     """Data collected per iteration."""
     learn: LearnConfig = LearnConfig()
     """Updates per iteration."""
@@ -357,6 +401,8 @@ class GuerdonConfig(Section):
     """Evaluation."""
     run: RunConfig = RunConfig()
     """Limits, logging and checkpoints."""
+    runtime: RuntimeConfig = RuntimeConfig()
+    """Where the run is executed."""
     seed: int = Field(default=0, ge=0, lt=2**32)
     """Random seed."""
     imports: list[str] = []
@@ -371,7 +417,7 @@ class GuerdonConfig(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        collect, learn, name = self.collect, self.learn, self.policy["type"]
+        name = self.policy["type"]
         policy = registry_of("policy").get(name)
         idle = dict.fromkeys(unread(policy), name)
         backends = {self.env.backend, self.env.eval.get("backend")}
@@ -386,15 +432,32 @@ class GuerdonConfig(Section):
                 instead = _INSTEAD.get(key, key)
                 fix = "leave it out" if instead in idle else f"use {instead!r}"
                 raise ConfigError(f"{key!r} is {value}, but {reader} does not read it: {fix}")
+        self._check_shards()
+        no_reward = type(self).model_fields["reward"].get_default(call_default_factory=True)
+        if not policy.uses_reward and self.reward != validated(RewardConfig, no_reward):
+            raise ConfigError(f"'reward' is set, but {name} learns from no reward: leave it out")
         weights = [term["weight"] for term in self.reward.terms.values()]
         if not any(weights) and not self.policy.get("intrinsic"):
             raise ConfigError(
                 "all terms of 'reward' have weight 0, so there is nothing to learn: set another "
                 "weight, or list terms in 'policy.intrinsic.terms' of ppo"
             )
-        if policy.on_policy:
-            read = "learn.batch_size" not in idle
-            if read and collect.n_step is not None and learn.batch_size > collect.n_step:
+        if not policy.offline:
+            self._check_sizes(policy.on_policy, name, "learn.batch_size" not in idle)
+        return self
+
+    def _check_sizes(self, on_policy: bool, name: str, reads_batch_size: bool) -> None:
+        """Check how much is collected, stored and learned from at once."""
+        collect, learn = self.collect, self.learn
+        if (collect.n_step is None) == (collect.n_episode is None):
+            given = "neither" if collect.n_step is None else "both"
+            raise ConfigError(f"give 'collect.n_step' or 'collect.n_episode', not {given}")
+        if on_policy:
+            if (
+                reads_batch_size
+                and collect.n_step is not None
+                and learn.batch_size > collect.n_step
+            ):
                 raise ConfigError(
                     f"'learn.batch_size' is {learn.batch_size}, more than 'collect.n_step' "
                     f"({collect.n_step}): an on-policy batch cannot be larger than the rollout"
@@ -411,7 +474,39 @@ class GuerdonConfig(Section):
                 f"'collect.warmup_steps' is {collect.warmup_steps} and 'run.max_steps' "
                 f"{self.run.max_steps}: {name} learns after the warmup, so make it shorter"
             )
-        return self
+
+    def _check_shards(self) -> None:
+        ray, shards = self.runtime.type == "ray", self.n_shards
+        if shards is None:
+            return
+        name = "runtime.num_collectors" if ray else "collect.shards"
+        if ray and self.collect.shards not in (None, shards):
+            raise ConfigError(
+                f"'collect.shards' is {self.collect.shards} and 'runtime.num_collectors' {shards}: "
+                "leave 'collect.shards' out"
+            )
+        if self.env.n_envs % shards:
+            raise ConfigError(
+                f"'env.n_envs' is {self.env.n_envs}, which {name!r} ({shards}) does not divide"
+            )
+        episodes = self.collect.n_episode
+        if episodes is not None and episodes < shards:
+            raise ConfigError(
+                f"'collect.n_episode' is {episodes}, less than {name!r} ({shards}): each collects "
+                "at least one"
+            )
+        if self.runtime.num_evaluators > self.eval.n_envs:
+            raise ConfigError(
+                f"'runtime.num_evaluators' is {self.runtime.num_evaluators}, more than "
+                f"'eval.n_envs' ({self.eval.n_envs}): each needs an environment"
+            )
+        if self.reward.collect_data:
+            raise ConfigError(f"'reward.collect_data' needs a serial run: leave {name!r} out")
+
+    @property
+    def n_shards(self) -> int | None:
+        """Number of shards of the environments; None for a single collector."""
+        return self.runtime.num_collectors if self.runtime.type == "ray" else self.collect.shards
 
 
 _PROCESSES = {"subprocess", "async_subprocess"}
@@ -425,6 +520,8 @@ _INSTEAD = {
 
 def unread(policy: Any) -> list[str]:
     """Return the dotted keys of ``collect`` and ``learn`` that have no effect with a policy."""
+    if policy.offline:
+        return [*(f"collect.{name}" for name in CollectConfig.model_fields), "learn.repeat"]
     if not policy.on_policy:
         return ["learn.repeat"]
     keys = ["collect.buffer_size", "collect.warmup_steps", "learn.updates_per_collect"]

@@ -3,22 +3,26 @@
 A run names code in its config: ``imports``, ``module:Name``, ``file.py:Name``. When a run is made,
 these names and the files that they resolve to are recorded in the state directory of the user,
 outside of the run. Everything else that a run directory names is refused without ``trust``.
+
+Code inside of a run can import any other file there, so that these are recorded with it.
 """
 
 import hashlib
 import importlib.util
 import json
 import os
+import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from importlib.machinery import all_suffixes
 from pathlib import Path
 from typing import Any
 
 from guerdon.config import imports, sources
 from guerdon.config.errors import ConfigError
-from guerdon.limits import read_json
+from guerdon.limits import read_bytes, read_json
 
 _OWN = {"guerdon.envs.minigrid:minigrid_view", "guerdon.envs.cameras:ImageObservation"}
 _DATA = ("zoo:", "minari:", "expert:")  # prefixes of names of demonstrations
@@ -74,14 +78,15 @@ def remember(folder: str | Path, used: Iterable[str], values: Any) -> None:
         values: The config, which may contain functions and classes.
     """
     names = map(_whole, (*used, *values["imports"], *_objects(values)))
-    files = {name: _file(name) for name in names}
+    files, folder = {name: _file(name) for name in names}, Path(folder).resolve()
     if not files:
         return
-    record = _record(Path(folder))
+    record = _record(folder)
     found = {
-        name: {"file": str(file or ""), "sha256": _digest(file)} for name, file in files.items()
+        name: {"file": str(file or ""), "sha256": _digest(file, folder)}
+        for name, file in files.items()
     }
-    content = {"format": 1, "run": str(Path(folder).resolve()), "code": {**_read(record), **found}}
+    content = {"format": 1, "run": str(folder), "code": {**_read(record), **found}}
     try:
         record.parent.mkdir(parents=True, exist_ok=True)
         temporary = record.with_suffix(f".{os.getpid()}")
@@ -109,12 +114,15 @@ class _Check:
         known, file = self.code.get(name), _file(name)
         if known is None or (file is not None and known["file"] != str(file)):
             raise UntrustedCodeError(self._refusal(name))
-        if file is None or _digest(file) in (known["sha256"], ""):  # "": importing it will fail
+        inside = file is not None and file.is_relative_to(self.folder)
+        if inside:  # its compiled files are not compared: they are neither read nor written
+            os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(_state() / "compiled")
+        if file is None or _digest(file, self.folder) in (known["sha256"], ""):  # "": will fail
             return
-        if file.is_relative_to(self.folder):
+        if inside:
             raise UntrustedCodeError(
-                f"{file}, inside of a run, has changed since this user ran it: look at it, then "
-                "add --trust (in Python: trust=True) to run it"
+                f"{file}, inside of a run, or what it can import there, has changed since this "
+                "user ran it: look at it, then add --trust (in Python: trust=True) to run it"
             )
         if name not in self.changed:
             self.changed.add(name)
@@ -172,15 +180,33 @@ def _file(name: str) -> Path | None:
     return next((file for file in beside if file.is_file()), None)
 
 
-def _digest(file: Path | None) -> str:
-    if file is None or not file.is_file():
+def _digest(file: Path | None, run: Path) -> str:
+    """Return the checksum of a file; inside of a run, with everything that it can import there."""
+    if file is None or not file.exists():
         return ""
-    return hashlib.sha256(file.read_bytes()).hexdigest()
+    inside, endings = file.is_relative_to(run), tuple(all_suffixes())
+    others = [
+        each
+        for each in (sorted(run.rglob("*")) if inside else ())
+        if each.is_symlink() or each.name.endswith(endings)
+        if each.parent.name != "__pycache__"
+    ]
+    digest = hashlib.sha256()
+    for each in (file, *others):
+        target = each.readlink() if each.is_symlink() else ""
+        digest.update(f"{each.relative_to(run) if inside else ''}\0{target}\0".encode())
+        digest.update(read_bytes(each) if each.is_file() else b"")
+        digest.update(b"\0")
+    return digest.hexdigest()
+
+
+def _state() -> Path:
+    place = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(place) / "guerdon"
 
 
 def _record(folder: Path) -> Path:
     """Return the file that records a run: by its first start, so that the run can be moved."""
-    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
     identity = str(folder.resolve())
     for place in (folder, folder.parent):
         try:
@@ -189,7 +215,7 @@ def _record(folder: Path) -> Path:
         except (OSError, ValueError, LookupError, TypeError):
             continue
     digest = hashlib.sha256(identity.encode()).hexdigest()[:32]
-    return state / "guerdon" / "runs" / f"{digest}.json"
+    return _state() / "runs" / f"{digest}.json"
 
 
 def _read(file: Path) -> Code:

@@ -148,17 +148,11 @@ def _check_leaves(buffer: ReplayBuffer, leaves: Layout) -> None:
         raise DamagedError("its next observations are not like its observations")
 
 
-def _check_bookkeeping(
-    n_envs: int,
-    capacity: int,
-    n_finals: int,
-    final: np.ndarray,
-    written: np.ndarray,
-    flags: np.ndarray,
-) -> None:
+def _check_bookkeeping(n_envs: int, capacity: int, n_finals: int, *book: np.ndarray) -> None:
     """Raise an error for numbers with which compiled code would leave its arrays."""
+    final, written, flags = book
     wanted = {"final": np.int32, "written": np.int64, "flags": np.uint8}
-    found = dict(zip(wanted, (final, written, flags), strict=True))
+    found = dict(zip(wanted, book, strict=True))
     if {name: array.dtype for name, array in found.items()} != wanted or not capacity:
         raise DamagedError("its bookkeeping has other dtypes, or is empty")
     if any(found[name].shape != (n_envs * capacity,) for name in ("final", "flags")) or (

@@ -3,7 +3,7 @@
 import os
 import pathlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import Any
 
@@ -85,6 +85,68 @@ class Demonstrations:
             return Batch.cat(self.episodes)
         except TypeError as error:
             raise ValueError(f"the episodes of the demonstrations differ: {error}") from error
+
+
+def selected(
+    demonstrations: Demonstrations, episodes: int | None = None, subsample: int = 1
+) -> Demonstrations:
+    """Return a part of demonstrations: the first episodes, and every n-th transition of each.
+
+    A subsampled transition is an episode of its own, since the next one is not its successor. The
+    choice is the same in every run, so that results on the same part can be compared.
+
+    Args:
+        demonstrations: Demonstrations of whole episodes.
+        episodes: Number of episodes to keep; None for all.
+        subsample: Keep every n-th transition of an episode, from a random start.
+    """
+    if episodes is None and subsample == 1:
+        return demonstrations
+    kept = slice(episodes)
+    if episodes is not None and episodes > len(demonstrations):
+        raise ValueError(
+            f"'episodes' is {episodes}, but there are only {len(demonstrations)} demonstrated "
+            "episodes: ask for fewer, or leave it out"
+        )
+    if subsample == 1:
+        rows, seeds = demonstrations.episodes[kept], demonstrations.seeds[kept]
+        return replace(demonstrations, episodes=rows, seeds=seeds)
+    generator = np.random.default_rng(0)
+    rows = [
+        episode[row : row + 1]
+        for episode in demonstrations.episodes[kept]
+        for row in range(
+            int(generator.integers(min(subsample, len(episode)))), len(episode), subsample
+        )
+    ]
+    return replace(demonstrations, episodes=rows, seeds=[])
+
+
+def as_like(rows: Any, like: Any) -> Any:
+    """Return nested arrays in the dtypes of others, for a buffer that has those."""
+    if isinstance(like, Batch):
+        return {key: as_like(rows[key], part) for key, part in like.items()}
+    return to_numpy(rows).astype(to_numpy(like).dtype)
+
+
+def split_rows(
+    lengths: np.ndarray, share: float, generator: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows to fit and rows to hold out: whole episodes if there are several.
+
+    Args:
+        lengths: Lengths of the episodes.
+        share: Fraction to hold out; at least one episode or row. A single row is both.
+        generator: Random generator.
+    """
+    n_rows = int(lengths.sum())
+    if n_rows == 1:
+        return np.arange(1), np.arange(1)
+    episode = np.repeat(np.arange(len(lengths)), lengths)
+    unit = episode if len(lengths) > 1 else np.arange(n_rows)
+    order = generator.permutation(unit[-1] + 1)
+    out = np.isin(unit, order[: max(1, int(share * len(order)))])
+    return np.flatnonzero(~out), np.flatnonzero(out)
 
 
 def _check_episode(episode: Batch, name: str) -> None:

@@ -318,6 +318,7 @@ class Frames:
         from_positive: bool [trajectories]: True for those of the positive folder.
         skipped: Files that could not be read, with the reason.
         copies: Number of trajectories left out because another one is equal.
+        paths: File of each trajectory, if they come from files.
     """
 
     images: dict[str, np.ndarray]
@@ -326,6 +327,7 @@ class Frames:
     from_positive: np.ndarray
     skipped: list[tuple[pathlib.Path, str]] = field(default_factory=list)
     copies: int = 0
+    paths: list[pathlib.Path] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -370,30 +372,31 @@ class Frames:
             lines += [f"  {path} {reason}" for path, reason in self.skipped]
         return "\n".join(lines)
 
-    def split(self, share: float, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Return the rows for training and for validation; no trajectory is in both.
+    def split(self, generator: np.random.Generator, *shares: float) -> list[np.ndarray]:
+        """Return the rows for training, then those of each share; no trajectory is in two parts.
 
-        Both have frames of both labels if at least two trajectories have them.
+        All parts have frames of both labels if there are enough trajectories that have them.
 
         Args:
-            share: Fraction of trajectories for validation, in [0, 1).
             generator: Random generator.
+            *shares: Fractions of the trajectories to hold out, each in [0, 1).
         """
-        if not 0 <= share < 1:
-            raise ValueError(f"the validation share is {share}, but has to be in [0, 1)")
+        if not all(0 <= share < 1 for share in shares):
+            raise ValueError(f"shares of trajectories are {shares}, but have to be in [0, 1)")
         shows = np.zeros((len(self.from_positive), 2), bool)  # has label 0, has label 1
         shows[self.episodes, self.labels.astype(np.int64)] = True
-        held_out = np.zeros(len(shows), bool)
+        part = np.zeros(len(shows), int)
         order = generator.permutation(len(shows))
-        if share:
-            for kind in np.unique(shows, axis=0):
+        for place, share in enumerate(shares, 1):
+            for kind in np.unique(shows, axis=0) if share else ():
                 alike = order[(shows[order] == kind).all(1)]
-                number = min(max(round(share * len(alike)), 1), len(alike) - 1)
-                held_out[alike[:number]] = True
-            for label in range(2):
-                _hold_out_one(held_out, shows, order, label)
-        mask = held_out[self.episodes]
-        return np.flatnonzero(~mask), np.flatnonzero(mask)
+                left = alike[part[alike] == 0]
+                number = min(max(round(share * len(alike)), 1), len(left) - 1)
+                part[left[: max(number, 0)]] = place
+            for label in range(2) if share else ():
+                _hold_out_one(part, place, shows, order, label)
+        rows = part[self.episodes]
+        return [np.flatnonzero(rows == place) for place in range(len(shares) + 1)]
 
 
 def _digest(labels: np.ndarray, images: Mapping[str, np.ndarray]) -> str:
@@ -405,18 +408,21 @@ def _digest(labels: np.ndarray, images: Mapping[str, np.ndarray]) -> str:
     return digest.hexdigest()[:_DIGITS]
 
 
-def _hold_out_one(held_out: np.ndarray, shows: np.ndarray, order: np.ndarray, label: int) -> None:
-    """Move a trajectory with this label to validation, if validation has none.
+def _hold_out_one(
+    part: np.ndarray, place: int, shows: np.ndarray, order: np.ndarray, label: int
+) -> None:
+    """Move a trajectory with this label from training to a part that has none.
 
     Training keeps every label that it has.
     """
-    if shows[held_out, label].any():
+    if shows[part == place, label].any():
         return
-    for episode in order[~held_out[order] & shows[order, label]]:
-        rest = ~held_out
+    training = part == 0
+    for episode in order[training[order] & shows[order, label]]:
+        rest = training.copy()
         rest[episode] = False
-        if (shows[rest].any(0) == shows[~held_out].any(0)).all():
-            held_out[episode] = True
+        if (shows[rest].any(0) == shows[training].any(0)).all():
+            part[episode] = place
             return
 
 
@@ -431,6 +437,7 @@ def load_frames(
     """Read all trajectories of two folders; other files are skipped and reported.
 
     Of equal trajectories one is kept, so that none can be in both training and validation.
+    Trajectories whose labels contradict their folder are an error.
 
     Args:
         positive_dir: Folder of successful trajectories.
@@ -443,7 +450,7 @@ def load_frames(
     files = [(path, not side) for side, folder in enumerate(folders) for path in _files(folder)]
     if folders[0].resolve() == folders[1].resolve():
         raise ValueError(f"positive_dir and negative_dir are both {folders[0]}: give two folders")
-    kept: dict[str, tuple[Trajectory, bool]] = {}  # by digest
+    kept: dict[str, tuple[Trajectory, bool, pathlib.Path]] = {}  # by digest
     skipped: list[tuple[pathlib.Path, str]] = []
     copies = 0
     sizes = {key: tuple(image_size) for key in image_keys} if image_size else {}
@@ -457,21 +464,24 @@ def load_frames(
         else:
             digest = _digest(chosen.labels >= 0.5, chosen.images)
             copies += digest in kept
-            kept.setdefault(digest, (chosen, positive))
+            kept.setdefault(digest, (chosen, positive, path))
         if progress is not None:
             progress(done, len(files))
-    trajectories = [trajectory for trajectory, _ in kept.values()]
+    trajectories = [trajectory for trajectory, *_ in kept.values()]
     lengths = np.array([len(trajectory) for trajectory in trajectories], int)
     frames = Frames(
         _joined_images(trajectories, sizes),
         np.concatenate([np.zeros(0, bool), *(each.labels >= 0.5 for each in trajectories)]),
         np.repeat(np.arange(len(lengths)), lengths),
-        np.array([positive for _, positive in kept.values()], bool),
+        np.array([positive for _, positive, _ in kept.values()], bool),
         skipped,
         copies,
+        [path for *_, path in kept.values()],
     )
     frames.digests = list(kept)
     _check_labels(frames, folders)
+    # A positive trajectory may have succeeded between its frames.
+    _check_folders(frames, np.array([each.success_once for each in trajectories]))
     return frames
 
 
@@ -540,3 +550,19 @@ def _check_labels(frames: Frames, folders: list[pathlib.Path]) -> None:
         return
     skipped = f" ({len(frames.skipped)} files were skipped)" if frames.skipped else ""
     raise ValueError(problem + skipped)
+
+
+def _check_folders(frames: Frames, success_once: np.ndarray) -> None:
+    """Raise an error if the labels of trajectories contradict their folders."""
+    successes = np.bincount(frames.episodes[frames.labels], minlength=len(success_once))
+    as_positive = (successes > 0) | (success_once & frames.from_positive)
+    wrong = np.flatnonzero(as_positive != frames.from_positive)
+    if not len(wrong):
+        return
+    side = "positive" if frames.from_positive[wrong[0]] else "negative"
+    others = f" ({len(wrong)} trajectories contradict their folder)" if len(wrong) > 1 else ""
+    raise ValueError(
+        f"{frames.paths[wrong[0]]} is a {side} trajectory, but has {successes[wrong[0]] or 'no'} "
+        f"frames with label 1{others}: see whether its labels are right (0 and 1 may be inverted), "
+        "then correct them or move the file"
+    )

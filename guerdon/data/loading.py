@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from pydantic import Field
 
+from guerdon.config.schema import Section
 from guerdon.data.batch import Batch
-from guerdon.data.demonstrations import Demonstrations, load_folder
+from guerdon.data.demonstrations import Demonstrations, load_folder, selected
 from guerdon.data.files import set_aside
 from guerdon.data.leaves import describe
 from guerdon.data.minari import from_minari, is_minari_folder
@@ -17,6 +19,26 @@ from guerdon.limits import reading
 
 ZOO = pathlib.Path(__file__).parents[1] / "zoo" / "demonstrations"
 _OTHER_NAMES = {"action": "act", "reward": "rew", "next_obs": "obs_next"}
+
+
+class DemonstrationsConfig(Section):
+    """Options of everything that learns from demonstrations."""
+
+    expert_data_path: str | None = None
+    """Demonstrations: a folder that `guerdon collect` wrote, ``minari:<dataset id>``, a ``.pkl``
+    file, ``zoo:<name>`` for those included in guerdon, or ``expert:<preset>``, optionally with
+    ``?episodes=10&return=475``, for those of a policy that is trained once and cached."""
+    episodes: int | None = Field(default=None, ge=1)
+    """Number of demonstrated episodes to use, the first ones; null for all."""
+    subsample: int = Field(default=1, ge=1)
+    """Use every n-th transition of a demonstrated episode, from a random start that is the same in
+    every run; 1 for all, 20 in many papers."""
+
+    def load(self, source: Any = None) -> Demonstrations:
+        """Return the demonstrations of a source, by default of `expert_data_path`."""
+        source = self.expert_data_path if source is None else source
+        found = source if isinstance(source, Demonstrations) else load_demonstrations(source)
+        return selected(found, self.episodes, self.subsample)
 
 
 def load_demonstrations(source: Any) -> Demonstrations:

@@ -109,7 +109,7 @@ def remove_preferences(path: pathlib.Path, digests: Mapping[str, str]) -> None:
         digests: SHA-256 of the line of each pair.
     """
     segments = _segments(path)
-    shared = [other for other in path.parent.glob(f"{path.stem}.*") if other != path]
+    shared = [other for other in path.parent.glob("*") if other.stem == path.stem and other != path]
     if shared or segments.is_symlink():  # the segments may be of another file
         return
     listed = {*digests.values()}

@@ -21,17 +21,13 @@ import torch
 import guerdon
 from guerdon.data.files import atomic_folder, set_aside
 from guerdon.data.leaves import describe
+from guerdon.limits import DAMAGE, open_regular, parse_json, read_bytes, read_json
 from guerdon.limits import DamagedError as DamagedError
-from guerdon.limits import open_regular, parse_json, read_bytes, read_json
 
 VERSION = 1
 
 _MANIFEST, _STATE = "manifest.json", "state.json"
 _PLAIN = "biufcmMSU"  # kinds of NumPy dtypes that are fully described by their bytes
-_UNREADABLE = (
-    *(LookupError, TypeError, AttributeError, RuntimeError, ValueError, OverflowError),
-    *(StopIteration, safetensors.SafetensorError),
-)
 # dtypes that NumPy, torch and safetensors share; leaves of other dtypes are stored as bytes.
 _CODES = {"bool": "BOOL", "bfloat16": "BF16"} | {
     f"{kind}{bits}": f"{kind[0].upper()}{bits}"
@@ -112,7 +108,7 @@ def _read_parts(
         return read
     except (OSError, DamagedError):
         raise
-    except _UNREADABLE as error:
+    except (*DAMAGE, safetensors.SafetensorError) as error:
         raise DamagedError(f"{folder} is damaged: its files do not fit one another") from error
 
 

@@ -141,6 +141,15 @@ def as_rows(space: Space[Any], rows: Any) -> Any:
     return rows
 
 
+def in_spaces(rows: Batch, observation_space: Any, action_space: Any, what: str) -> Batch:
+    """Return transitions in the dtypes of a run's spaces; raise an error if they do not match."""
+    by_name = {"obs": observation_space, "obs_next": observation_space, "act": action_space}
+    found = {name: space for name, space in by_name.items() if name in rows}
+    for name, space in found.items():
+        check_rows(space, rows[name], f"{name} of {what}", "same_kind")
+    return rows.replace(**{name: as_rows(space, rows[name]) for name, space in found.items()})
+
+
 def part_spaces(space: spaces.Dict | spaces.Tuple[Any]) -> dict[str, Space[Any]]:
     """Return the parts of a Dict or Tuple space by key; those of a Tuple are "0", "1", ..."""
     pairs: Any = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)

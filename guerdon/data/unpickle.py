@@ -5,6 +5,7 @@ import math
 import pathlib
 import pickle
 import re
+import zipfile
 from functools import partial
 from typing import Any, ClassVar, NoReturn
 
@@ -28,19 +29,14 @@ _HASHING_OPCODES = {  # those that hash, with the type of their target and where
     "FROZENSET": (None, slice(None)),
 }
 _NDARRAY, _FACTORY = object(), object()  # placeholders of classes that are never called
-_STORAGES: dict[str, torch.dtype] = {
-    "FloatStorage": torch.float32,
-    "DoubleStorage": torch.float64,
-    "HalfStorage": torch.float16,
-    "BFloat16Storage": torch.bfloat16,
-    "LongStorage": torch.int64,
-    "IntStorage": torch.int32,
-    "ShortStorage": torch.int16,
-    "CharStorage": torch.int8,
-    "ByteStorage": torch.uint8,
-    "BoolStorage": torch.bool,
-    "ComplexFloatStorage": torch.complex64,
-    "ComplexDoubleStorage": torch.complex128,
+_STORAGES = {
+    f"{name}Storage": getattr(torch, dtype)
+    for name, dtype in [
+        *[("Float", "float32"), ("Double", "float64"), ("Half", "float16")],
+        *[("BFloat16", "bfloat16"), ("Long", "int64"), ("Int", "int32"), ("Short", "int16")],
+        *[("Char", "int8"), ("Byte", "uint8"), ("Bool", "bool")],
+        *[("ComplexFloat", "complex64"), ("ComplexDouble", "complex128")],
+    ]
 }
 
 
@@ -79,22 +75,30 @@ def safe_unpickle(source: str | pathlib.Path | bytes) -> Any:
 
 
 def load_weights(path: str | pathlib.Path) -> Any:
-    """Load a file that `torch.save` wrote, with PyTorch's loader of tensors and plain values.
+    """Load a file that ``torch.save`` wrote; see `safe_unpickle`."""
+    data, storages = read_bytes(path), dict[str, torch.Tensor]()
 
-    Raises:
-        UnsafePickleError: If the file contains anything else, such as a class or function.
-        ValueError: If it is damaged.
-    """
+    def storage(pid: tuple[Any, ...]) -> torch.Tensor:
+        _, dtype, key, _, number = pid
+        if key not in storages:
+            content = archive.read(f"{pickled.removesuffix('.pkl')}/{key}")
+            storages[key] = unpickler._paid(_flat(content, dtype, number))
+        return storages[key]
+
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
-        raise FileNotFoundError(f"there is no file {path}") from None
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            if any(info.compress_type != zipfile.ZIP_STORED for info in archive.infolist()):
+                raise ValueError("it is compressed")
+            (pickled,) = (name for name in archive.namelist() if name.endswith("/data.pkl"))
+            unpickler: Any = _StorageUnpickler(io.BytesIO(archive.read(pickled)), len(data))
+            unpickler.persistent_load = storage
+            value = unpickler.load()
+            Budget(len(data)).spend(*_weight(value, {})[:2])
+    except UnsafePickleError as error:
+        raise UnsafePickleError(f"{path} {error}") from None
     except Exception as error:  # a damaged file can raise any exception
-        if found := re.search(r"GLOBAL (\S+)", str(error)):
-            raise UnsafePickleError(
-                f"{path} asks for {found[1]}, which guerdon does not run: save its state_dict()"
-            ) from None
         raise ValueError(f"{path} is not a file of torch.save, or damaged") from error
+    return value
 
 
 def _refuse(what: str, *_: Any) -> NoReturn:
@@ -175,6 +179,8 @@ class _Unpickler(pickle._Unpickler):
         if isinstance(old, np.ndarray):
             shape, dtype, fortran, raw = state[-4:]
             new: Any = self._paid(_array(raw, dtype, shape, "F" if fortran else "C"))
+        elif type(old) is type(state) is dict and state.keys() == {"_metadata"}:
+            return  # of a state_dict(); left out
         elif isinstance(old, np.dtype) and len(state) <= 8 and state[2:5] == (None, None, None):
             new = old.newbyteorder(state[1])  # a dtype without subarray, names and fields
         else:
@@ -274,24 +280,31 @@ def _storage(raw: bytes) -> torch.Tensor:
     file = io.BytesIO(_bytes(raw))
     try:
         parts = [_StorageUnpickler(file, len(raw)).load() for _ in range(5)]
-        dtype, number = parts[3][1], parts[3][4]
-        count, content = int.from_bytes(file.read(8), "little"), bytearray(file.read())
-        if count != number or len(content) != number * dtype.itemsize:
-            raise ValueError("the bytes of a tensor do not fill it")
-        return torch.frombuffer(content, dtype=dtype) if content else torch.empty(0, dtype=dtype)
+        _, dtype, _, _, number, *_ = parts[3]
+        if int.from_bytes(file.read(8), "little") != number:
+            raise ValueError("it has two numbers of elements")
+        return _flat(file.read(), dtype, number)
     except UnsafePickleError:
         raise
     except Exception as error:
         raise ValueError("it has a tensor that cannot be read") from error
 
 
+def _flat(content: bytes, dtype: torch.dtype, number: int) -> torch.Tensor:
+    if len(content) != number * dtype.itemsize:
+        raise ValueError("the bytes of a tensor do not fill it")
+    return (
+        torch.frombuffer(bytearray(content), dtype=dtype)
+        if content
+        else torch.empty(0, dtype=dtype)
+    )
+
+
 _ALLOWED: dict[tuple[str, str], Any] = {
     ("_codecs", "encode"): _bytes,
     ("builtins", "bytes"): _bytes,
     ("builtins", "bytearray"): lambda *raw: bytearray(_bytes(*raw)),
-    ("builtins", "complex"): complex,
-    ("builtins", "frozenset"): frozenset,
-    ("builtins", "set"): set,
+    **{("builtins", kind.__name__): kind for kind in (complex, frozenset, set)},
     ("collections", "OrderedDict"): dict,
     ("collections", "defaultdict"): lambda _factory=None: {},
     ("collections", "deque"): lambda items=(), _length=None: list(items),

@@ -19,6 +19,8 @@ from guerdon.extras import require
 from guerdon.training.run_folder import RunFolder
 
 Center = Literal["iqm", "mean"]
+LARGEST = 1e100
+"""Larger numbers are not shown: arithmetic with them, as for an axis, may overflow."""
 
 
 class Curve(NamedTuple):
@@ -72,8 +74,8 @@ def plot(
     if out is not None:
         Path(out).parent.mkdir(parents=True, exist_ok=True)
         with atomic_file(out) as file:
-            file.write(_image(figure, Path(out).suffix.lower().removeprefix("."), dpi=150))
-    figure._repr_png_ = partial(_image, figure)  # without pyplot, notebooks show no image
+            file.write(image(figure, Path(out).suffix.lower().removeprefix("."), dpi=150))
+    figure._repr_png_ = partial(image, figure)  # without pyplot, notebooks show no image
     return figure
 
 
@@ -113,14 +115,15 @@ def finish(figure: Any, title: str | None = None) -> None:
         text.set_parse_math(False)  # a $ in a name is a $
 
 
-def _image(figure: Any, kind: str = "png", **options: Any) -> bytes:
+def image(figure: Any, kind: str = "png", **options: Any) -> bytes:
+    """Return a figure as an image file."""
     file = io.BytesIO()
     figure.savefig(file, format=kind, **options)
     return file.getvalue()
 
 
 def read_metrics(run: Path) -> dict[str, Curve]:
-    """Read all metrics of a run or a fit by their names; values that are not finite are left out.
+    """Read all metrics of a run or a fit by their names; values above `LARGEST` are left out.
 
     A step that a resumed run writes again replaces the one before.
     """
@@ -140,12 +143,12 @@ def read_metrics(run: Path) -> dict[str, Curve]:
             continue
         for name in row.keys() - {"step", "time"}:
             values = found.setdefault(name, {})
-            if np.isfinite([step, numbers.get(name, np.nan)]).all():
+            if abs(step) <= LARGEST and abs(numbers.get(name, np.nan)) <= LARGEST:
                 values[step] = numbers[name]
     if damaged:
         warnings.warn(f"{file} has {damaged} damaged lines, which are left out", stacklevel=2)
     return {
-        name: Curve(np.array([*values], np.float64), np.array([*values.values()], np.float64))
+        name: Curve(*np.array(sorted(values.items()), np.float64).reshape(-1, 2).T)
         for name, values in sorted(found.items())
     }
 
@@ -155,7 +158,7 @@ def read_curve(run: Path, metric: str) -> Curve:
     found = read_metrics(run)
     curve = found.get(metric)
     if curve is None or not len(curve.steps):
-        hint = suggestion(metric, found)
+        hint = suggestion(metric, found) if curve is None else "none of its values is finite"
         raise ConfigError(f"the run {str(run)!r} has no metric {metric!r}: {hint}")
     return curve
 

@@ -204,8 +204,11 @@ def _line(x: np.ndarray, y: np.ndarray) -> str:
 def _axis(values: np.ndarray) -> tuple[float, float]:
     """Return the ends of an axis."""
     low, high = float(values.min()), float(values.max())
-    wider = 0.5 * abs(low) or 0.5
-    return (low - wider, high + wider) if low == high else (low, high)
+    size = max(abs(low), abs(high))
+    if high - low > max(1e-12 * size, 1e-100):
+        return low, high
+    wider = 0.5 * size if size > 1e-100 else 0.5
+    return low - wider, high + wider
 
 
 def _at(value: np.ndarray, axis: tuple[float, float], first: float, last: float) -> np.ndarray:

@@ -12,12 +12,16 @@ from guerdon.config import sources
 from guerdon.config.errors import ConfigError
 from guerdon.config.schema import DataCollectionConfig
 from guerdon.config.validation import validated
+from guerdon.data.batch import Batch, flatten
 from guerdon.data.files import atomic_file
-from guerdon.data.frames import read_trajectory
+from guerdon.data.frames import Frames, read_trajectory
 from guerdon.lab import page
-from guerdon.lab.curves import Curve, read_metrics
+from guerdon.lab.curves import LARGEST, Curve, read_metrics
+from guerdon.limits import DAMAGE
 from guerdon.ops.classification import calibration_curve, ensemble_probability, pr_curve
+from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint
 from guerdon.training.fit import read_frames
+from guerdon.training.fit_checks import PROBE_COLUMNS, probe_cells
 from guerdon.training.fit_files import CONFIG as FIT_CONFIG
 from guerdon.training.fit_files import compose_fit, is_fit, read_classifier
 from guerdon.training.replay import collect_frames, load_reward
@@ -43,9 +47,14 @@ CURVES: dict[str, dict[str, str]] = {
     "Rank correlation of learned and true return": {"reward/rank_correlation": "evaluation"},
     "Episode length": {"eval/mean_ep_length": "evaluation", "rollout/ep_len_mean": "training"},
 }
+OOD_CURVES = {
+    "Share of transitions unlike the fitted data": ("ood_share", "ood_paid"),
+    "Shift of well-paid transitions, in standard deviations": ("shift",),
+    "Disagreement, as the share of fitted transitions with less": ("disagreement",),
+}
 FIT_CURVES: dict[str, dict[str, str]] = {
-    "Loss": {"train/loss": "training", "reward/loss": "held out"},
-    "Held-out frames": {
+    "Loss": {"train/loss": "training", "reward/loss": "validation"},
+    "Validation frames": {
         "reward/pr_auc": "PR-AUC",
         "reward/precision": "precision",
         "reward/recall": "recall",
@@ -112,20 +121,22 @@ def _described(folder: Path) -> Described:
             checkpoint_path=reward["checkpoint_path"],
             collected={kind: str(data[f"{kind}_dir"]) for kind in kinds},
         )
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise ConfigError(f"{path} is not the config of a run: {error!r}") from error
 
 
 def _run_sections(folder: Path, run: Described, classifier: bool = True) -> page.Sections:
     files, metrics, summary = RunFolder(folder), _metrics(folder), _summary(folder)
     log = files.log.read_text(encoding="utf-8", errors="replace") if files.log.exists() else ""
-    curves = (page.chart(title, _lines(metrics, names)) for title, names in CURVES.items())
+    named = {**CURVES, **_ood_curves(metrics)}
+    curves = (page.chart(title, _lines(metrics, names)) for title, names in named.items())
     path, types = run.checkpoint_path, run.reward_types
     fit = _fit_sections(Path(path)) if classifier and path and is_fit(path) else []
     about = f"{run.about} · {_end(summary)}"
     return [
         ("", page.paragraph(about) + page.cards(_run_numbers(summary, metrics))),
         ("Warnings", page.warning_list([*log_warnings(log), *return_warnings(metrics)])),
+        ("Transitions to look at", _alarms(files.alarms)),
         ("Curves", page.charts(curves)),
         ("Videos", page.charts(map(page.video, sorted(files.videos.glob("*.mp4"))))),
         ("Reward", page.metrics_table(metrics, "reward/")),
@@ -135,6 +146,50 @@ def _run_sections(folder: Path, run: Described, classifier: bool = True) -> page
         ("Classifier", page.render(fit, 3)),
         ("Configuration", _configuration(files.config, files.starts()[-1:])),
     ]
+
+
+def _ood_curves(metrics: Mapping[str, Curve]) -> dict[str, dict[str, str]]:
+    """Return the names of the curves that compare the policy with the fitted data."""
+    kinds = {"ood_share": "all", "ood_paid": "well paid", "shift": "", "disagreement": ""}
+    found: dict[str, dict[str, str]] = {title: {} for title in OOD_CURVES}
+    for name in metrics:
+        term, _, kind = name.removeprefix("reward/").rpartition("/")
+        for title, shown in OOD_CURVES.items():
+            if kind in shown:
+                found[title][name] = f"{term} {kinds[kind]}".strip()
+    return found
+
+
+def _alarms(folder: Path) -> str:
+    """Return the transitions that alarms saved: images, or numbers."""
+    shown = []
+    for step in checkpoint_steps(folder):
+        try:
+            alarm = load_checkpoint(folder, step, parts=("alarm",))[0]["alarm"]
+            rows = Batch(alarm["transitions"])
+            captions = [f"score {row.score:.2f}, reward {row.rew:.3g}" for row in rows]
+            frames = [_images_of(row.obs_next) for row in rows]
+            numbers = [
+                [str(row.obs), str(row.act), text] for row, text in zip(rows, captions, strict=True)
+            ]
+        except (*DAMAGE, OSError) as error:
+            shown.append(page.paragraph(f"The alarm of step {step:,} cannot be shown: {error}."))
+            continue
+        title = f"Step {step:,}: {alarm['text']}"
+        images = page.images(title, frames, captions) if all(frames) else ""
+        table = page.table(numbers, ("observation", "action", ""))
+        shown.append(images or page.paragraph(title) + table)
+    return "".join(shown)
+
+
+def _images_of(obs: Any) -> dict[str, np.ndarray]:
+    """Return the images of an observation by camera, channels first."""
+    parts = {".".join(path): np.asarray(leaf) for path, leaf in flatten({"obs": obs})}
+    images = {key: part for key, part in parts.items() if part.ndim == 3 and part.dtype == np.uint8}
+    return {
+        key: part if part.shape[0] <= part.shape[-1] else np.moveaxis(part, -1, 0)
+        for key, part in images.items()
+    }
 
 
 def _metrics(folder: Path) -> dict[str, Curve]:
@@ -162,14 +217,19 @@ def _run_numbers(summary: Mapping[str, Any], metrics: Mapping[str, Curve]) -> li
         ("True return", last.get("eval/mean_reward"), page.number),
         ("Best policy, true return", last.get("eval/best_mean_reward"), page.number),
         ("Learned return", last.get("reward/eval_return"), page.number),
-        ("True success", last.get("eval/success_rate"), "{:.0%}".format),
+        ("True success, last step", last.get("eval/success_rate"), "{:.0%}".format),
         ("Predicted success", last.get("reward/success_rate"), "{:.0%}".format),
+        ("Predicted and true", last.get("eval/success_at_prediction"), "{:.0%}".format),
         ("Steps", summary.get("env_steps"), "{:,}".format),
         ("Seconds", summary.get("wall_seconds"), "{:,.0f}".format),
         ("Steps a second", summary.get("fps"), "{:,.0f}".format),
     ]
-    numbers = int, float, np.floating  # a damaged summary has others
-    return [(name, form(value)) for name, value, form in found if isinstance(value, numbers)]
+    numbers: Any = (int, float, np.floating)  # a damaged summary has others
+    return [
+        (name, form(value))
+        for name, value, form in found
+        if isinstance(value, numbers) and abs(value) <= LARGEST
+    ]
 
 
 def log_warnings(log: str) -> list[str]:
@@ -261,7 +321,8 @@ def _fit_sections(folder: Path) -> page.Sections:
     meta, root = read_classifier(folder)["meta"], folder
     if not (root / FIT_CONFIG).is_file():
         root = folder.parent  # of one of its checkpoints
-    metrics, found, warned = _metrics(root), meta["validation"], _summary(root).get("warnings")
+    metrics, summary = _metrics(root), _summary(root)
+    found, warned = meta.get("test", meta["validation"]), summary.get("warnings")
     labels = np.asarray(meta["held_out"]["labels"], bool)
     scores = ensemble_probability(meta["held_out"]["logits"], meta["temperature"])
     curves = [
@@ -279,21 +340,22 @@ def _fit_sections(folder: Path) -> page.Sections:
     curves.append(page.chart("Precision over recall", precise, "recall", (0, 1)))
     curves.append(page.chart("Calibration", calibrated, "predicted probability", (0, 1)))
     about = (
-        f"{found['frames']:,} frames of {found['episodes']:,} held-out episodes, "
+        f"{found['frames']:,} frames of {found['episodes']:,} test episodes, "
         f"{found['base_rate']:.1%} with success · seed {meta['seed']}"
     )
     return [
         ("", page.paragraph(about) + page.cards(_fit_numbers(meta))),
         ("Warnings", page.warning_list([*map(str, warned)] if isinstance(warned, list) else [])),
         ("Curves", page.charts(curves)),
-        ("Frames", _held_out(meta, scores, labels)),
+        ("Changed frames", _probes(summary.get("probes"))),
+        ("Frames", _frames(meta, scores, labels, summary.get("labels"))),
         ("Configuration", _configuration(root / FIT_CONFIG)),
     ]
 
 
 def _fit_numbers(meta: Mapping[str, Any]) -> list[tuple[str, str]]:
     found, names = (
-        meta["validation"],
+        meta.get("test", meta["validation"]),
         {
             "precision": "Precision",
             "recall": "Recall",
@@ -310,8 +372,36 @@ def _fit_numbers(meta: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def _held_out(meta: Mapping[str, Any], scores: np.ndarray, labels: np.ndarray) -> str:
-    """Return the worst mistakes and predicted successes among the frames of held-out episodes."""
+def _probes(rows: Any) -> str:
+    """Return the table of changed frames."""
+    if not isinstance(rows, list) or not rows:
+        return ""
+    how = page.paragraph(
+        "Mean predicted success of test frames after a change, and the share accepted at the "
+        "threshold. The last column says whether training uses changes of this kind."
+    )
+    return how + page.table(map(probe_cells, rows), PROBE_COLUMNS)
+
+
+def _suspects(found: Any, frames: Frames) -> str:
+    """Return the frames whose labels look wrong."""
+    if not isinstance(found, dict):
+        return page.paragraph("Labels were not checked by cross-validation.")
+    how = page.paragraph(
+        f"Of {found['checked']:,} labels, {found['suspected']:.1%} look wrong to small classifiers "
+        "that were fitted to other episodes. The most suspected ones, with the probability of "
+        "success and the label:"
+    )
+    shown, captions = [], []
+    for each in found["frames"]:
+        shown.append({key: part[each["row"]] for key, part in frames.images.items()})
+        place = f" · {Path(each['file']).name}, frame {each['frame']}" if each["file"] else ""
+        captions.append(_caption(each["probability"], each["label"]) + place)
+    return how + page.images("Suspected labels", shown, captions, [True] * len(shown))
+
+
+def _frames(meta: Mapping[str, Any], scores: np.ndarray, labels: np.ndarray, suspects: Any) -> str:
+    """Return mistakes and predicted successes in test episodes, and suspected labels."""
     data = {key: meta["data"][key] for key in ("positive_dir", "negative_dir")}
     model = {key: meta["model"][key] for key in ("image_keys", "image_size")}
     try:
@@ -320,7 +410,9 @@ def _held_out(meta: Mapping[str, Any], scores: np.ndarray, labels: np.ndarray) -
         return page.paragraph(f"The frames cannot be shown: {error}.")
     if frames.hash != meta["data"]["hash"]:
         return page.paragraph("The frames cannot be shown: they have changed since the fit.")
-    _, rows = frames.split(meta["split"], np.random.default_rng(meta["seed"]))
+    # Older versions had no test.
+    shares = meta["split"] if isinstance(meta["split"], list) else [meta["split"]]
+    rows = frames.split(np.random.default_rng(meta["seed"]), *shares)[1]
     passes = scores.astype(np.float32) >= meta["threshold"]  # the precision of the networks
     order = np.argsort(-scores, kind="stable")
     kinds = {
@@ -340,7 +432,7 @@ def _held_out(meta: Mapping[str, Any], scores: np.ndarray, labels: np.ndarray) -
         "Below each frame: its predicted probability of success, and its label. A red border is a "
         f"mistake at the threshold {meta['threshold']:.3f}."
     )
-    return how + "".join(shown)
+    return how + "".join(shown) + _suspects(suspects, frames)
 
 
 # --- the three stages
@@ -378,7 +470,7 @@ def workflow_table(result: WorkflowResult) -> list[tuple[str, str]]:
     success = "eval_success_rate"
     return [
         ("Trajectories with and without success", f"{kept['positive']}, {kept['negative']}"),
-        ("Classifier on held-out episodes: PR-AUC", _numbers(fit, "pr_auc")),
+        ("Classifier on test episodes: PR-AUC", _numbers(fit, "pr_auc")),
         ("  precision, recall at its threshold", _numbers(fit, "precision", "recall")),
         ("  calibration error", _numbers(fit, "calibration_error")),
         ("True success at the last step, no exploration:", ""),

@@ -6,13 +6,14 @@ from guerdon.nn.critics import EnsembleMLP, QCritic
 from guerdon.nn.encoders import MLP, make_encoder
 from guerdon.nn.heads import ContinuousHead, DeterministicHead, DiscreteHead, DuelingHead
 from guerdon.nn.init import linear, orthogonal_, seeded
-from guerdon.nn.models import ActorCritic, DeterministicActor, GaussianActor, Model, QNetwork
+from guerdon.nn.models import Actor, ActorCritic, DeterministicActor, GaussianActor, Model, QNetwork
 from guerdon.nn.normalizer import CompositeNormalizer, ObservationNormalizer, make_normalizer
 from guerdon.nn.registry import MODELS, create_model, register_model
 
 __all__ = [
     "MLP",
     "MODELS",
+    "Actor",
     "ActorCritic",
     "CompositeNormalizer",
     "ContinuousHead",

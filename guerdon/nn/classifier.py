@@ -35,9 +35,8 @@ class ClassifierConfig(Section):
     """Features per camera, and size of the head's hidden layer; usually 64 to 512."""
     num_spatial_blocks: int = Field(default=8, ge=1)
     """Number of learned spatial embeddings; usually 4 to 16."""
-    width: int = Field(default=64, ge=1)
-    """Channels of the first stage of the ResNet-10; 64 is standard, 16 is ten times cheaper and
-    enough for simple images."""
+    width: int = Field(default=16, ge=1)
+    """Channels of the first stage of the ResNet-10; 64 is standard and ten times as expensive."""
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
     """Dropout rate of features; usually 0 to 0.5."""
     normalize: bool = True

@@ -82,8 +82,19 @@ class QNetwork(Model):
         return kind(self.size, count_actions(action_space, self), self.gain(VALUE_GAIN))
 
 
+@register_model("actor")
+class Actor(Model):
+    """Actor of an `ActorCritic` alone: ``logit``, or ``mu`` and ``log_std``."""
+
+    def make_head(self, action_space: Space[Any]) -> nn.Module:
+        """See `Model`."""
+        if isinstance(action_space, spaces.Box):
+            return ContinuousHead(self.size, action_space.shape, gain=self.gain(POLICY_GAIN))
+        return DiscreteHead(self.size, count_actions(action_space, self), self.gain(POLICY_GAIN))
+
+
 @register_model("actor_critic")
-class ActorCritic(Model):
+class ActorCritic(Actor):
     """Actor-critic network.
 
     Returns ``logit`` for a Discrete action space, ``mu`` and ``log_std`` (one vector for all
@@ -101,12 +112,6 @@ class ActorCritic(Model):
         self.value_head = linear(self.size, 1, self.gain(VALUE_GAIN))
         if not self.config.share_encoder:
             self.critic_encoder = make_encoder(observation_space, self.config)
-
-    def make_head(self, action_space: Space[Any]) -> nn.Module:
-        """See `Model`."""
-        if isinstance(action_space, spaces.Box):
-            return ContinuousHead(self.size, action_space.shape, gain=self.gain(POLICY_GAIN))
-        return DiscreteHead(self.size, count_actions(action_space, self), self.gain(POLICY_GAIN))
 
     def forward(self, inputs: Inputs) -> Output:
         """Return the outputs of actor and critic; see `Model.forward`."""

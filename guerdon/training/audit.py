@@ -49,6 +49,13 @@ class Audit:
         self.given_away += terminated and bool(true[-1])
         np.add.at(self.frames, (true[:n_read].astype(int), predicted[:n_read].astype(int)), 1)
 
+    def merge(self, other: "Audit") -> None:
+        """Add the episodes of another audit."""
+        for name in ("claimed", "checked", "confirmed", "once"):
+            getattr(self, name).extend(getattr(other, name))
+        self.given_away += other.given_away
+        self.frames = self.frames + other.frames
+
     @property
     def false_claims(self) -> float:
         """Share of episodes whose predicted success is false."""

@@ -52,7 +52,7 @@ class FunctionCallback(Callback):
 
     def on_log(self, run: "Run", metrics: dict[str, float]) -> None:
         """See `Callback`."""
-        answer = self.function(run.progress.env_steps, metrics, run.policy)
+        answer = self.function(run.monitor.step, metrics, run.policy)
         if isinstance(answer, bool | np.bool_) and not answer:
             run.stop()
 

@@ -47,6 +47,7 @@ def save_checkpoint(
         raise ValueError(f"keep must be at least 1 and step at least 0, not {keep} and {step}")
     root = Path(root)
     final = root / f"step_{step}"
+    check_plain(root)
     try:
         root.mkdir(parents=True, exist_ok=True)
         _tidy(root)
@@ -126,17 +127,17 @@ def load_weights(
     evaluated = bool(checkpoint_steps(best))
     if which is None:
         which = "best" if evaluated else "latest"
-    if which != "best":
-        state, step = load_checkpoint(all_of_it, which, parts=("policy",))
-        with reading(all_of_it):
-            return dict(state["policy"]["module"]), step
-    if not evaluated:
+    if which == "best" and not evaluated:
         raise FileNotFoundError(
             f"{run_dir} has no best policy, since it was not evaluated: use the latest one"
         )
-    state, step = load_checkpoint(best)
-    with reading(best):
-        return dict(state["weights"]), step
+    folder, given = (best, "latest") if which == "best" else (all_of_it, which)
+    state, step = load_checkpoint(folder, given, parts=("policy", "weights"))
+    with reading(folder):
+        weights = dict(state["weights"] if which == "best" else state["policy"]["module"])
+        if not all(isinstance(each, Tensor) for each in weights.values()):
+            raise ValueError("it has something else in the place of weights")
+    return weights, step
 
 
 def drop_later(root: str | Path, step: int) -> None:

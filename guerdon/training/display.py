@@ -21,8 +21,10 @@ RUN = {
     "best": "eval/best_mean_reward",
     "success": "eval/success_rate",
     "predicted success": "reward/success_rate",
+    "true success at prediction": "eval/success_at_prediction",
 }
-"""Metrics that are shown of a run, by their names in the display."""
+"""Metrics that are shown of a run, by their names in the display. Beside predicted success, true
+success is that of the same frames, not of the last ones."""
 _REFRESH_SECONDS = 0.25
 _ASKED = "stopping after this iteration; press Ctrl-C again to stop at once"
 _STDERR = 2
@@ -131,9 +133,9 @@ class Display:
         known, texts = self._metrics, dict[str, str]()
         for name, key in self._shown.items():
             value = known.get(key)
-            if value is None:
+            if value is None or (name == "success" and RUN["true success at prediction"] in known):
                 continue
-            if key.endswith("success_rate"):
+            if "success" in key:
                 texts |= {} if math.isnan(value) else {name: f"{value:.0%}"}
                 continue
             form = ".1f" if abs(value) >= 10 else ".3f" if self._shown is RUN else ".4f"

@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from guerdon.envs.rows import reported_success
 from guerdon.nn import seeded
 from guerdon.policy import Policy
 from guerdon.reward import Reward
+from guerdon.training.alarms import Familiarity
 from guerdon.training.audit import Audit
 from guerdon.training.checkpoints import save_checkpoint
 from guerdon.training.parts import Parts
@@ -53,6 +54,7 @@ def evaluate(
             watch.flush()
     if watch is not None:
         collected.learned, collected.audit = watch.returns, watch.audit
+        collected.familiarity = watch.familiarity
     return collected
 
 
@@ -88,6 +90,8 @@ class LearnedReturns:
         self._ended: list[tuple[int, int]] = []  # environment and length of episodes, in order
         self.returns: list[float] = []
         """Learned returns of the episodes, in the order in which they ended; see `flush`."""
+        self.familiarity = {name: Familiarity() for name in reward.terms}
+        """Distance to the data of each term that is fitted."""
         self.audit = None if reward.success is None else Audit()
         """Comparison of predicted and true success, if the reward predicts success."""
 
@@ -119,6 +123,11 @@ class LearnedReturns:
         batch, indices = self._rollout.rollout()
         annotated, self._memory = self._reward.annotate(batch, self._memory)
         rew = self._reward.score_rollout(annotated, indices, self._rollout)
+        for name, found in self._reward.familiarity(annotated, indices, self._rollout).items():
+            mask = annotated.mask
+            parts = {key: part[mask] for key, part in found.items()}
+            shown = Batch({key: batch[key][mask] for key in ("obs", "act", "obs_next")})
+            self.familiarity[name].add(parts, shown)
         # Rows after a success have no reward, but count as frames.
         scored = Batch(rew=np.where(annotated.mask, rew, 0.0), terminated=batch.terminated)
         if self.audit is not None:
@@ -190,6 +199,7 @@ class Evaluator:
         self, parts: Parts, config: EvalConfig, folder: Path, say: Callable[[str], None]
     ) -> None:
         self._policy, self._env, self._reward = parts.policy, parts.eval_env, parts.reward
+        self._evaluate = parts.evaluate or evaluate
         self._seed, self._config = parts.seeds.evaluate, config
         self._folder, self._say = folder, say
         self._by_reward = parts.reward.is_learned and config.select_by == "reward"
@@ -231,6 +241,10 @@ class Evaluator:
             except OSError as error:  # a later one may succeed; the last is tried again at the end
                 self._say(f"Warning: {error.strerror or error}")
         metrics: dict[str, Any] = evaluation_metrics(self.newest)
+        for name, (model, _) in self._reward.terms.items():
+            found = self.newest.familiarity.get(name)
+            for key, value in found.metrics(model.reference).items() if found else ():
+                metrics[f"reward/{name}/{key}"] = value
         if self.best:
             metrics["eval/best_mean_reward"] = self.best["return"]
         return metrics
@@ -269,7 +283,7 @@ class Evaluator:
     def _play(self, steps: int, others: bool = False, warn: bool = True) -> Collected:
         # Seeded by the number of steps, not of evaluations: a resumed run plays the same episodes.
         seed = int(np.random.SeedSequence([self._seed, steps, others]).generate_state(1)[0])
-        played = evaluate(
+        played: Collected = self._evaluate(
             self._policy,
             self._env,
             self._config.episodes,
@@ -284,7 +298,7 @@ class Evaluator:
 
     def training_state(self) -> dict[str, Any]:
         """Return everything needed to resume."""
-        newest = None if self.newest is None else asdict(self.newest)
+        newest = None if self.newest is None else asdict(replace(self.newest, familiarity={}))
         return {
             "newest": newest,
             "score": self.score,
@@ -298,7 +312,13 @@ class Evaluator:
         if newest is not None:
             audit = newest["audit"] and Audit(**newest["audit"])
             self.newest = Collected(**{**newest, "audit": audit})
+            evaluation_metrics(self.newest)  # an error if it cannot be used
         self.score, self.best = state["score"], dict(state["best"])
+        if self.best:
+            sum(self.best[name] or 0 for name in ("step", "score", "return", "reward_updates"))
+            shapes = {name: value.shape for name, value in self.best["weights"].items()}
+            if shapes != {name: value.shape for name, value in self._policy.state_dict().items()}:
+                raise ValueError("its best policy has other weights")
         if state.get("scored_by") != self._scored_by:
             self.score = None
             self.best |= {"score": None} if self.best else {}

@@ -1,9 +1,10 @@
-"""Experts by name: ``expert:<preset>`` trains a policy once, and keeps its demonstrations."""
+"""Experts by name: ``expert:<preset>`` trains a policy once; it and its episodes are kept."""
 
 import hashlib
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,12 +15,13 @@ from pydantic import ConfigDict, Field, field_validator
 
 from guerdon.config import GuerdonConfig, compose, sources, to_yaml
 from guerdon.config.errors import ConfigError
+from guerdon.config.imports import find_object
 from guerdon.config.schema import Section
 from guerdon.config.validation import validated
 from guerdon.data.demonstrations import Demonstrations, save_demonstrations
 from guerdon.training.display import Mode
 from guerdon.training.parts import uses_demonstrations
-from guerdon.training.replay import collect_run
+from guerdon.training.replay import collect_run, load_policy
 
 PREFIX = "expert:"
 
@@ -75,10 +77,13 @@ class Expert(Section):
 
 
 def expert_folder(name: str, display: Mode = "auto") -> Path:
-    """Return the folder with the demonstrations of an expert; they are made if they are missing."""
+    """Return the folder with the demonstrations of an expert; they are made if they are missing.
+
+    Its folder ``run`` is the expert's run, with the best policy alone.
+    """
     expert = Expert.of(name)
     config = expert.config()
-    text = f"{to_yaml(config)}\n{expert.episodes} episodes, noise {expert.noise}\n"
+    text = f"{to_yaml(config)}\n{expert.episodes} episodes, noise {expert.noise}, and its run\n"
     if expert.most is not None or expert.steps is not None:
         text += f"return up to {expert.most}, steps up to {expert.steps}\n"
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -103,7 +108,23 @@ def make_experts(config: GuerdonConfig, display: Mode = "auto") -> GuerdonConfig
         name: with_experts(options, display) if uses_demonstrations(config, name) else options
         for name, options in config.reward.terms.items()
     }
-    return config.model_copy(update={"reward": config.reward.model_copy(update={"terms": terms})})
+    reward = config.reward.model_copy(update={"terms": terms})
+    policy = with_experts(config.policy, display)
+    if str(config.policy.get("expert")).startswith(PREFIX):  # `dagger` asks the policy itself
+        policy["expert"] = str(Path(policy["expert"]) / "run")
+    return config.model_copy(update={"reward": reward, "policy": policy})
+
+
+def find_expert(name: str) -> Callable[[Any], Any]:
+    """Return a function from observations to an expert's actions.
+
+    Args:
+        name: ``module:function``, ``file.py:function``, or the directory of a run.
+    """
+    if ":" in name and not Path(name).exists():
+        function: Callable[[Any], Any] = find_object(name, "policy.expert")
+        return function
+    return load_policy(name).predict
 
 
 def with_experts(options: Any, display: Mode = "auto") -> Any:
@@ -149,6 +170,8 @@ def _make(expert: Expert, config: GuerdonConfig, folder: Path, display: Mode) ->
         )
         kept = _kept(played, expert)
         save_demonstrations(kept, temporary / "demonstrations")
+        shutil.rmtree(temporary / "run" / "checkpoints")
+        (temporary / "run").rename(temporary / "demonstrations" / "run")
         (temporary / "demonstrations").rename(folder)
         mean = float(np.mean(kept.returns))
         say(f"kept {len(kept)} episodes with a mean return of {mean:.1f} in {folder}")

@@ -4,32 +4,42 @@ import math
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.nn import functional
 
 from guerdon.data.frames import Frames, load_frames
 from guerdon.data.serializer import read_tree, write_tree
-from guerdon.nn.classifier import BinaryRewardClassifier
+from guerdon.nn.classifier import build_members
 from guerdon.nn.init import seeded
-from guerdon.nn.optimizer import Optimizer
 from guerdon.ops import classification as measure
+from guerdon.reward.ood import Reference, frame_vectors
 from guerdon.training.checkpoints import drop_later, load_checkpoint, save_checkpoint
 from guerdon.training.display import Mode, make_display
+from guerdon.training.fit_checks import (
+    label_warnings,
+    probe_frames,
+    probe_warnings,
+    suspected_labels,
+)
 from guerdon.training.fit_files import (
     PART,
     STATE,
     FitConfig,
-    FitSection,
-    ScheduleConfig,
     begin_folder,
     finish_folder,
     unfinished_folder,
+)
+from guerdon.training.fit_steps import (
+    Inputs,
+    Learner,
+    all_logits,
+    capped,
+    learning_rate,
+    steps_per_epoch,
 )
 from guerdon.training.parts import find_device
 from guerdon.training.process import interrupts, threads
@@ -37,7 +47,12 @@ from guerdon.training.run_folder import Recorder, RunFolder, finite, write_json
 
 GOOD_PR_AUC, GOOD_PRECISION, GOOD_RECALL = 0.9, 0.8, 0.5
 FEW_FRAMES, FEW_EPISODES = 50, 5
-_CHUNK = 256  # frames of one call without gradients
+STEPS, EPOCHS = 750, 40
+"""Gradient steps for which ``num_epochs`` is chosen, and its maximum then."""
+VALIDATIONS = 6
+"""Number of checkpoints for which ``save_interval`` is chosen."""
+LONG = 600
+"""Seconds of a fit from which to say what makes it shorter."""
 _SHOWN = {"loss": "train/loss", "PR-AUC": "reward/pr_auc"}
 
 
@@ -61,9 +76,11 @@ def fit(
 
     Returns:
         The content of ``summary.json``: ``save_dir``, ``steps`` taken, ``best_step``,
-        ``stop_reason`` (``finished`` or ``interrupted``), ``seconds``, ``validation`` metrics of
-        the best checkpoint (see `validate`), ``warnings``, ``data`` (hash, folders and numbers of
-        frames) and ``seed``.
+        ``stop_reason`` (``finished``, ``no_improvement`` or ``interrupted``), ``seconds``, metrics
+        of the best checkpoint (see `measured`) on the episodes that it was chosen by
+        (``validation``) and on others (``test``), ``probes`` (see `probe_frames`) and ``labels``
+        (see `suspected_labels`), which are None if it was interrupted, ``warnings``, ``data``
+        (hash, folders and numbers of frames) and ``seed``.
     """
     frames = read_frames(config) if frames is None else frames
     with threads(config.threads):
@@ -88,7 +105,7 @@ def fit(
                 write_json(folder.summary, result)
                 for warning in result["warnings"]:
                     recorder.text(f"Warning: {warning}")
-        if result["stop_reason"] == "finished":
+        if result["stop_reason"] != "interrupted":
             finish_folder(folder, save_dir)
     return result
 
@@ -107,30 +124,39 @@ class _Fit:
     def __init__(self, config: FitConfig, frames: Frames) -> None:
         self.config, self.frames = config, frames
         section, labels = config.reward, frames.labels
-        # The seed and share in a checkpoint are enough to repeat the split.
+        # The seed and shares in a checkpoint are enough to repeat the split.
         generator = np.random.default_rng(config.seed)
-        train, self.held_out = frames.split(section.data.validation_share, generator)
-        for side in (labels[train], labels[self.held_out]):
+        data = section.data
+        shares = (data.test_share, data.validation_share)
+        train, self.tested, self.held_out = frames.split(generator, *shares)
+        for side in (labels[train], labels[self.held_out], labels[self.tested]):
             if side.all() or not side.any():
                 kind = "without" if side.any() else "with"
                 raise ValueError(
                     f"frames {kind} success are in too few of the {len(frames.from_positive)} "
-                    "trajectories to learn from some and validate on others: collect more of them"
+                    "trajectories to learn from some, validate on others and test on the rest: "
+                    "collect more of them"
                 )
-        self.rows = capped(train, labels[train], section.data.max_frames, generator)
-        per_epoch = steps_per_epoch(labels[self.rows], section.global_batch_size)
-        self.per_epoch, self.total = per_epoch, section.num_epochs * per_epoch
+        self.rows = capped(train, labels[train], data.max_frames, generator)
+        self.per_epoch = steps_per_epoch(labels[self.rows], section.global_batch_size)
+        epochs = section.num_epochs
+        if epochs is None:
+            epochs = min(math.ceil(STEPS / self.per_epoch), EPOCHS)
+        self.total = epochs * self.per_epoch
+        self.save_interval = section.save_interval or math.ceil(self.total / VALIDATIONS)
         self.step, self.seconds = 0, 0.0
         self.best: dict[str, Any] = {}  # metrics of the best checkpoint
         self.best_step = 0
         self.device = find_device(config.device or "cpu", "device")
         self.note = (
             f"learning from {len(self.rows)} frames, validating on {len(self.held_out)} of other "
-            f"episodes ({labels[self.held_out].mean():.1%} with label 1)"
+            f"episodes ({labels[self.held_out].mean():.1%} with label 1), testing on "
+            f"{len(self.tested)} of yet others"
         )
         log_odds = math.log(labels[train].sum() / (~labels[train]).sum())
+        self.reference = self._reference(self.rows[labels[self.rows]])
         self.learners = [
-            _Learner(section, stream, self.rows, labels[self.rows], log_odds, self.device)
+            Learner(section, stream, self.rows, labels[self.rows], log_odds, self.device)
             for stream in np.random.SeedSequence(config.seed).spawn(section.members)
         ]
         self.data = {
@@ -147,20 +173,25 @@ class _Fit:
         self, folder: RunFolder, recorder: Recorder, interrupted: Callable[[], bool]
     ) -> dict[str, Any]:
         """Take all steps, or stop at an interrupt; validate and save at intervals."""
-        section, start = self.config.reward, time.perf_counter() - self.seconds
-        inputs = Inputs(self.frames, self.device, section.data.augment)
+        section = self.config.reward
+        added = max(section.global_batch_size // 8, 6) if section.data.synthetic_failures else 0
+        inputs = Inputs(self.frames, self.device, section.data.augment, added)
         if section.model.freeze_encoder:
-            inputs.encode(self.learners[0].member, np.union1d(self.rows, self.held_out))
-        stop = False
-        while self.step < self.total and not stop:
+            parts = (self.rows, self.held_out, self.tested)
+            inputs.encode(self.learners[0].member, np.unique(np.concatenate(parts)))
+        recorder.text(self._estimate(inputs))
+        start = time.perf_counter() - self.seconds
+        stop = early = False
+        while self.step < self.total and not (stop or early):
             self.step += 1
             rate = learning_rate(section.optim.lr, section.lr_sched, self.step, self.total)
             taken = [learner.step(inputs, rate) for learner in self.learners]
             stop, last = interrupted(), self.step == self.total
-            due = last or self.step % section.save_interval == 0
+            due = last or self.step % self.save_interval == 0
             found, state = dict[str, Any](), dict[str, Any]()
-            if due or (stop and not self.best):  # a fit that is stopped early has a classifier, too
+            if due or (stop and not self.best):  # an interrupted fit has a classifier, too
                 found, state = self._validate(inputs)
+                early = due and not last and self._is_stuck(found)
             if due or self.step % section.log_interval == 0:
                 loss, norm = (float(torch.stack(part).mean()) for part in zip(*taken, strict=True))
                 metrics = {"train/loss": loss, "train/grad_norm": norm, "train/learning_rate": rate}
@@ -170,6 +201,7 @@ class _Fit:
                 recorder.log(self.step, metrics)
             recorder.progress(self.step)
             self.seconds = time.perf_counter() - start
+            last = last or early
             try:
                 if found:
                     self._save(folder, found, state)
@@ -179,24 +211,103 @@ class _Fit:
                 if last or stop:
                     raise
                 recorder.warn(f"{error.strerror or error}; the next one is tried at its time")
+        reason = "no_improvement" if early else "finished"
+        if self.step < self.total and not early:
+            reason = "interrupted"
+        return self._result(folder, reason, recorder, interrupted)
+
+    def _result(
+        self, folder: RunFolder, reason: str, recorder: Recorder, interrupted: Callable[[], bool]
+    ) -> dict[str, Any]:
+        """Check the best checkpoint, unless the fit was interrupted, and return the result."""
+        section = self.config.reward
+        saved = load_checkpoint(folder.path, "best", [PART])[0][PART]
+        tested = saved["meta"]["test"]
+        warnings = warnings_of({key: math.nan if v is None else v for key, v in tested.items()})
+        probes = labels = None
+        if reason != "interrupted":
+            recorder.text("probing the classifier with changed frames, and checking the labels")
+            probes = self._probed(saved)
+            warnings += probe_warnings(probes)
+            if section.data.check_labels:
+                frames, seed = self.frames, self.config.seed
+                labels = suspected_labels(frames, section, seed, self.device, interrupted)
+            warnings += label_warnings(labels, self.frames)
         return {
             "save_dir": section.save_dir,
             "steps": self.step,
             "best_step": self.best_step,
-            "stop_reason": "interrupted" if self.step < self.total else "finished",
+            "stop_reason": reason,
             "seconds": self.seconds,
-            "validation": {name: finite(value) for name, value in self.best.items()},
-            "warnings": warnings_of(self.best),
+            "validation": saved["meta"]["validation"],
+            "test": tested,
+            "probes": probes,
+            "labels": labels,
+            "warnings": warnings,
             "data": self.data,
             "seed": self.config.seed,
         }
 
+    def _probed(self, saved: dict[str, Any]) -> list[dict[str, Any]]:
+        members, meta = build_members(saved), saved["meta"]
+        return probe_frames(
+            [member.to(self.device) for member in members],
+            self.frames,
+            self.tested,
+            meta["temperature"],
+            meta["threshold"],
+            self.device,
+        )
+
+    def _estimate(self, inputs: Inputs) -> str:
+        """Measure a few batches with another learner, and say how long the fit will take."""
+        section, labels = self.config.reward, self.frames.labels
+        with seeded(0, self.device):
+            stream = np.random.SeedSequence(0)
+            learner = Learner(section, stream, self.rows, labels[self.rows], 0.0, self.device)
+            taken = []
+            for _ in range(4):
+                start = time.perf_counter()
+                float(learner.step(inputs, 0.0)[0])  # waits for a GPU
+                taken.append(time.perf_counter() - start)
+            rows = self.held_out[:64]
+            start = time.perf_counter()
+            all_logits([learner.member], inputs, rows)
+            forward = (time.perf_counter() - start) / len(rows)
+        step = float(np.median(taken))
+        validated = math.ceil((self.total - self.step) / self.save_interval)
+        n_frames = validated * (len(self.held_out) + len(self.tested))
+        seconds = section.members * ((self.total - self.step) * step + n_frames * forward)
+        text = f"{self.total - self.step:,} steps of {step:.2g} s: fitting takes about "
+        text += f"{seconds / 60:.0f} minutes" if seconds > 90 else f"{math.ceil(seconds)} seconds"
+        if seconds > LONG:
+            text += (
+                "; a smaller reward.model.width, reward.num_epochs or reward.data.max_frames "
+                "makes it shorter"
+            )
+        return text
+
+    def _rank(self, found: dict[str, Any]) -> tuple[float, float]:
+        return found["pr_auc"], -found["loss"]
+
+    def _is_best(self, found: dict[str, Any]) -> bool:
+        return not self.best or self._rank(found) > self._rank(self.best)
+
+    def _is_stuck(self, found: dict[str, Any]) -> bool:
+        """Return whether so many checkpoints up to this one were not better that the fit stops."""
+        patience = self.config.reward.patience
+        steps = self.step - self.best_step
+        return (
+            patience is not None
+            and not self._is_best(found)
+            and steps >= patience * self.save_interval
+        )
+
     def _save(self, folder: RunFolder, found: dict[str, Any], state: dict[str, Any]) -> None:
         """Save a validated checkpoint."""
-        best, keep = self.best, self.config.reward.keep
-        rank = (found["pr_auc"], -found["loss"])
-        mark = "best" if not best or rank > (best["pr_auc"], -best["loss"]) else None
-        save_checkpoint(folder.path, self.step, {PART: state}, keep=keep, mark=mark)
+        mark = "best" if self._is_best(found) else None
+        keep = self.config.reward.keep
+        save_checkpoint(folder.path.resolve(), self.step, {PART: state}, keep=keep, mark=mark)
         if mark:
             self.best, self.best_step = found, self.step
 
@@ -244,223 +355,62 @@ class _Fit:
             saved, self.best_step = load_checkpoint(folder.path, "best", [PART])
             found = saved[PART]["meta"]["validation"]
             self.best = {name: math.nan if v is None else v for name, v in found.items()}
-        if self.best_step % self.config.reward.save_interval and self.best_step != self.total:
+        if self.best_step % self.save_interval and self.best_step != self.total:
             (folder.path / "best").unlink()
             drop_later(folder.path, -1)
             self.best, self.best_step = {}, 0
         return self.step
 
-    def _validate(self, inputs: "Inputs") -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the metrics on held-out episodes, and the state for a checkpoint."""
+    def _reference(self, rows: np.ndarray) -> Reference:
+        """Return what frames of the policy will be compared with: successes, by their rows."""
+        reference, frames = Reference(), self.frames
+        shown = {key: part[rows] for key, part in frames.images.items()}
+        follows = frames.labels[rows - 1] & (frames.episodes[rows - 1] == frames.episodes[rows])
+        reference.fit(frame_vectors(shown), frames.episodes[rows], self.config.seed, ~follows)
+        reference.rewards = torch.zeros(1)
+        return reference
+
+    def _validate(self, inputs: Inputs) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the metrics on validation episodes, and the state for a checkpoint."""
         section, members = self.config.reward, [learner.member for learner in self.learners]
-        labels, episodes = self.frames.labels[self.held_out], self.frames.episodes[self.held_out]
-        logits = all_logits(members, inputs, self.held_out)
-        found = validate(logits, labels, episodes, section.target_fpr)
+        parts = [
+            (
+                all_logits(members, inputs, rows),
+                self.frames.labels[rows],
+                self.frames.episodes[rows],
+            )
+            for rows in (self.held_out, self.tested)
+        ]
+        (logits, labels, _), (test_logits, test_labels, _) = parts
+        temperature, threshold = choose(logits, labels, section.target_fpr)
+        found, tested = (measured(*part, temperature, threshold) for part in parts)
         meta = {
             "model": section.model.model_dump(),
-            "threshold": found["threshold"],
-            "temperature": found["temperature"],
+            "threshold": threshold,
+            "temperature": temperature,
             "target_fpr": section.target_fpr,
             "validation": {name: finite(value) for name, value in found.items()},
-            "held_out": {"logits": logits.astype(np.float32), "labels": labels},
+            "test": {name: finite(value) for name, value in tested.items()},
+            "held_out": {"logits": test_logits.astype(np.float32), "labels": test_labels},
             "data": self.data,
+            "reference": self._measured(logits / temperature),
             "seed": self.config.seed,
-            "split": section.data.validation_share,
+            "split": [section.data.test_share, section.data.validation_share],
         }
         return found, {"members": [dict(member.state_dict()) for member in members], "meta": meta}
 
-
-class _Learner:
-    """One classifier and its optimizer.
-
-    Half of each batch is positive. The log odds of the data are subtracted from the logits in the
-    loss, so that probabilities are calibrated at the data's base rate.
-    """
-
-    def __init__(
-        self,
-        section: FitSection,
-        stream: np.random.SeedSequence,
-        rows: np.ndarray,
-        labels: np.ndarray,
-        log_odds: float,
-        device: str,
-    ) -> None:
-        seed = int(stream.generate_state(1, np.uint64)[0] >> 1)
-        self.generator = torch.Generator().manual_seed(seed)
-        with seeded(self.generator):
-            self.member = BinaryRewardClassifier(section.model)
-        self.member.begin_at(log_odds)
-        self.member.to(device)
-        self.optimizer = Optimizer(
-            self.member.parameters(),
-            section.optim.lr,
-            max_grad_norm=section.optim.clip_grad or math.inf,
-            **section.optim.model_dump(include={"betas", "eps", "weight_decay"}),
-        )
-        self.batches = BalancedBatches(rows, labels, section.global_batch_size, self.generator)
-        self.device, self.log_odds = device, log_odds
-
-    def step(self, inputs: "Inputs", learning_rate: float) -> tuple[Tensor, Tensor]:
-        """Take one gradient step; return the loss and the norm of its gradient."""
-        rows, labels = next(self.batches)
-        logits = inputs.logits(self.member, rows, self.generator) - self.log_odds
-        loss = functional.binary_cross_entropy_with_logits(logits, labels.to(self.device))
-        self.optimizer.learning_rate = learning_rate
-        norm = self.optimizer.step(loss)
-        assert norm is not None
-        return loss.detach(), norm
-
-    def training_state(self) -> dict[str, Any]:
-        """Everything that is needed to resume."""
-        return {
-            "weights": dict(self.member.state_dict()),
-            "optimizer": self.optimizer.state_dict(),
-            "generator": self.generator.get_state(),
-            "waiting": self.batches.waiting,
-        }
-
-    def load_training_state(self, state: dict[str, Any]) -> None:
-        """Restore `training_state`."""
-        self.member.load_state_dict(state["weights"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.generator.set_state(state["generator"])
-        self.batches.waiting = state["waiting"]
-
-
-def learning_rate(highest: float, schedule: ScheduleConfig, step: int, total: int) -> float:
-    """Return the learning rate of a step, 1 to `total`."""
-    warmup = schedule.warmup_steps
-    if step <= warmup:
-        return highest * step / warmup
-    if schedule.type == "constant":
-        return highest
-    done = (step - warmup) / max(total - warmup, 1)
-    left = 1 - done if schedule.type == "linear" else 0.5 * (1 + math.cos(math.pi * done))
-    return schedule.min_lr + (highest - schedule.min_lr) * left
-
-
-# --- inputs and batches
-
-
-class Inputs:
-    """Images of frames on a device, or the features of a frozen encoder.
-
-    Args:
-        frames: The frames; not copied on the CPU.
-        device: Device of the images.
-        augment: Whether to augment images where `logits` is given a generator.
-    """
-
-    def __init__(self, frames: Frames, device: str, augment: bool) -> None:
-        self._parts = {
-            key: torch.from_numpy(part).to(device) for key, part in frames.images.items()
-        }
-        self._augment = augment
-        self._encoded: Tensor | None = None  # rows of the features
-
-    @torch.no_grad()
-    def encode(self, member: BinaryRewardClassifier, rows: np.ndarray) -> None:
-        """Replace the images by features, computed once.
-
-        Args:
-            member: Has the frozen encoder, which all members share.
-            rows: Rows that will be read, in order.
-        """
-        chosen = torch.from_numpy(rows)
-        parts = [member.encode(self.take(chunk)) for chunk in torch.split(chosen, _CHUNK)]
-        self._parts = {key: torch.cat([part.pop(key) for part in parts]) for key in [*parts[0]]}
-        self._encoded = chosen
-
-    def take(self, rows: Tensor) -> dict[str, Tensor]:
-        """Return the images or features of rows [B, ...] by camera."""
-        if self._encoded is not None:
-            rows = torch.searchsorted(self._encoded, rows)
-        # Measured six times as fast as indexing with brackets.
-        return {
-            key: part.index_select(0, rows.to(part.device)) for key, part in self._parts.items()
-        }
-
-    def logits(
-        self, member: BinaryRewardClassifier, rows: Tensor, generator: torch.Generator | None = None
-    ) -> Tensor:
-        """Return the logits [B] of rows; with a generator, images may be augmented."""
-        chosen = self.take(rows)
-        if self._encoded is not None:
-            return member.decide(chosen)
-        logits: Tensor = member(chosen, generator if self._augment else None)
-        return logits
-
-
-@torch.no_grad()
-def all_logits(
-    members: list[BinaryRewardClassifier], inputs: Inputs, rows: np.ndarray
-) -> np.ndarray:
-    """Return the logits [members, N] of rows [N], without dropout or augmentation."""
-    found = []
-    for member in members:
-        member.eval()
-        chunks = torch.split(torch.from_numpy(rows), _CHUNK)
-        found.append(torch.cat([inputs.logits(member, chunk) for chunk in chunks]))
-        member.train()
-    return torch.stack(found).numpy(force=True).astype(np.float64)
-
-
-def capped(
-    rows: np.ndarray, labels: np.ndarray, most: int | None, generator: np.random.Generator
-) -> np.ndarray:
-    """Draw at most `most` of the rows [N], half of them positive if there are enough, in order."""
-    if most is None or len(rows) <= most:
-        return rows
-    positive, negative = rows[labels], rows[~labels]
-    n_negative = min(len(negative), most - min(len(positive), most // 2))
-    chosen = [
-        generator.choice(part, number, replace=False)
-        for part, number in ((positive, most - n_negative), (negative, n_negative))
-    ]
-    return np.sort(np.concatenate(chosen))
-
-
-def steps_per_epoch(labels: np.ndarray, batch_size: int) -> int:
-    """Return the number of balanced batches that hold every row of the rarer label once."""
-    rarer = min(int(labels.sum()), int((~labels).sum()))
-    return max(1, math.ceil(2 * rarer / batch_size))
-
-
-class BalancedBatches(Iterator[tuple[Tensor, Tensor]]):
-    """Yields rows and labels without end, the first half (or one more) positive, in random order.
-
-    No row is repeated before all others of its label were yielded.
-    """
-
-    def __init__(
-        self, rows: np.ndarray, labels: np.ndarray, batch_size: int, generator: torch.Generator
-    ) -> None:
-        numbers = batch_size - batch_size // 2, batch_size // 2
-        self._parts = [torch.from_numpy(rows[labels]), torch.from_numpy(rows[~labels])]
-        self._numbers, self._generator = numbers, generator
-        self._targets = torch.cat([torch.ones(numbers[0]), torch.zeros(numbers[1])])
-        self.waiting = [part[:0] for part in self._parts]
-        """Rows of each label that come next, already in random order."""
-
-    def __next__(self) -> tuple[Tensor, Tensor]:
-        taken = []
-        for i, (part, number) in enumerate(zip(self._parts, self._numbers, strict=True)):
-            while len(self.waiting[i]) < number:
-                order = torch.randperm(len(part), generator=self._generator)
-                self.waiting[i] = torch.cat([self.waiting[i], part[order]])
-            taken.append(self.waiting[i][:number])
-            self.waiting[i] = self.waiting[i][number:]
-        return torch.cat(taken), self._targets
+    def _measured(self, logits: np.ndarray) -> dict[str, Any]:
+        """Return the state of the reference, with the members' disagreement [members, N]."""
+        spread = torch.sigmoid(torch.from_numpy(logits)).std(0, correction=0)
+        self.reference.disagreement = spread.float().sort()[0]
+        return self.reference.training_state()
 
 
 # --- validation
 
 
-def validate(
-    logits: np.ndarray, labels: np.ndarray, episodes: np.ndarray, target_fpr: float
-) -> dict[str, Any]:
-    """Choose temperature and threshold, and compute metrics over held-out frames.
+def choose(logits: np.ndarray, labels: np.ndarray, target_fpr: float) -> tuple[float, float]:
+    """Choose temperature and threshold on held-out frames.
 
     The threshold is 0.5, or as much higher as it takes for a share of `target_fpr` of the frames
     without success to pass it at most.
@@ -468,17 +418,36 @@ def validate(
     Args:
         logits: [members, N].
         labels: bool [N].
-        episodes: [N], the episode of each frame.
         target_fpr: Maximum false-positive rate.
+    """
+    temperature = measure.fit_temperature(logits, labels)
+    # In the dtype of the networks, so that a threshold between two scores stays there.
+    scores = measure.ensemble_probability(logits, temperature).astype(np.float32)
+    threshold = measure.threshold_for(scores, labels, target_fpr)
+    return temperature, threshold
+
+
+def measured(
+    logits: np.ndarray,
+    labels: np.ndarray,
+    episodes: np.ndarray,
+    temperature: float,
+    threshold: float,
+) -> dict[str, Any]:
+    """Compute metrics over held-out frames.
+
+    Args:
+        logits: [members, N].
+        labels: bool [N].
+        episodes: [N], the episode of each frame.
+        temperature: Divides the logits.
+        threshold: Minimum probability that passes.
 
     Returns:
         Metrics by name; NaN where there is nothing to count.
     """
-    temperature = measure.fit_temperature(logits, labels)
     exact = measure.ensemble_probability(logits, temperature)
-    # In the dtype of the networks, so that a threshold between two scores stays there.
-    scores = exact.astype(np.float32)
-    threshold = measure.threshold_for(scores, labels, target_fpr)
+    scores = exact.astype(np.float32)  # as in `choose`
     uncalibrated = measure.ensemble_probability(logits)
     return {
         "pr_auc": measure.pr_auc(exact, labels),
@@ -503,14 +472,14 @@ def validate(
 
 
 def warnings_of(found: dict[str, Any]) -> list[str]:
-    """Return warnings about a classifier; see `validate`."""
+    """Return warnings about the metrics of a classifier; see `measured`."""
     positives, episodes = found["positives"], found["positive_episodes"]
     pr_auc, recall, precision = (found[name] for name in ("pr_auc", "recall", "precision"))
     passing = f"the threshold {found['threshold']:.3g}"
     sentences = {
-        "validation has no failed episode: nothing can be said of false positives of episodes; "
+        "the test has no failed episode: nothing can be said of false positives of episodes; "
         "collect failures, too": math.isnan(found["episode_false_positive_rate"]),
-        f"validation has only {positives} frames with success, from {episodes} episodes: these "
+        f"the test has only {positives} frames with success, from {episodes} episodes: these "
         "numbers are rough; collect more successes": (
             positives < FEW_FRAMES or episodes < FEW_EPISODES
         ),

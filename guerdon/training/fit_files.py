@@ -41,8 +41,8 @@ COMPARED = ("image_keys", "image_size", "hidden_dim", "num_spatial_blocks", "wid
 class OptimConfig(Section):
     """Optimizer of a fit: AdamW, which is Adam without weight decay."""
 
-    lr: float = Field(default=1e-4, gt=0)
-    """Learning rate; usually 1e-4 at full width, up to 1e-3 for narrow encoders."""
+    lr: float = Field(default=1e-3, gt=0)
+    """Learning rate; usually 1e-3 for narrow encoders, 1e-4 at full width."""
     clip_grad: float | None = Field(default=1.0, ge=0)
     """Maximum gradient norm; 0 or null for none."""
     weight_decay: float = Field(default=0.0, ge=0)
@@ -56,9 +56,9 @@ class OptimConfig(Section):
 class ScheduleConfig(Section):
     """Learning-rate schedule of a fit."""
 
-    type: Literal["constant", "linear", "cosine"] = "constant"
+    type: Literal["constant", "linear", "cosine"] = "cosine"
     """Shape after the warmup; ``linear`` and ``cosine`` decay to ``min_lr``."""
-    warmup_steps: int = Field(default=0, ge=0)
+    warmup_steps: int = Field(default=20, ge=0)
     """Steps of linear warmup from 0; 0 to a tenth of all steps."""
     min_lr: float = Field(default=0.0, ge=0)
     """Final learning rate of ``linear`` and ``cosine``."""
@@ -74,11 +74,19 @@ class FitDataConfig(Section):
     """Folder of trajectories with a success; see `guerdon.data.frames`."""
     negative_dir: str = "./reward_data/negative"
     """Folder of trajectories without."""
-    validation_share: float = Field(default=0.2, gt=0, lt=1)
-    """Share of the trajectories that are held out; usually 0.1 to 0.3."""
+    validation_share: float = Field(default=0.15, gt=0, lt=0.5)
+    """Share of the trajectories by which temperature, threshold and the best checkpoint are chosen;
+    usually 0.1 to 0.2."""
+    test_share: float = Field(default=0.15, gt=0, lt=0.5)
+    """Share of the trajectories on which the result is measured, and nothing is chosen."""
     augment: bool = True
     """Random shifts of up to 4 pixels, brightness and contrast; not with a frozen encoder."""
-    max_frames: int | None = Field(default=None, ge=2)
+    synthetic_failures: bool = True
+    """Whether to train with uniform, noisy, nearly white and nearly black images as failures, an
+    eighth of a batch. Without them a classifier may take blank images for success."""
+    check_labels: bool = True
+    """Whether to look for wrong labels by cross-validation with small classifiers."""
+    max_frames: int | None = Field(default=20_000, ge=2)
     """Maximum number of training frames, half of them with success if possible; null for all."""
 
 
@@ -95,14 +103,18 @@ class FitSection(Section):
     """Learning-rate schedule."""
     data: FitDataConfig = FitDataConfig()
     """Frames."""
-    global_batch_size: int = Field(default=32, ge=2)
+    global_batch_size: int = Field(default=64, ge=2)
     """Frames of a gradient step, half of them with success; usually 32 to 256."""
-    num_epochs: int = Field(default=100, ge=1)
-    """Passes over the frames of the rarer label, each with as many of the other label."""
-    log_interval: int = Field(default=100, ge=1)
+    num_epochs: int | None = Field(default=None, ge=1)
+    """Passes over the frames of the rarer label, each with as many of the other label; null for
+    about 750 steps, but 40 epochs at most."""
+    patience: int | None = Field(default=3, ge=1)
+    """Number of checkpoints in a row that are not better than the best one after which the fit
+    stops; null for all epochs."""
+    log_interval: int = Field(default=50, ge=1)
     """Steps between log lines."""
-    save_interval: int = Field(default=1000, ge=1)
-    """Steps between checkpoints; each is validated first."""
+    save_interval: int | None = Field(default=None, ge=1)
+    """Steps between checkpoints, each of which is validated; null for a sixth of all steps."""
     save_dir: str = Field(default="reward_models/classifier", min_length=1)
     """Folder of checkpoints and metrics."""
     keep: int = Field(default=3, ge=1)
@@ -138,6 +150,9 @@ class FitConfig(Section):
     """Device: ``cpu`` (default), ``cuda``, ``cuda:1``, ``mps`` or ``auto``."""
     threads: int | None = Field(default=None, ge=1)
     """Number of torch threads, on which exact results depend; null for torch's default."""
+    train: str | None = None
+    """Arguments of `guerdon train` for the environment that the frames come from, which the fit
+    names at its end; `guerdon train` and `guerdon reward collect` fill them in."""
     runner: RunnerConfig = RunnerConfig()
     """Names for interpolation."""
 
@@ -200,8 +215,8 @@ def load_classifier(path: str | Path) -> tuple[list[BinaryRewardClassifier], dic
 
     Returns:
         The members on the CPU, and the metadata: ``model``, ``threshold``, ``temperature``,
-        ``target_fpr``, ``validation``, ``held_out`` (logits and labels of held-out frames),
-        ``data``, ``seed``, ``split``; and ``path``.
+        ``target_fpr``, metrics of the ``validation`` and the ``test``, ``held_out`` (logits and
+        labels of the test), ``data``, ``seed``, ``split``; and ``path``.
     """
     saved = read_classifier(path)
     with reading(path):

@@ -5,6 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,7 @@ class Monitor:
         show: Called with the number of steps after every iteration; has to be quick.
         interrupted: Returns whether the user has asked the run to stop.
         event: Called with the name of an event and its arguments; see `Callback`.
+        offline: Whether the steps of the run are updates, since it takes no environment steps.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class Monitor:
         show: Callable[[int], None] = lambda _: None,
         interrupted: Callable[[], bool] = lambda: False,
         event: Callable[..., None] = lambda *_: None,
+        offline: bool = False,
     ) -> None:
         self.budget = budget
         self.progress = Progress()
@@ -87,6 +90,7 @@ class Monitor:
         self._evaluator = evaluator
         self._log, self._save, self._show, self._interrupted = log, save, show, interrupted
         self.event = event
+        self._offline = offline
         self._every = {"eval": eval_every, "log": log_every, "save": save_every}
         self._due = dict(self._every)
         self._recent = {name: deque[float](maxlen=_RECENT) for name in _MEANS}
@@ -99,9 +103,14 @@ class Monitor:
         self._newest: dict[str, Any] = {}  # metrics since the last log: some come now and then
 
     @property
+    def step(self) -> int:
+        """Number of steps, which limits and intervals refer to."""
+        return self.progress.updates if self._offline else self.progress.env_steps
+
+    @property
     def fraction(self) -> float:
         """Completed fraction of the run."""
-        return self.progress.env_steps / self.budget.max_steps if self.budget.max_steps else 0.0
+        return self.step / self.budget.max_steps if self.budget.max_steps else 0.0
 
     def stop_reason(self) -> str | None:
         """Return the reason to stop now, or None."""
@@ -117,7 +126,7 @@ class Monitor:
         """Yield the limits that are reached."""
         values = {
             "target_return": self._evaluator and self._evaluator.score,
-            "max_steps": self.progress.env_steps,
+            "max_steps": self.step,
             "max_updates": self.progress.updates,
             "max_seconds": self.progress.seconds,
         }
@@ -141,10 +150,10 @@ class Monitor:
         now = time.perf_counter()
         progress.seconds += now - self._since
         self._since = now
-        self._newest |= metrics
+        self._newest |= {**collected.metrics, **metrics}
         for name, recent in self._recent.items():
             recent.extend(getattr(collected, name))
-        due = {name for name, step in self._due.items() if progress.env_steps >= step}
+        due = {name for name, step in self._due.items() if self.step >= step}
         scheduled = "save" in due
         reason = self.stop_reason()
         if reason == "interrupted":  # without an evaluation, which would delay the stop
@@ -155,12 +164,12 @@ class Monitor:
             due = {"eval", "log", "save"}  # together: a resumed run repeats all of it or nothing
         if due:
             self._do(due, scheduled)
-        self._show(progress.env_steps)
+        self._show(self.step)
 
     def finish(self) -> None:
         """Evaluate and save the final policy, if that was not just done."""
         self.reason = self.stop_reason()
-        steps = self.progress.env_steps
+        steps = self.step
         if self.reason == "interrupted" and steps == self._evaluated_at:
             self.reason = next(self._reached(), self.reason)  # the signal came too late
         due = {"save"} if steps != self._saved_at else set()
@@ -169,7 +178,7 @@ class Monitor:
         self._do(due, scheduled=False)
 
     def _do(self, due: set[str], scheduled: bool) -> None:
-        steps = self.progress.env_steps
+        steps = self.step
         self._check_finite()
         for name in due:
             self._due[name] = (steps // self._every[name] + 1) * self._every[name]
@@ -205,7 +214,7 @@ class Monitor:
             for pattern, cause in _CAUSES.items():
                 if re.match(pattern, name) and not np.isfinite(float(value)):
                     raise RuntimeError(
-                        f"{name} is not finite at step {self.progress.env_steps:,}: "
+                        f"{name} is not finite at step {self.step:,}: "
                         f"{self._overflow() or cause}; what was saved before is untouched"
                     )
 
@@ -225,9 +234,9 @@ class Monitor:
     def _rollout_metrics(self) -> dict[str, Any]:
         progress = self.progress
         steps, seconds = self._logged
-        self._logged = (progress.env_steps, progress.seconds)
+        self._logged = (self.step, progress.seconds)
         return {
-            "time/fps": (progress.env_steps - steps) / max(progress.seconds - seconds, 1e-9),
+            "time/fps": (self.step - steps) / max(progress.seconds - seconds, 1e-9),
             "time/time_elapsed": progress.seconds,
             "train/n_updates": progress.updates,
             "rollout/episodes": progress.episodes,
@@ -254,9 +263,15 @@ class Monitor:
         self._evaluated_at, self._saved_at = state["evaluated_at"], state["saved_at"]
         self._confirmed_at = state.get("confirmed_at", -1)
         self._recent = {name: deque(state[name], _RECENT) for name in _MEANS}
-        self._logged = tuple(state["logged"])
+        steps, seconds = self._logged = tuple(state["logged"])
         self._newest = dict(state["newest"])
-        steps = self.progress.env_steps
+        numbers = (
+            *state["progress"].values(),
+            *self._newest.values(),
+            *chain(*self._recent.values()),
+        )
+        sum((*numbers, steps, seconds, self._confirmed_at, self._saved_at))  # an error for others
+        steps = self.step
         self._due = {name: (steps // every + 1) * every for name, every in self._every.items()}
         every = self._every["eval"]
         if steps // every > max(self._evaluated_at, 0) // every:  # an interrupt skipped one

@@ -1,15 +1,16 @@
 """Make the parts of a run from its config."""
 
+import copy
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 
-from guerdon.collect import Collector
+from guerdon.collect import Collector, LocalShards, Shard, ShardedCollector, ShardedEnv, Shards
 from guerdon.collect.reward_data import RewardDataCollector, check_cameras
 from guerdon.config import GuerdonConfig, compose, sources
 from guerdon.config.schema import DataCollectionConfig, EnvConfig
@@ -19,6 +20,7 @@ from guerdon.data.demonstrations import Demonstrations
 from guerdon.data.journal import Journal
 from guerdon.envs import VectorEnv, make_vec
 from guerdon.envs.ids import registered_limit
+from guerdon.nn import seeded
 from guerdon.policy import POLICIES, Policy, create_policy, register_policy
 from guerdon.reward import REWARDS, ReplaySource, Reward, Setting, make_reward
 from guerdon.reward.composition import STAGES
@@ -61,6 +63,8 @@ class Parts:
     """Lists what the run writes outside its folder."""
     images: RewardDataCollector | None = None
     """Saves camera images, with ``reward.collect_data``."""
+    evaluate: Callable[..., Any] | None = None
+    """Evaluates in other processes; see `guerdon.training.evaluation.evaluate`."""
 
     @property
     def buffer(self) -> ReplayBuffer | Rollout:
@@ -119,23 +123,102 @@ class Parts:
                 self.images.close()
 
 
+@dataclass(frozen=True)
+class ShardMaker:
+    """Makes the shards of a run; see `guerdon.train` for the arguments."""
+
+    config: GuerdonConfig
+    env_setting: EnvSetting | None = None
+    model: Any = None
+    policy_fn: Callable[..., Policy] | None = None
+
+    def __call__(self, number: int, start: int = 0) -> Shard:
+        """Make the shard of a number.
+
+        Args:
+            number: Number of the shard.
+            start: How often it was started before; each start has other random numbers.
+        """
+        config, total = self.config, self.config.n_shards
+        assert total is not None
+        make, given, _ = self.env_setting or (None, None, None)
+        settings: Sequence[Any] = config.env.settings if given is None else given
+        n_envs = config.env.n_envs if given is None else len(given)
+        if n_envs % total:
+            raise ValueError(f"{total} shards do not divide {n_envs} environments")
+        size = n_envs // total
+        mine = range(number * size, (number + 1) * size)
+        own = [settings[i % len(settings)] for i in mine] if settings else None
+        seeds = Seeds.of(config.seed)
+        env = make_env(config.env, make, n_envs=size, settings=own)
+        try:
+            policy = self.policy(env)
+            reward = build_reward(config, policy, env, seeds.reward)
+            seed = np.random.SeedSequence(seeds.collect, spawn_key=(number, start))
+            return Shard(
+                policy, env, seed,
+                reward=reward if reward.ends_online else None, store_info=_stores_info(reward),
+            )  # fmt: skip
+        except BaseException:
+            env.close()
+            raise
+
+    def policy(self, env: VectorEnv) -> Policy:
+        """Make a copy of the policy, on the CPU."""
+        policy: Policy = (self.policy_fn or create_policy)(
+            self.config.policy, env.observation_space, env.action_space,
+            seed=Seeds.of(self.config.seed).policy, model=copy.deepcopy(self.model),
+        )  # fmt: skip
+        _find_expert(policy, self.config)
+        return policy
+
+    def local(self) -> Shards:
+        """Make all shards, in this process."""
+        assert self.config.n_shards is not None
+        with seeded(0):  # does not change the random numbers of layers
+            return LocalShards(self, self.config.n_shards)
+
+
+class Runtime(Protocol):
+    """Other processes of a run."""
+
+    def shards(self, make: ShardMaker) -> Shards:
+        """Start the shards."""
+
+    def evaluate(self) -> Callable[..., Any] | None:
+        """Start the processes that evaluate, if there are some; see `Parts.evaluate`."""
+
+
 def make_parts(
     config: GuerdonConfig,
     *,
     env_setting: EnvSetting | None = None,
     model: Any = None,
     policy_fn: Callable[..., Policy] | None = None,
+    runtime: Runtime | None = None,
 ) -> Parts:
-    """Make the parts of a run; see `guerdon.train` for the arguments."""
+    """Make the parts of a run; see `guerdon.train` for the arguments.
+
+    Args:
+        config: Config of the run.
+        env_setting: See `guerdon.train`.
+        model: See `guerdon.train`.
+        policy_fn: See `guerdon.train`.
+        runtime: Other processes of the run.
+    """
     check_config(config)
     seeds = Seeds.of(config.seed)
-    sections = (config.env, config.env.for_evaluation(config.eval.n_envs))
     make, *settings = env_setting or (None, None, None)
     with ExitStack() as opened:  # closes the environments' processes if anything fails
-        env, eval_env = (
-            opened.enter_context(make_env(section, make, each))
-            for section, each in zip(sections, settings, strict=True)
-        )
+        evaluated = config.env.for_evaluation(config.eval.n_envs)
+        if config.n_shards is None:
+            env = opened.enter_context(make_env(config.env, make, settings[0]))
+            eval_env = opened.enter_context(make_env(evaluated, make, settings[1]))
+        else:
+            eval_env = opened.enter_context(make_env(evaluated, make, settings[1]))
+            maker = ShardMaker(config, env_setting, model, policy_fn)
+            shards = maker.local() if runtime is None else runtime.shards(maker)
+            env = opened.enter_context(ShardedEnv(shards, eval_env.example))
         if config.reward.collect_data:
             check_cameras(env.observation_space, config.reward.data_collection, config.env.id)
         policy: Policy = (policy_fn or create_policy)(
@@ -146,6 +229,15 @@ def make_parts(
             device=find_device(config.run.device),
             model=model,
         )
+        _find_expert(policy, config)
+        path = config.policy.get("expert_data_path")
+        try:
+            policy.load_expert_data()
+        except ValueError as error:
+            if path is None:
+                raise
+            name = config.policy["type"]
+            raise ValueError(f"the policy {name!r} cannot learn from {path}: {error}") from error
         journal = Journal()
         reward = prepare_reward(config, policy, env, seeds.reward, journal.note)
         if policy.on_policy:
@@ -158,12 +250,27 @@ def make_parts(
                 f"'reward.terminate' is online, but single environments of {env.spec_id!r} cannot "
                 "be reset here: set it to read, or use env.backend=base"
             )
-        store_info = "info" in (*reward.fields, *reward.collects)
-        collector = Collector(
-            policy, env, buffer, reward=reward, seed=seeds.collect, store_info=store_info
-        )
+        if isinstance(env, ShardedEnv):
+            collector: Collector = ShardedCollector(policy, env, buffer, reward=reward)
+        else:
+            collector = Collector(
+                policy, env, buffer,
+                reward=reward, seed=seeds.collect, store_info=_stores_info(reward),
+            )  # fmt: skip
+        evaluate = None if runtime is None else runtime.evaluate()
         opened.pop_all()
-    return Parts(env, eval_env, policy, reward, collector, seeds, journal)
+    return Parts(env, eval_env, policy, reward, collector, seeds, journal, evaluate=evaluate)
+
+
+def _find_expert(policy: Any, config: GuerdonConfig) -> None:
+    if (expert := config.policy.get("expert")) is not None:
+        from guerdon.training.experts import find_expert  # circular import
+
+        policy.expert = find_expert(expert)
+
+
+def _stores_info(reward: Reward) -> bool:
+    return "info" in (*reward.fields, *reward.collects)
 
 
 def check_config(config: GuerdonConfig) -> None:
@@ -255,6 +362,7 @@ def build_reward(
         horizon=config.env.max_episode_steps or registered_limit(config.env.id),
         log_prob=policy.log_prob if policy.has_density else None,
         example=env.example,
+        frozen=not config.reward.cotrain,
         checkpoint_path=config.reward.checkpoint_path,
         note=note,
     )
@@ -282,7 +390,7 @@ def prepare_reward(
                 raise
             raise ValueError(f"the reward {name!r} cannot learn from {path}: {error}") from error
     _check_trained(config, reward)
-    if _normalizes_by_demonstrations(config):
+    if _normalizes_by_demonstrations(config) and policy.uses_reward:
         held = [getattr(model, "demonstrations", None) for model in reward.models]
         found = [each for each in held if isinstance(each, Demonstrations)]
         if not found:

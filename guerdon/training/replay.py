@@ -100,6 +100,8 @@ def load_reward(
         return reward
     with code_of(path, trust=trust):
         policy, config, _ = _load(path, "latest", env_setting, None, None)
+        frozen = config.reward.model_copy(update={"cotrain": False})
+        config = config.model_copy(update={"reward": frozen})
         with make_env(config.env.for_evaluation(1), *(env_setting or ())[:1]) as made:
             found = _saved_reward(path, config, policy, made)
     if found is None:

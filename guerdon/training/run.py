@@ -3,9 +3,10 @@
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from guerdon.config import (
     compose,
     override_values,
     plain_values,
+    registry_of,
     sources,
     to_yaml,
 )
@@ -27,6 +29,7 @@ from guerdon.limits import DAMAGE, reading
 from guerdon.nn import seeded
 from guerdon.policy import Policy
 from guerdon.reward import Reward
+from guerdon.training.alarms import Alarm, History
 from guerdon.training.callback import Callback, Function, as_callback
 from guerdon.training.checkpoints import (
     checkpoint_steps,
@@ -88,6 +91,8 @@ class Result(Mapping[str, Any]):
         return f"Result({kind}, eval_return_mean={found:.4g}, run_dir={str(self.run_dir)!r})"
 
 
+KEPT_ALARMS = 20
+"""Number of steps with alarms whose transitions are kept."""
 _EPISODE = 1_000  # assumed length of episodes without a limit
 # Options that may not change when a run is resumed, as all of policy.model and reward.terms, but
 # for the options of a term that follow.
@@ -95,6 +100,7 @@ _FIXED = {
     "seed",
     "env.id",
     "env.n_envs",
+    "collect.shards",
     "policy.type",
     "policy.init_from",
     "reward.checkpoint_path",
@@ -177,6 +183,7 @@ def train(
             config = compose(source, changes)
         else:
             config = compose_run(resume, changes, policy_fn)
+        config = _with_shards(config)
         stack.enter_context(threads(config.run.threads))
         state, step, changed = None, None, dict[str, Any]()
         if resume is not None:
@@ -188,15 +195,20 @@ def train(
         made = make_experts(config, display)
         seed, device = Seeds.of(config.seed).layers, find_device(config.run.device)
         stack.enter_context(seeded(seed, device))
-        parts = make_parts(made, env_setting=env_setting, model=model, policy_fn=policy_fn)
+        runtime = stack.enter_context(_runtime(config))
+        parts = make_parts(
+            made, env_setting=env_setting, model=model, policy_fn=policy_fn,
+            runtime=runtime,
+        )  # fmt: skip
         stack.callback(parts.close)
         _check_reward(config, parts)
         _load(config, parts, state, resume)
         config = _with_checkpoint_interval(config)
         record = partial(remember, used=used, values=config.model_dump())
+        run: Run | None = None
         if resume is None:
-            path = config.run.dir or make_folder(config.run.name, config.seed)
-            folder = stack.enter_context(RunFolder.create(path, to_yaml(config), record))
+            begun = lambda: run is not None and run.progress.env_steps > 0  # noqa: E731
+            folder = stack.enter_context(_new_folder(config, record, begun))
         else:
             folder = stack.enter_context(RunFolder.reopen(resume))
             record(folder.path)
@@ -210,6 +222,8 @@ def train(
         for key, (old, new) in changed.items():
             recorder.text(f"{key} was {old}, and is now {new}")
         run = Run(config, parts, folder, recorder, asked, callback)
+        if runtime is not None:
+            stack.enter_context(runtime.recording(run))
         run.start(state, step)
         run_trainer(parts, config, run.monitor)
         return Result(parts.policy.eval(), parts.reward, run.finish(), folder.path)
@@ -322,7 +336,7 @@ def _check_state(state: dict[str, Any] | None, run_dir: str | Path) -> None:
     """Raise an error if a checkpoint has something else in the place of its config or journal."""
     config, journal = (state or {}).get("config"), (state or {}).get("journal")
     known = config is None or (isinstance(config, dict) and "version" in config)
-    if not known or not isinstance(journal, int | None):
+    if not known or not (journal is None or (isinstance(journal, int) and journal >= 0)):
         raise DamagedError(f"the checkpoint in {run_dir} is damaged: its config cannot be read")
 
 
@@ -335,6 +349,9 @@ def _rewind(folder: RunFolder, reward: Reward, state: dict[str, Any] | None, ste
     if state is None:
         folder.saved = ()
     drop_later(folder.checkpoints, step)
+    if folder.alarms.exists():
+        kept = [each for each in checkpoint_steps(folder.alarms) if each <= step]
+        drop_later(folder.alarms, max(kept, default=-1))
     if state is None:
         drop_later(folder.reward, step)
     else:
@@ -364,7 +381,10 @@ def _load(
 
 
 def _start_from(policy: Policy, run: str) -> None:
-    """Load the weights of another run's policy."""
+    """Load the weights of another run's policy; of a cloned one, those of the network that acts."""
+    if (clone := _of_clone(run)) is not None and clone["type"] != policy.config.type:
+        _start_from_clone(policy, run, clone)
+        return
     weights, ours = load_weights(run)[0], policy.state_dict()
     shapes = [
         (name, *(tuple(each[name].shape) if name in each else "not" for each in (weights, ours)))
@@ -383,13 +403,72 @@ def _start_from(policy: Policy, run: str) -> None:
     policy.load_state_dict(weights)
 
 
+def _with_shards(config: GuerdonConfig) -> GuerdonConfig:
+    """Write the number of shards to the config, so that the run can be resumed anywhere."""
+    collect = config.collect.model_copy(update={"shards": config.n_shards})
+    return config.model_copy(update={"collect": collect})
+
+
+def _of_clone(run: str) -> dict[str, Any] | None:
+    """Return the section ``policy`` of a run of `bc` or `dagger`; None for other runs."""
+    config = RunFolder(run).config
+    policy: dict[str, Any] = sources.read(config)["policy"] if config.is_file() else {}
+    cloned = policy.get("type") in ("bc", "dagger")
+    return policy if cloned else None
+
+
+def _start_from_clone(policy: Policy, run: str, theirs: Mapping[str, Any]) -> None:
+    """Load the network of a clone into the network that acts."""
+    wanted, name = policy.config.model.activation, policy.config.type
+    fix = f"clone with the 'policy.model' of {name}, and for sac with Box actions 'policy.squash'"
+    try:
+        if theirs["model"]["activation"] != wanted:
+            raise ValueError(f"its activation is {theirs['model']['activation']}, here {wanted}")
+        policy.load_actor(load_weights(run)[0])
+    except ValueError as error:
+        raise ValueError(
+            f"the clone of {run} ('policy.init_from') does not fit {name}: {error}; {fix}"
+        ) from error
+
+
 def _with_checkpoint_interval(config: GuerdonConfig) -> GuerdonConfig:
     if config.run.checkpoint_every is not None:
         return config
     length = config.env.max_episode_steps or registered_limit(config.env.id) or _EPISODE
-    every = max(config.run.max_steps // 20, 3 * length * config.env.n_envs)
+    offline = registry_of("policy").get(config.policy["type"]).offline
+    every = max(config.run.max_steps // 20, 1 if offline else 3 * length * config.env.n_envs)
     run = config.run.model_copy(update={"checkpoint_every": every})
     return config.model_copy(update={"run": run})
+
+
+def _runtime(config: GuerdonConfig) -> AbstractContextManager[Any]:
+    """Return the processes of a run; None for a run in this one, which does not import Ray."""
+    if config.runtime.type == "serial":
+        return nullcontext()
+    require("ray", "ray")
+    made: AbstractContextManager[Any] = import_module("guerdon.parallel.runtime").RayRuntime(config)
+    return made
+
+
+@contextmanager
+def _new_folder(
+    config: GuerdonConfig, prepare: Callable[[Path], object], begun: Callable[[], bool]
+) -> Iterator[RunFolder]:
+    """Make the folder of a new run; an error before anything was collected removes it."""
+    named = config.run.dir is not None
+    path = Path(config.run.dir or make_folder(config.run.name, config.seed))
+    keep = named and path.is_dir()
+    others = set(path.iterdir()) if keep else set[Path]()
+    with RunFolder.create(path, to_yaml(config), prepare) as folder:
+        try:
+            yield folder
+        except BaseException:
+            if not begun():
+                folder.remove(others, keep)
+                if not named:
+                    with suppress(OSError):  # there are other runs
+                        path.parent.rmdir()
+            raise
 
 
 def _recorder(
@@ -429,6 +508,7 @@ class Run:
         if run.callback is not None:
             given.append(find_object(run.callback, "run.callback"))
         self.callbacks = list(map(as_callback, given))
+        self.history = History.of(self.reward)
         assert run.checkpoint_every is not None
         self.monitor = Monitor(
             Budget(run.max_steps, run.max_updates, run.max_seconds, config.eval.target_return),
@@ -441,6 +521,7 @@ class Run:
             show=recorder.progress,
             interrupted=interrupted,
             event=self.event,
+            offline=parts.policy.offline,
         )
         self.stop = self.monitor.stop
 
@@ -466,6 +547,8 @@ class Run:
             with reading(self.folder.checkpoints):
                 self.monitor.load_training_state(state["monitor"])
                 self.evaluator.load_training_state(state["evaluator"])
+                if "alarms" in state:  # not of an older version
+                    self.history.load_training_state(state["alarms"])
         if step is not None:
             self.evaluator.restore_best()
         say(f"{'started' if step is None else 'resumed'} at step {max(step or 0, 0)}")
@@ -480,9 +563,27 @@ class Run:
         self.event("start")
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Log metrics."""
+        """Log metrics; after an evaluation, also alarms about the reward."""
+        new = self.history.add(step, metrics)
+        if new is not None and self.reward.ood != "off":
+            metrics = {**metrics, "reward/alarms": len(self.history.holding)}
         self.recorder.log(step, metrics)
+        for alarm in new or ():
+            self._raise(step, alarm)
         self.event("log", {name: float(value) for name, value in metrics.items()})
+
+    def _raise(self, step: int, alarm: Alarm) -> None:
+        """Warn, and save the transitions to look at."""
+        newest, where = self.evaluator.newest, ""
+        found = newest.familiarity.get(alarm.term) if newest is not None else None
+        if found is not None and found.looked_at:
+            tree = {"text": alarm.text, "transitions": found.looked_at.to_dict()}
+            where = f"; transitions to look at: {self.folder.alarms / f'step_{step}'}"
+            try:
+                save_checkpoint(self.folder.alarms, step, {"alarm": tree}, keep=KEPT_ALARMS)
+            except OSError as error:
+                where = f"; they could not be saved: {error.strerror or error}"
+        self.recorder.text(f"step {step}: alarm: {alarm.text}{where}")
 
     def save(self, scheduled: bool) -> None:
         """Truncate open episodes, and save a checkpoint."""
@@ -490,9 +591,10 @@ class Run:
         state = self.parts.training_state()
         state["monitor"] = self.monitor.training_state()
         state["evaluator"] = self.evaluator.training_state()
+        state["alarms"] = self.history.training_state()
         state["config"], state["journal"] = _recorded(self.config), self.parts.journal.length
         self.recorder.sync()
-        folder, steps = self.folder, self.monitor.progress.env_steps
+        folder, steps = self.folder, self.monitor.step
         mark, keep = "scheduled" if scheduled else None, self.config.run.keep
         try:
             path = save_checkpoint(folder.checkpoints, steps, state, keep=keep, mark=mark)
@@ -505,7 +607,8 @@ class Run:
             self.recorder.warn(f"{error.strerror or error}; the next one is tried at its time")
         else:
             self.event("checkpoint", path)
-        if scheduled and not self.monitor.progress.episodes and self.monitor.reason is None:
+        progress = self.monitor.progress
+        if scheduled and progress.env_steps and not progress.episodes and not self.monitor.reason:
             self.recorder.text(
                 f"step {steps}: no episode has ended yet, and each checkpoint truncates them: make "
                 "'run.checkpoint_every' larger"
@@ -521,7 +624,7 @@ class Run:
             "env_steps": progress.env_steps,
             "updates": progress.updates,
             "wall_seconds": progress.seconds,
-            "fps": progress.env_steps / max(progress.seconds, 1e-9),
+            "fps": self.monitor.step / max(progress.seconds, 1e-9),
             "eval_return_mean": metrics.get("eval/mean_reward", float("nan")),
             "eval_return_std": metrics.get("eval/std_reward", float("nan")),
             "best_eval_return_mean": best.get("return"),

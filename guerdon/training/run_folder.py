@@ -9,6 +9,7 @@ import os
 import platform
 import re
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
@@ -28,6 +29,7 @@ import guerdon
 from guerdon.config import sources
 from guerdon.data.files import atomic_file, check_plain, naming, open_plain
 from guerdon.extras import require
+from guerdon.limits import read_bytes
 from guerdon.training.display import Display
 from guerdon.training.metric_files import AppendedFile, TensorBoardFile
 
@@ -57,6 +59,7 @@ class RunFolder:
         self.best = self.path / "best"  # weights of the best policy
         self.reward = self.path / "reward"  # the reward on its own
         self.videos = self.path / "videos"
+        self.alarms = self.path / "alarms"  # transitions to look at
         for own in [each for each in vars(self).values() if each != self.path]:
             for each in (own, *own.rglob("*")):
                 check_plain(each)
@@ -150,6 +153,18 @@ class RunFolder:
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write ``summary.json``; numbers that are not finite become null."""
         write_json(self.summary, {key: finite(value) for key, value in summary.items()})
+
+    def remove(self, others: Collection[Path] = (), keep: bool = False) -> None:
+        """Remove the run.
+
+        Args:
+            others: Files and folders in it that are not of the run.
+            keep: Whether to keep the folder itself.
+        """
+        for path in set(self.path.iterdir()).difference(others):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if not keep:
+            self.path.rmdir()
 
     def close(self) -> None:
         """Release the lock."""
@@ -251,16 +266,12 @@ def write_json(path: Path, content: Any) -> None:
         file.write(json.dumps(content, indent=1, allow_nan=False).encode() + b"\n")
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
-
-
 def read_json(path: Path) -> dict[str, Any] | None:
     """Read a JSON file with an object; None if there is none, with a warning if it is damaged."""
     if not path.exists():
         return None
     try:
-        content = json.loads(path.read_bytes(), parse_constant=_refuse_constant)
+        content = json.loads(read_bytes(path), parse_constant=int)  # refuses NaN, which is no JSON
         if isinstance(content, dict):
             return content
         reason: object = f"it holds a {type(content).__name__}, not an object"

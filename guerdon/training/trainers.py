@@ -1,8 +1,9 @@
 """The training loops, one function each."""
 
+from collections.abc import Callable
 from typing import Any
 
-from guerdon.collect import Collector
+from guerdon.collect import Collected, Collector
 from guerdon.config import GuerdonConfig
 from guerdon.data import PrioritizedReplayBuffer
 from guerdon.policy import Policy
@@ -40,10 +41,11 @@ def onpolicy_trainer(
     Returns:
         The monitor, with the progress of the run.
     """
-    monitor, buffer = _checked(policy, collector, max_steps, monitor, on_policy=True)
+    monitor, buffer = _checked(policy, onpolicy_trainer, collector, max_steps, monitor)
     while monitor.stop_reason() is None:
         monitor.event("iteration")
-        policy.advance(monitor.progress.env_steps, monitor.fraction)
+        for part in (policy, collector):
+            part.advance(monitor.progress.env_steps, monitor.fraction)
         collected = collector.collect(n_step=n_step, n_episode=n_episode)
         metrics = train_reward(reward, collector, monitor.progress.updates)
         updates = int(len(buffer) > 0)  # all rows may be after a success
@@ -86,12 +88,15 @@ def offpolicy_trainer(
     Returns:
         The monitor, with the progress of the run.
     """
-    monitor, buffer = _checked(policy, collector, max_steps, monitor, on_policy=False)
+    monitor, buffer = _checked(policy, offpolicy_trainer, collector, max_steps, monitor)
     while monitor.stop_reason() is None:
         warming_up = monitor.progress.env_steps < warmup_steps
         monitor.event("iteration")
-        policy.advance(monitor.progress.env_steps, monitor.fraction)
+        for part in (policy, collector):
+            part.advance(monitor.progress.env_steps, monitor.fraction)
         collected = collector.collect(n_step=n_step, n_episode=n_episode, random=warming_up)
+        if reward is not None and monitor.progress.env_steps == 0:
+            prefill(reward, collector)
         metrics = train_reward(reward, collector, monitor.progress.updates)
         replay = buffer if reward is None else reward.replay(buffer)
         updates = 0 if warming_up else updates_per_collect
@@ -108,22 +113,72 @@ def offpolicy_trainer(
     return monitor
 
 
+def offline_trainer(
+    policy: Policy,
+    *,
+    batch_size: int = 64,
+    updates: int = 100,
+    max_steps: int | None = None,
+    monitor: Monitor | None = None,
+) -> Monitor:
+    """Train offline: learn from demonstrations, without environment steps.
+
+    Args:
+        policy: Policy to train, which has its demonstrations.
+        batch_size: Transitions per sample.
+        updates: Gradient steps per iteration.
+        max_steps: Updates after which to stop, without a monitor.
+        monitor: Stops the run, logs, evaluates and saves; its steps are updates.
+
+    Returns:
+        The monitor, with the progress of the run.
+    """
+    monitor, _ = _checked(policy, offline_trainer, None, max_steps, monitor)
+    while monitor.stop_reason() is None:
+        monitor.event("iteration")
+        policy.advance(0, monitor.fraction)
+        metrics: dict[str, Any] = {}
+        for _ in range(updates):
+            metrics |= _updated(policy, monitor, batch_size, None)
+        monitor.iteration(Collected(), updates, metrics | policy.validate())
+    monitor.finish()
+    return monitor
+
+
+def trainer_of(policy: Policy) -> Callable[..., Monitor]:
+    """Return the loop of a policy."""
+    if policy.offline:
+        return offline_trainer
+    return onpolicy_trainer if policy.on_policy else offpolicy_trainer
+
+
 def run_trainer(parts: Parts, config: GuerdonConfig, monitor: Monitor) -> None:
-    """Train the policy of a run with the on-policy or the off-policy loop."""
+    """Train the policy of a run with its loop."""
     keep_freed_memory()
     collect, learn = config.collect, config.learn
-    options: dict[str, Any] = {
-        "reward": parts.reward,
-        "n_step": collect.n_step,
-        "n_episode": collect.n_episode,
-        "batch_size": learn.batch_size,
-        "monitor": monitor,
-    }
-    if parts.policy.on_policy:
-        onpolicy_trainer(parts.policy, parts.collector, repeat=learn.repeat, **options)
+    train = trainer_of(parts.policy)
+    options: dict[str, Any] = {"batch_size": learn.batch_size, "monitor": monitor}
+    if train is offline_trainer:
+        train(parts.policy, updates=learn.updates_per_collect, **options)
         return
-    options |= {"updates_per_collect": learn.updates_per_collect}
-    offpolicy_trainer(parts.policy, parts.collector, warmup_steps=collect.warmup_steps, **options)
+    options |= {"n_step": collect.n_step, "n_episode": collect.n_episode, "reward": parts.reward}
+    if train is onpolicy_trainer:
+        options["repeat"] = learn.repeat
+    else:
+        options["updates_per_collect"] = learn.updates_per_collect
+        options["warmup_steps"] = collect.warmup_steps
+    train(parts.policy, parts.collector, **options)
+
+
+def prefill(reward: Reward, collector: Collector) -> None:
+    """Add the demonstrations that the reward names to a replay buffer with its first transitions.
+
+    Open episodes are cut, as at a clean point.
+    """
+    episodes = [episode for model in reward.models for episode in model.prefill()]
+    if episodes:
+        collector.break_off()
+        reward.add_episodes(collector.buffer, episodes)
 
 
 def train_reward(reward: Reward | None, collector: Collector, updates: int) -> dict[str, Any]:
@@ -153,17 +208,17 @@ def _updated(policy: Policy, monitor: Monitor, *args: Any, **options: Any) -> di
 
 def _checked(
     policy: Policy,
-    collector: Collector,
+    trainer: Callable[..., Monitor],
+    collector: Collector | None,
     max_steps: int | None,
     monitor: Monitor | None,
-    on_policy: bool,
 ) -> tuple[Monitor, Any]:
     """Check the arguments of a trainer; return a monitor and the collector's buffer."""
-    if collector.buffer is None:
+    buffer = None if collector is None else collector.buffer
+    if collector is not None and buffer is None:
         raise ValueError("this collector has no buffer, so there is nothing to learn from")
-    if policy.on_policy != on_policy:
-        right = "onpolicy_trainer" if policy.on_policy else "offpolicy_trainer"
-        raise ValueError(f"{type(policy).__name__} is not for this trainer: use {right}")
+    if trainer is not (right := trainer_of(policy)):
+        raise ValueError(f"{type(policy).__name__} is not for this trainer: use {right.__name__}")
     if monitor is None and max_steps is None:
         raise ValueError("training would not end: give 'max_steps', or a 'monitor' with a budget")
-    return monitor or Monitor(Budget(max_steps=max_steps)), collector.buffer
+    return monitor or Monitor(Budget(max_steps=max_steps), offline=policy.offline), buffer

@@ -96,7 +96,7 @@ def run_workflow(
     )  # fmt: skip
     numbers = {kind: count_trajectories(path) for kind, path in folders.items()}
     result = WorkflowResult(
-        seed, collected.summary, numbers, fitted["validation"], learned.summary, seconds
+        seed, collected.summary, numbers, fitted["test"], learned.summary, seconds
     )
     write_json(out / RESULT, asdict(result))
     return result

@@ -5,9 +5,11 @@ import re
 import time
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from guerdon.cli import app, rewards
+from guerdon.training.fit_files import load_classifier
 from tests.training import staging
 
 
@@ -37,7 +39,7 @@ def test_the_demo_goes_through_all_stages_and_shows_what_came_of_them(tmp_path):
     assert stages == sorted(stages)
     found = json.loads((out / "workflow.json").read_text())
     assert found["seed"] == 1
-    assert numbers(result.output, "Classifier on held-out episodes: PR-AUC") == (
+    assert numbers(result.output, "Classifier on test episodes: PR-AUC") == (
         f"{found['fit']['pr_auc']:.3f}"
     )
     steps = f"{found['learn']['env_steps']:,} steps"
@@ -69,6 +71,21 @@ def test_without_a_folder_it_makes_one(tmp_path, monkeypatch):
     assert (folder / "report.html").is_file()
 
 
+def blank_success(folder, levels=9):
+    """The highest probability of success of uniform images, over a grid of colours."""
+    members, meta = load_classifier(folder)
+    values = torch.linspace(0, 255, levels).round().to(torch.uint8)
+    colours = torch.cartesian_prod(values, values, values)[:, :, None, None]
+    highest = 0.0
+    for part in colours.split(128):
+        with torch.no_grad():
+            images = {"base_camera": part.expand(-1, 3, 64, 64)}
+            logits = torch.stack([member(images) for member in members])
+        probability = torch.sigmoid(logits / meta["temperature"]).mean(0)
+        highest = max(highest, float(probability.max()))
+    return highest
+
+
 @pytest.mark.slow
 def test_the_demo_keeps_its_promises(tmp_path):
     start = time.process_time()
@@ -77,6 +94,7 @@ def test_the_demo_keeps_its_promises(tmp_path):
     assert result.exit_code == 0, result.output
     found = json.loads((tmp_path / "demo" / "workflow.json").read_text())
     assert found["fit"]["pr_auc"] >= 0.98
+    assert blank_success(tmp_path / "demo" / "classifier") < 0.05
     own, learned = (found[stage]["eval_success_rate"] for stage in ("collect", "learn"))
     assert learned >= 0.9
     assert learned >= own - 0.05

@@ -51,7 +51,7 @@ def test_fits_are_listed_with_what_they_look_at():
         "name": "reach_classifier",
         "cameras": "base_camera",
         "width": "16",
-        "epochs": "6",
+        "epochs": "auto",
     }
 
 

@@ -81,9 +81,6 @@ def test_an_unknown_verb_gets_the_nearest():
 # --- guerdon -m serial|eval -c FILE -s SEED
 
 
-NOT_PARALLEL = "the parallel mode (-m parallel, -p, -ch, -lh, -ah) is not there yet: use -m serial"
-
-
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     """The current folder, where -m serial writes."""
@@ -181,12 +178,14 @@ def test_a_run_or_its_config_can_be_evaluated(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["-m", "parallel", "-c", "x.py"], NOT_PARALLEL),
-        (["-m", "parallel", "-p", "slurm", "-c", "x.py", "-s", "0"], NOT_PARALLEL),
-        (["-c", "x.py", "-ch", "one"], NOT_PARALLEL),
-        (["-lh", "one", "-ah", "two"], NOT_PARALLEL),
-        (["--learner_host", "one", "--actor_host", "two"], NOT_PARALLEL),
-        (["--coordinator_host", "one", "--platform", "k8s"], NOT_PARALLEL),
+        (["-m", "parallel"], "-m parallel needs a config: add -c FILE"),
+        (["-lh", "one", "-ah", "two"], "-m parallel needs a config: add -c FILE"),
+        (["-c", "no.py", "-ch", "one"], "-ch, -lh and -ah are for -p slurm: leave them out"),
+        (
+            ["-m", "serial", "-p", "slurm"],
+            "-p, -ch, -lh and -ah are for -m parallel, not -m serial",
+        ),
+        (["-m", "parallel", "-p", "k8s", "-c", "no.py"], "there is no config file 'no.py'"),
         (["-p", "mars"], "Invalid value for '--platform' / '-p': "),
         (["-m", "serial"], "-m serial needs a config: add -c FILE"),
         (["-m", "serial", "-c", "no.py"], "there is no config file 'no.py'"),

@@ -76,7 +76,8 @@ def test_both_folders_are_filled_and_the_next_command_is_said(run, tmp_path):
     assert re.fullmatch(
         rf"6 positive and 4 negative trajectories are in {positive} and {negative} \(10 new, of "
         rf"\d+ episodes\); next: guerdon reward fit reach_classifier "
-        rf"reward.data.positive_dir={positive} reward.data.negative_dir={negative}",
+        rf"reward.data.positive_dir={positive} reward.data.negative_dir={negative} "
+        rf"'train=\"{run} reward.collect_data=false run.dir=null\"'",
         said,
     )
     frames = load_frames(positive, negative, ["base_camera"])
@@ -175,8 +176,14 @@ def test_the_next_command_names_what_it_needs():
     assert said == (
         "1,200 positive and 3 negative trajectories are in 'a b/p' and n; next: guerdon reward fit "
         "reward.data.positive_dir='a b/p' reward.data.negative_dir=n "
+        "reward.save_dir=reward_models/pickcube_ppo_classifier "
         "'reward.model.image_keys=[left,right]'"
     )
+    said = trajectories_in_words("reach_ppo", data, 1, 1, words=["reach_ppo"])
+    assert "next: guerdon reward fit reach_classifier reward" in said
+    assert "train=" not in said
+    said = trajectories_in_words("reach_ppo", data, 1, 1, words=["reach_ppo", "env.n_envs=2"])
+    assert "'train=\"reach_ppo env.n_envs=2\"'" in said
 
 
 def test_ctrl_c_keeps_what_was_played(run, tmp_path):
@@ -242,10 +249,14 @@ def test_a_run_that_keeps_pictures_says_how_many_there_are(trained):
     )  # each checkpoint, after 64 steps of 64 environments, breaks off
     assert positive > 1 < negative
     data = [root / kind for kind in KINDS]
+    (words,) = re.findall(r"'(train=\"reach_ppo [^']*\")'$", result.output, re.MULTILINE)
+    assert "env.n_envs=64" in words
+    assert "reward." not in words
+    assert "run.dir" not in words
     assert result.output.splitlines()[-1] == (
         f"{positive} positive and {negative} negative trajectories are in {data[0]} and {data[1]}; "
         f"next: guerdon reward fit reach_classifier reward.data.positive_dir={data[0]} "
-        f"reward.data.negative_dir={data[1]}"
+        f"reward.data.negative_dir={data[1]} '{words}'"
     )
 
 

@@ -1,6 +1,8 @@
 """``guerdon reward fit`` on files in a folder."""
 
 import json
+import re
+import shlex
 import signal
 
 import pytest
@@ -44,11 +46,74 @@ def test_a_fit_ends_with_a_table_and_what_to_do_next(data, tmp_path):
     assert lines[0].startswith("positive: 40 trajectories")
     for name in ("PR-AUC", "precision", "recall", "calibration error", "threshold"):
         assert any(line.startswith(name) for line in lines)
-    assert "on 72 frames of 12 held-out episodes" in result.output
+    assert "on 54 frames of 9 test episodes" in result.output
+    for kind in ("unchanged", "uniform colours", "occluded", "clipped episodes"):
+        assert any(line.startswith(kind) for line in lines)
     assert lines[-2].endswith(
         f"guerdon train reach_ppo reward=classifier reward.checkpoint_path='{folder}'"
     )
     assert lines[-1] == f"report: guerdon report '{tmp_path / 'a fit'}'"
+
+
+OWN = """
+import gymnasium
+import numpy as np
+
+
+class Dot(gymnasium.Env):
+    observation_space = gymnasium.spaces.Dict(
+        state=gymnasium.spaces.Box(-1, 1, (1,)),
+        eye=gymnasium.spaces.Box(0, 255, (16, 16, 3), np.uint8),
+    )
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def seen(self):
+        image = np.full((16, 16, 3), 90, np.uint8)
+        column = 7 + 3 * self.place
+        image[6:10, column : column + 3] = 255
+        return {"state": np.float32([self.place / 2]), "eye": image}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place = 0
+        return self.seen(), {}
+
+    def step(self, action):
+        self.place = int(np.clip(self.place + (1 if action else -1), -2, 2))
+        return self.seen(), float(self.place == 2), False, False, {"is_success": self.place == 2}
+"""
+
+
+def following(output):
+    """The command that is printed as the next one."""
+    (command,) = re.findall(r"next: guerdon (reward fit .*|train .*)$", output, re.MULTILINE)
+    return shlex.split(command)
+
+
+def test_the_printed_commands_lead_through_the_stages_with_an_environment_of_ones_own(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "dots.py").write_text(OWN)
+    collected = guerdon(
+        "train", "env.id=dots.py:Dot", "env.max_episode_steps=5", "env.n_envs=4", "policy=ppo",
+        "policy.model.keys=[state]", "collect.n_step=200", "learn.batch_size=100",
+        "run.max_steps=600", "eval.episodes=2", "reward.collect_data=true",
+        "reward.data_collection.image_keys=[eye]",
+        "reward.data_collection.positive_dir=my data/positive",
+        "reward.data_collection.negative_dir=my data/negative",
+    )  # fmt: skip
+    assert collected.exit_code == 0, collected.output
+    command = following(collected.output)
+    assert "reward.data.positive_dir=my data/positive" in command
+    fitted = guerdon(*command)
+    assert fitted.exit_code == 0, fitted.output
+    command = following(fitted.output)
+    assert "env.id=dots.py:Dot" in command
+    assert "policy.model.keys=[state]" in command
+    learned = guerdon(*command)
+    assert learned.exit_code == 0, learned.output
+    assert "predicted success" in learned.output
 
 
 def test_json_is_the_result_alone(data, tmp_path):

@@ -211,7 +211,7 @@ def test_ctrl_c_saves_and_the_run_can_be_resumed(tmp_path):
     assert found["stop_reason"] == "interrupted"
     assert checkpoint_steps(folder / "checkpoints")[-1] == found["env_steps"]
     assert output.splitlines()[-1] == (
-        f"interrupted at step {found['env_steps']:,}, which is saved in {folder}; "
+        f"interrupted after {found['env_steps']:,} steps, which are saved in {folder}; "
         f"resume with: guerdon train --resume {folder}"
     )
     result = guerdon("train", "--resume", folder, f"run.max_steps={found['env_steps'] + 100}")

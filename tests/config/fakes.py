@@ -31,7 +31,7 @@ class OnPolicy:
     """Learns from its own rollouts."""
 
     Config = PolicyConfig
-    on_policy = True
+    on_policy, offline, uses_reward = True, False, True
     target_name = "GAE"
     defaults: ClassVar = {"collect": {"n_step": 256}, "learn": {"batch_size": 64, "repeat": 4}}
 
@@ -40,6 +40,6 @@ class OffPolicy:
     """Learns from a buffer."""
 
     Config = ValueConfig
-    on_policy = False
+    on_policy, offline, uses_reward = False, False, True
     target_name = "{n_step}-step TD"
     defaults: ClassVar = {"collect": {"n_step": 10, "buffer_size": 50_000}, "env": {"n_envs": 2}}

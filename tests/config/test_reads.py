@@ -2,7 +2,7 @@
 
 import pytest
 
-from guerdon.compat.nervex import CommonPolicy
+from guerdon.compat.nervex.policy import CommonPolicy
 from guerdon.config import ConfigError, compose, sources, to_yaml
 from guerdon.config.schema import unread
 from guerdon.policy import A2C, DQN, PPO, SAC
@@ -11,7 +11,7 @@ ON_POLICY = ["collect.buffer_size", "collect.warmup_steps", "learn.updates_per_c
 
 
 class Rollouts(CommonPolicy):
-    on_policy = True
+    on_policy, offline, uses_reward = True, False, True
 
 
 class Unsaid(PPO):

@@ -13,6 +13,7 @@ from guerdon.data.demonstrations import (
     KEYS,
     Demonstrations,
     save_demonstrations,
+    selected,
     shares_observations,
 )
 from guerdon.data.loading import load_demonstrations
@@ -59,6 +60,36 @@ def test_properties():
     assert len(rows) == 4
     assert rows.truncated.tolist() == [False, False, False, True]
     assert Demonstrations(episodes).seeds == [None, None]
+
+
+def test_a_subsampled_transition_keeps_its_own_next_observation():
+    episodes = [episode(length, seed=length) for length in (10, 2, 23)]
+    kept = selected(Demonstrations(episodes, seeds=[1, 2, 3]), subsample=4)
+    found = kept.transitions()
+    rows = {
+        each.obs[i].tobytes(): (n, i) for n, each in enumerate(episodes) for i in range(len(each))
+    }
+    places = [rows[row.obs.tobytes()] for row in found]
+    for (number, place), row in zip(places, found, strict=True):
+        np.testing.assert_array_equal(row.obs_next, episodes[number].obs_next[place])
+        assert row.terminated == episodes[number].terminated[place]
+    for number in range(3):
+        taken = [place for which, place in places if which == number]
+        assert taken[0] < 4
+        assert len(episodes[number]) - taken[-1] <= 4
+        assert set(np.diff(taken)) <= {4}
+    assert kept.lengths.tolist() == [1] * len(places)  # the next row is no successor
+    again = selected(Demonstrations(episodes), subsample=4).transitions()
+    np.testing.assert_array_equal(again.obs, found.obs)
+
+
+def test_the_first_episodes_are_kept():
+    episodes = [episode(seed=seed) for seed in range(3)]
+    kept = selected(Demonstrations(episodes, seeds=[1, 2, 3]), episodes=2)
+    assert kept.seeds == [1, 2]
+    assert kept.episodes[1] is episodes[1]
+    with pytest.raises(ValueError, match="'episodes' is 4, but there are only 3 demonstrated"):
+        selected(Demonstrations(episodes), episodes=4)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """All frames of two folders: what is loaded, skipped, reported and split."""
 
+import re
 from dataclasses import replace
 from itertools import product
 
@@ -178,6 +179,34 @@ def test_folders_the_wrong_way_round_are_an_error(tmp_path):
         load_frames(tmp_path / "b", tmp_path / "a", KEYS)
 
 
+def test_labels_that_contradict_their_folder_are_refused(folders):
+    wrong = write_trajectory(folders[1], make([0, 1, 1], 60))
+    named = f"{wrong} is a negative trajectory, but has 2 frames with label 1: see whether"
+    with pytest.raises(ValueError, match=f"^{re.escape(named)}"):
+        load_frames(*folders, KEYS)
+    write_trajectory(folders[1], make([1], 70))
+    with pytest.raises(ValueError, match=r"label 1 \(2 trajectories contradict their folder\)"):
+        load_frames(*folders, KEYS)
+
+
+def test_inverted_labels_are_refused(tmp_path):
+    for number, labels in enumerate(([0, 1], [1, 0], [0, 0], [0])):
+        folder = tmp_path / ("positive" if any(labels) else "negative")
+        inverted = make([1 - label for label in labels], 10 * number)
+        write_trajectory(folder, inverted)
+    with pytest.raises(ValueError, match="negative trajectory, but has 2 frames with label 1"):
+        load_frames(tmp_path / "positive", tmp_path / "negative", KEYS)
+
+
+def test_a_positive_trajectory_may_succeed_between_its_frames(folders):
+    one = make([0, 0], 80)
+    write_trajectory(folders[0], Trajectory(one.images, one.labels, True))
+    load_frames(*folders, KEYS)
+    wrong = write_trajectory(folders[0], make([0, 0], 90))
+    with pytest.raises(ValueError, match=f"{wrong.name} is a positive .* has no frames with label"):
+        load_frames(*folders, KEYS)
+
+
 def test_a_class_without_frames_is_an_error_that_says_what_to_do(folders, tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()
@@ -248,7 +277,7 @@ EPISODES = st.lists(
 @given(EPISODES, st.sampled_from([0.01, 0.2, 0.5, 0.9]), st.integers(0, 9))
 def test_both_sides_have_both_labels_where_that_is_possible(episodes, share, seed):
     frames = frames_of(episodes)
-    train, validation = frames.split(share, np.random.default_rng(seed))
+    train, validation = frames.split(np.random.default_rng(seed), share)
     assert sorted([*train, *validation]) == list(range(len(frames)))
     assert not set(frames.episodes[train]) & set(frames.episodes[validation])
     found = [set(frames.labels[rows].tolist()) for rows in (train, validation)]
@@ -262,20 +291,35 @@ def test_both_sides_have_both_labels_where_that_is_possible(episodes, share, see
     assert (found[1] == {False, True}) == possible
 
 
+@settings(max_examples=150)
+@given(EPISODES, st.tuples(st.floats(0.01, 0.5), st.floats(0.01, 0.5)), st.integers(0, 9))
+def test_three_parts_share_no_trajectory_and_each_has_both_labels_if_three_have(
+    episodes, shares, seed
+):
+    frames = frames_of(episodes)
+    parts = frames.split(np.random.default_rng(seed), *shares)
+    assert sorted(np.concatenate(parts)) == list(range(len(frames)))
+    own = [set(frames.episodes[rows]) for rows in parts]
+    assert len(set().union(*own)) == sum(map(len, own)) == len(episodes)
+    assert set(frames.labels[parts[0]].tolist()) == classes(episodes)
+    if sum(len(set(episode)) == 2 for episode in episodes) >= 3:
+        assert all(set(frames.labels[rows].tolist()) == {False, True} for rows in parts)
+
+
 def test_the_share_is_that_of_each_kind_of_trajectory():
     frames = frames_of([[False, True]] * 40 + [[False]] * 60)
-    train, validation = frames.split(0.2, np.random.default_rng(0))
+    train, validation = frames.split(np.random.default_rng(0), 0.2)
     assert len(set(frames.episodes[validation])) == 20
     assert frames.from_positive[frames.episodes[validation]].sum() == 16  # 8 trajectories of 2
     assert len(train) + len(validation) == 140
-    again = frames.split(0.2, np.random.default_rng(0))[1]
-    other = frames.split(0.2, np.random.default_rng(1))[1]
+    again = frames.split(np.random.default_rng(0), 0.2)[1]
+    other = frames.split(np.random.default_rng(1), 0.2)[1]
     np.testing.assert_array_equal(again, validation)
     assert not np.array_equal(other, validation)
 
 
 def test_no_share_is_no_validation_and_an_odd_one_an_error():
     frames = frames_of([[False, True]] * 4)
-    assert len(frames.split(0.0, np.random.default_rng(0))[1]) == 0
-    with pytest.raises(ValueError, match="validation share is 1"):
-        frames.split(1, np.random.default_rng(0))
+    assert len(frames.split(np.random.default_rng(0), 0.0)[1]) == 0
+    with pytest.raises(ValueError, match=r"shares of trajectories are \(1,\)"):
+        frames.split(np.random.default_rng(0), 1)

@@ -220,7 +220,7 @@ def test_the_reward_of_a_run_scores_as_score_does(name, options, names, runs, tm
     assert_equal_scores(path, reward, names, env.observation_space, env.action_space)
 
 
-SETTING = Setting(SPACES["dict"], ACTIONS["discrete_from_5"], horizon=10, log_prob=max)
+SETTING = Setting(SPACES["dict"], ACTIONS["discrete_from_5"], horizon=10, log_prob=max, frozen=True)
 
 
 def made(name, setting=SETTING, **options):

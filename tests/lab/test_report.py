@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from guerdon.data.frames import Trajectory, read_trajectory, write_trajectory
 from guerdon.lab import page, report
 from guerdon.lab.curves import Curve
 from guerdon.lab.report import HOW, log_warnings, return_warnings, workflow_table, write_report
@@ -182,7 +183,7 @@ def test_of_warnings_in_the_log_the_newest_of_each_kind_counts():
 def test_the_page_of_a_fit_has_curves_and_the_worst_mistakes(fitted):
     text = write_report(fitted).read_text()
     assert ("2", "Frames") in headings(text)
-    for title in ("Loss", "Held-out frames", "Precision over recall", "Calibration"):
+    for title in ("Loss", "Validation frames", "Precision over recall", "Calibration"):
         assert f"<b>{title}</b>" in text
     rows = [title for level, title in headings(text) if level == "4"]
     assert rows == [
@@ -198,6 +199,30 @@ def test_the_page_of_a_fit_has_curves_and_the_worst_mistakes(fitted):
     negative, positive = ([float(each) for each, _ in captions[i : i + 8]] for i in (0, 8))
     assert negative == sorted(negative, reverse=True)
     assert positive == sorted(positive)
+
+
+def test_the_page_of_a_fit_has_probes_and_suspected_labels(tmp_path):
+    picturing.write(tmp_path / "data", number=90)
+    for path in sorted((tmp_path / "data" / "positive").iterdir())[:12]:
+        found = read_trajectory(path)
+        path.unlink()
+        labels = found.labels.copy()
+        labels[:2] = 1  # which are failures
+        write_trajectory(path.parent, Trajectory(found.images, labels, True))
+    folders = [
+        f"reward.data.{kind}_dir={tmp_path / 'data' / kind}" for kind in ("positive", "negative")
+    ]
+    section = {"data": {"check_labels": True}, "num_epochs": 4}
+    fit(picturing.config(tmp_path / "fit", *folders, **section), display="none")
+    text = write_report(tmp_path / "fit").read_text()
+    for kind in ("uniform colours", "occluded", "clipped episodes"):
+        assert f"<td>{kind}</td>" in text
+    assert ("4", "Suspected labels") in headings(text)
+    listed = re.findall(
+        r"<figcaption>\d\.\d{3} success · (\d+\.npz), frame (\d)</figcaption>", text
+    )
+    assert len(listed) >= 5
+    assert all(int(frame) < 2 for _, frame in listed)
 
 
 def test_frames_that_are_gone_or_changed_are_not_shown(fitted, tmp_path, monkeypatch):
@@ -270,7 +295,7 @@ def test_the_table_says_all_that_matters():
     rows = {name.strip(): value for name, value in workflow_table(RESULT)}
     assert rows == {
         "Trajectories with and without success": "300, 120",
-        "Classifier on held-out episodes: PR-AUC": "0.991",
+        "Classifier on test episodes: PR-AUC": "0.991",
         "precision, recall at its threshold": "0.950, 0.876",
         "calibration error": "0.012",
         "True success at the last step, no exploration:": "",

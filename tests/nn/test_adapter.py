@@ -6,7 +6,7 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from guerdon.compat.nervex import Armor
+from guerdon.compat.nervex.armor import Armor
 from guerdon.nn import (
     ActorCritic,
     DeterministicActor,

@@ -4,7 +4,21 @@ import numpy as np
 import pytest
 import torch
 
-from guerdon.nn.augment import BRIGHTNESS, CONTRAST, SHIFT, augment
+from guerdon.nn.augment import (
+    BRIGHTNESS,
+    CONTRAST,
+    PROBES,
+    SHIFT,
+    augment,
+    colours,
+    noise,
+    occlude,
+    over_expose,
+    saturate,
+    synthetic_failures,
+    under_expose,
+    uniform,
+)
 
 
 def seeded(seed=0):
@@ -96,3 +110,66 @@ def test_what_comes_in_at_a_border_is_the_border():
 def test_small_images_and_others_than_squares_are_fine(size):
     given = torch.full((10, 4, *size), 9, dtype=torch.uint8)
     assert augment(given, seeded()).shape == (10, 4, *size)
+
+
+# --- failures and probes
+
+
+@pytest.mark.parametrize("change", [each.change for each in PROBES.values()] + [synthetic_failures])
+@pytest.mark.parametrize("channels", [1, 3, 6])
+def test_changes_give_bytes_of_the_same_size_by_their_generator_alone(change, channels):
+    given = images(12)[:, :1].repeat(1, channels, 1, 1)
+    before = given.clone()
+    changed = change(given, seeded(3))
+    assert changed.dtype == torch.uint8
+    assert changed.shape[1:] == given.shape[1:]
+    assert torch.equal(changed, change(given, seeded(3)))
+    assert torch.equal(given, before)
+
+
+def test_uniform_images_have_one_colour_and_many_are_extreme():
+    changed = uniform(images(2000), seeded())
+    each = changed[:, :, :1, :1]
+    assert torch.equal(changed, each.expand_as(changed))
+    values = each.flatten()
+    assert 0.2 < float((values == 0).float().mean()) < 0.3
+    assert 0.2 < float((values == 255).float().mean()) < 0.3
+    grey = (each[:, 0] == each[:, 1]) & (each[:, 0] == each[:, 2])
+    assert grey.float().mean() > 0.25
+
+
+def test_the_grid_of_colours_has_black_white_and_grey():
+    grid = colours(images(1), seeded())[:, :, 0, 0].tolist()
+    assert len(grid) == len({tuple(each) for each in grid}) == 125
+    assert all([level] * 3 in grid for level in (0, 128, 255))
+
+
+def test_noise_has_nothing_of_the_image():
+    one, other = noise(images(8), seeded()), noise(torch.zeros_like(images(8)), seeded())
+    assert torch.equal(one, other)
+
+
+def test_saturated_images_are_clipped_by_half_or_nearly_black():
+    changed = saturate(torch.full((400, 3, 8, 8), 140, dtype=torch.uint8), seeded())
+    assert (changed[::2] == 255).all()
+    assert changed[1::2].max() <= 28
+    # A factor would leave black and white as they are, which may be how success looks.
+    given = torch.zeros((400, 3, 8, 8), dtype=torch.uint8)
+    given[:, :, 2:4, 2:4] = 255
+    bright = saturate(given, seeded())[::2]
+    assert bright[:, :, 0, 0].min() >= 127
+    assert (bright[:, :, 2, 2] == 255).all()
+
+
+def test_exposure_by_hand():
+    given = torch.tensor([10, 63, 64, 255], dtype=torch.uint8).view(1, 1, 2, 2)
+    assert over_expose(given, seeded()).flatten().tolist() == [40, 252, 255, 255]
+    assert under_expose(given, seeded()).flatten().tolist() == [2, 16, 16, 64]
+
+
+def test_a_quarter_of_an_image_is_covered():
+    given = torch.full((300, 3, 20, 20), 77, dtype=torch.uint8)
+    changed = occlude(given, seeded())
+    covered = (changed != given).any(1).flatten(1).sum(1)
+    assert set(covered.tolist()) <= {0, 100}  # by chance, the colour is that of the image
+    assert (covered == 100).float().mean() > 0.99

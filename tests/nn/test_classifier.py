@@ -101,7 +101,7 @@ def test_every_parameter_learns():
 
 
 def test_the_documented_size_at_full_width():
-    model = BinaryRewardClassifier(ClassifierConfig())
+    model = BinaryRewardClassifier(ClassifierConfig(width=64))
     assert sum(p.numel() for p in model.encoders.parameters()) == pytest.approx(4.9e6, rel=0.01)
     assert model.poolings[0].kernel.shape == (512, 2, 2, 8)
     assert float(model.poolings[0].kernel.detach().std()) == pytest.approx(0.5, rel=0.05)

@@ -1,8 +1,12 @@
 """Damaged files of a run: named, and survived where they are not needed."""
 
 import json
+import os
+import re
 import shutil
+import warnings
 
+import numpy as np
 import pytest
 
 from guerdon.cli.sweep import Run, Sweep
@@ -93,6 +97,45 @@ def test_lines_of_metrics_that_are_damaged_are_left_out(kind, damaged, tmp_path)
     assert after.values.tolist() == before.values.tolist()
 
 
+NUMBERS = {
+    "of 1e308": [1e308, -1e308, 1e308],
+    "equal": [1.7e308] * 3,
+    "single": [1e308],
+    "tiny": [0, 5e-324, 1e-323],
+    "close": [1.0, 1.0000000000000002, 1.0],
+    "whole": [10**400, 1, 10**30],
+}
+
+
+@pytest.mark.parametrize("kind", NUMBERS)
+def test_any_numbers_are_drawn(kind, damaged, tmp_path):
+    names = ("eval/mean_reward", "rollout/ep_rew_mean", "train/x", "reward/x", "reward/eval_return")
+    numbers = NUMBERS[kind]
+    lines = [{"step": i, "time": 1.0, **dict.fromkeys(names, x)} for i, x in enumerate(numbers)]
+    lines += [{"step": x, "time": 1.0, **dict.fromkeys(names, 2)} for x in [7, *numbers]]
+    folder = damaged("".join(json.dumps(line) + "\n" for line in lines).encode(), "metrics.jsonl")
+    for name in ("env_steps", "wall_seconds", "fps"):
+        summary = {"stop_reason": "max_steps", name: numbers[0]}
+        (folder / "summary.json").write_text(json.dumps(summary))
+        survived("report", folder)
+    page = (folder / "report.html").read_text()
+    assert not re.search(r"[\d\"( ,](nan|inf)\b", page)
+    survived("plot", folder, "--out", tmp_path / "curves.png")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        steps = read_metrics(folder)["train/x"].steps
+    assert (np.diff(steps) > 0).all()
+
+
+def test_a_weight_that_is_no_number_is_named(damaged):
+    folder = damaged(b"")
+    config = folder / "config.yaml"
+    config.write_text(config.read_text().replace("weight: 1.0", f"weight: {10**400}"))
+    result = guerdon("report", folder)
+    assert result.exit_code == 2
+    assert f"Error: {config} is not the config of a run: " in result.stderr
+
+
 @pytest.mark.parametrize("content", [b"", b"\x00\xff", b"[1]", b"run: 3", b"seed: 0", b"{"])
 @pytest.mark.parametrize("command", [("eval",), ("train", "--resume"), ("report",), ("plot",)])
 def test_a_damaged_config_is_named(content, command, damaged):
@@ -109,6 +152,14 @@ def test_a_damaged_config_is_named(content, command, damaged):
 def test_a_run_of_a_sweep_with_a_damaged_summary_is_not_finished(kind, damaged):
     folder = damaged(DAMAGE[kind], "summary.json")
     with pytest.warns(UserWarning, match="is damaged and is ignored"):
+        assert Run(folder, []).summary() is None
+
+
+def test_a_pipe_in_a_sweep_is_not_waited_for(damaged):
+    folder = damaged(b"")
+    (folder / "summary.json").unlink()
+    os.mkfifo(folder / "summary.json")
+    with pytest.warns(UserWarning, match="is damaged and is ignored: it is not a regular file"):
         assert Run(folder, []).summary() is None
 
 

@@ -15,7 +15,7 @@ from guerdon.data import load_demonstrations
 from guerdon.data.array_files import read_arrays
 from guerdon.data.frames import Trajectory, read_trajectory, write_trajectory
 from guerdon.data.spaces import space_from_json
-from guerdon.data.unpickle import safe_unpickle
+from guerdon.data.unpickle import load_weights, safe_unpickle
 from guerdon.limits import DEPTH, DamagedError, parse_json, read_bytes
 from guerdon.training.fit_files import compose_fit
 from tests.data.test_array_files import write_arrays
@@ -258,3 +258,53 @@ def test_other_files(tmp_path):
     (tmp_path / "a").write_bytes(b"12345")
     with pytest.raises(DamagedError, match="a has 5 bytes, but at most 4 are read"):
         read_bytes(tmp_path / "a", 4)
+
+
+# --- files of torch.save
+
+
+def saved(path, content):
+    """A file of ``torch.save`` with this pickle."""
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("archive/data.pkl", content)
+    return path
+
+
+WEIGHTS = {
+    "a key of 2 ** 352 parts": HEAD + PICKLES["a key of 2 ** 352 parts"] + STOP,
+    "nested lists": HEAD + PICKLES["nested lists"] + STOP,
+    "a storage that is not there": pickle.dumps({"a": 1})[:-1] + b"Q.",
+}
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_files_of_torch(name, tmp_path):
+    path = saved(tmp_path / "a.pt", WEIGHTS[name])
+    assert outcome(lambda: load_weights(path)) == f"{path} is not a file of torch.save, or damaged"
+
+
+def test_a_file_of_torch_that_is_compressed_or_has_huge_tensors(tmp_path):
+    torch.save(torch.zeros(1).expand(10**9), tmp_path / "a.pt")
+    with zipfile.ZipFile(tmp_path / "b.pt", "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("archive/data.pkl", pickle.dumps({"a": 1}))
+    os.mkfifo(tmp_path / "c.pt")
+    for name in "abc":
+        said = outcome(lambda name=name: load_weights(tmp_path / f"{name}.pt"))
+        assert "or damaged" in said or "not a regular file" in said
+
+
+def test_honest_files_of_torch(tmp_path):
+    network = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
+    state = network.state_dict()
+    shared = torch.arange(12.0).reshape(3, 4)
+    content = {
+        "state": state,
+        "views": [shared, shared[1:], shared.T],
+        "step": 3,
+        "half": shared.bfloat16(),
+    }
+    torch.save(content, tmp_path / "a.pt")
+    found = load_weights(tmp_path / "a.pt")
+    assert all(found["state"][name].equal(value) for name, value in state.items())
+    assert all(map(torch.equal, found["views"], content["views"]))
+    assert found["half"].equal(content["half"])

@@ -83,6 +83,22 @@ def test_a_new_run_is_not_written_through_links_that_wait_for_it(name, tmp_path)
     assert thesis.read_text() == "my thesis"
 
 
+@pytest.mark.parametrize("name", ["checkpoints", "best"])
+def test_a_link_that_appears_during_a_run_is_not_followed(name, tmp_path):
+    folder, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    (elsewhere / "step_1").mkdir(parents=True)
+
+    def relink(*_):
+        if not (folder / name).is_symlink():
+            shutil.rmtree(folder / name, ignore_errors=True)
+            (folder / name).symlink_to(elsewhere)
+
+    config = config_of("ppo", folder, run={"max_steps": 256, "log_every": 16})
+    with pytest.raises(ValueError, match=f"{name} is a symbolic link"):
+        train(config, seed=3, display="none", callback=relink)
+    assert [path.name for path in elsewhere.rglob("*")] == ["step_1"]
+
+
 def test_a_lock_that_is_another_file_too_is_not_overwritten(finished, tmp_path):
     folder, thesis = tmp_path / "run", tmp_path / "thesis"
     shutil.copytree(finished, folder)

@@ -1,7 +1,11 @@
 """Code that a run directory names is run only for the user who made the run, or with --trust."""
 
+import importlib
 import json
+import os
+import py_compile
 import shutil
+import sys
 from itertools import product
 
 import pytest
@@ -222,8 +226,80 @@ def test_a_changed_file_inside_a_run_needs_trust(tmp_path):
     inside.write_text(CODE + "\n# changed\n")
     result = command("eval", tmp_path / "run")
     assert result.exit_code == 2
-    assert f"{inside}, inside of a run, has changed" in result.output
+    assert f"{inside}, inside of a run, or what it can import there, has changed" in result.output
     assert command("eval", tmp_path / "run", "--trust").exit_code == 0
+
+
+HELPED = CODE.replace("return env\n", "import helper\n\n    return env\n")
+FORGED = "from pathlib import Path\n\nPath(__file__).with_name('forged').touch()\n"
+
+
+@pytest.fixture
+def helped(tmp_path, monkeypatch):
+    """A run of this user with code inside, which imports other code inside."""
+    folder = tmp_path / "run"
+    (folder / "code").mkdir(parents=True)
+    (folder / "code" / "mine.py").write_text(HELPED)
+    (folder / "code" / "helper.py").write_text(" " * len(FORGED))
+    monkeypatch.setattr(sys, "pycache_prefix", None)
+    monkeypatch.setenv("PYTHONPYCACHEPREFIX", "")
+    train(folder, f"env.wrappers=[{folder}/code/mine.py:wrapper]")
+    forget(folder)
+    return folder
+
+
+def forget(folder):
+    """Unloads the code of a run, as a new process would."""
+    for name, module in [*sys.modules.items()]:
+        if str(folder) in str(getattr(module, "__file__", None)):
+            del sys.modules[name]
+    importlib.invalidate_caches()
+
+
+def compile_forged(folder):
+    """Writes a compiled file that looks current for the helper."""
+    helper = folder / "code" / "helper.py"
+    honest, times = helper.read_text(), helper.stat()
+    helper.write_text(FORGED)
+    os.utime(helper, (times.st_atime, times.st_mtime))
+    py_compile.compile(str(helper), doraise=True)
+    helper.write_text(honest)
+    os.utime(helper, (times.st_atime, times.st_mtime))
+
+
+def replace_by_link(folder):
+    (folder / "elsewhere").write_text(FORGED)
+    (folder / "code" / "helper.py").unlink()
+    (folder / "code" / "helper.py").symlink_to("../elsewhere")
+
+
+FORGERIES = {
+    "changed": lambda folder: (folder / "code" / "helper.py").write_text(FORGED),
+    "new": lambda folder: (folder / "code" / "other.py").write_text(FORGED),
+    "without source": lambda folder: (folder / "code" / "other.pyc").write_bytes(b"forged"),
+    "library": lambda folder: (folder / "code" / "other.so").write_bytes(b"forged"),
+    "linked folder": lambda folder: (folder / "code" / "other").symlink_to("/tmp"),
+    "linked file": replace_by_link,
+}
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+def test_what_code_inside_a_run_imports_is_compared_too(name, helped):
+    assert command("eval", helped, "--episodes", "1").exit_code == 0
+    forget(helped)
+    FORGERIES[name](helped)
+    result = command("eval", helped, "--episodes", "1")
+    assert result.exit_code == 2, result.output
+    assert "inside of a run, or what it can import there, has changed" in result.output
+    assert not (helped / "code" / "forged").exists()
+    assert command("eval", helped, "--episodes", "1", "--trust").exit_code == 0
+
+
+def test_compiled_files_inside_a_run_are_not_read(helped):
+    compile_forged(helped)
+    result = command("eval", helped, "--episodes", "1")
+    assert result.exit_code == 0, result.output
+    assert not (helped / "code" / "forged").exists()
 
 
 def test_other_code_in_a_run_of_ones_own_needs_trust(own):

@@ -57,6 +57,8 @@ def sections(save_dir, **changes):
         "model": {"image_size": [3, SIZE, SIZE], "width": 4, "hidden_dim": 16,
                   "num_spatial_blocks": 2},
         "optim": {"lr": 3e-3},
+        "lr_sched": {"type": "constant", "warmup_steps": 0},
+        "data": {"check_labels": False},
         "global_batch_size": 16,
         "num_epochs": 8,
         "log_interval": 10,

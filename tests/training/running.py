@@ -44,6 +44,12 @@ CASES: dict[str, dict[str, Any]] = {
         "env": {"id": "guerdon/Identity-v0"},
         "policy": {"type": "a2c", **_model()},
     },
+    "impala": _ON_POLICY
+    | {
+        "env": {"id": "guerdon/Identity-v0"},
+        "learn": {"batch_size": 16},
+        "policy": {"type": "impala", **_model()},
+    },
     "dqn_prioritized_3_step": _OFF_POLICY
     | {
         "env": {"id": "CartPole-v1"},
@@ -64,7 +70,36 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "ddpg": _OFF_POLICY
     | {"env": {"id": "guerdon/Target-v0"}, "policy": {"type": "ddpg", **_model()}},
+    "bc": {
+        "env": {"id": "CartPole-v1"},
+        "learn": {"batch_size": 16, "updates_per_collect": 4},
+        "policy": {"type": "bc", "expert_data_path": "zoo:cartpole", **_model()},
+    },
+    "dagger": _OFF_POLICY
+    | {
+        "env": {"id": "guerdon/Identity-v0"},
+        "policy": {
+            "type": "dagger", "expert": f"{__name__}:shown", "beta_steps": 200, **_model()
+        },
+    },
+    "iqlearn": _OFF_POLICY
+    | {
+        "env": {"id": "CartPole-v1"},
+        "policy": {"type": "iqlearn", "expert_data_path": "zoo:cartpole", **_model()},
+    },
+    "iqlearn_continuous": _OFF_POLICY
+    | {
+        "env": {"id": "Pendulum-v1", "max_episode_steps": 20},
+        "policy": {
+            "type": "iqlearn", "expert_data_path": "zoo:pendulum", "temperature": "auto", **_model()
+        },
+    },
 }  # fmt: skip
+
+
+def shown(obs: np.ndarray) -> np.ndarray:
+    """The right actions in Identity."""
+    return obs.argmax(-1)
 
 
 def config_of(case: str, directory: Path, **sections: dict[str, Any]) -> dict[str, Any]:

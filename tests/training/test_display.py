@@ -50,6 +50,17 @@ def test_success_is_shown_beside_what_a_model_says_of_it():
     assert written(None, (5, metrics)) == ["steps 5  success 25%  predicted success 100%"]
 
 
+def test_true_success_beside_predicted_success_is_of_the_same_frames():
+    metrics = {
+        "eval/success_rate": 0.25,
+        "reward/success_rate": 1.0,
+        "eval/success_at_prediction": 0.9,
+    }
+    assert written(None, (5, metrics)) == [
+        "steps 5  predicted success 100%  true success at prediction 90%"
+    ]
+
+
 def test_what_is_not_known_is_left_out():
     assert written(None, (5, {})) == ["steps 5"]
     assert written(None, (5, {"time/fps": 10})) == ["steps 5  fps 10"]

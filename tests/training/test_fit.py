@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import shutil
 import signal
 
@@ -13,9 +14,11 @@ import torch
 from guerdon.nn import seeded
 from guerdon.nn.classifier import BinaryRewardClassifier
 from guerdon.ops import classification
+from guerdon.training import fit as fit_module
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint
-from guerdon.training.fit import fit, learning_rate, validate, warnings_of
+from guerdon.training.fit import choose, fit, measured, warnings_of
 from guerdon.training.fit_files import ScheduleConfig, check_fits, compose_fit, load_classifier
+from guerdon.training.fit_steps import learning_rate
 from tests.training.picturing import config, frames, sections
 
 
@@ -46,10 +49,14 @@ def scored(path, data):
 # --- what is learned
 
 
+def measure(logits, labels, episodes, target_fpr):
+    return measured(logits, labels, episodes, *choose(logits, labels, target_fpr))
+
+
 def test_success_is_learned_and_seen_in_new_episodes(learned):
     result, folder = learned
-    assert result["validation"]["pr_auc"] > 0.95
-    assert result["stop_reason"] == "finished"
+    assert result["test"]["pr_auc"] > 0.95
+    assert result["stop_reason"] in ("finished", "no_improvement")
     new = frames(seed=9)
     probability, meta = scored(folder, new)
     assert classification.pr_auc(probability, new.labels) > 0.95
@@ -57,19 +64,35 @@ def test_success_is_learned_and_seen_in_new_episodes(learned):
     assert classification.expected_calibration_error(probability, new.labels) < 0.15
 
 
-def test_the_threshold_keeps_to_the_target_on_validation(learned):
+def test_what_is_chosen_comes_from_validation_and_what_is_reported_from_the_test(learned):
     result, folder = learned
     assert result["validation"]["false_positive_rate"] <= 0.01
     assert result["validation"]["threshold"] >= 0.5
-    # With seed and share, the checkpoint says which episodes those were.
+    # With seed and shares, the checkpoint says which episodes those were.
     data = frames()
     probability, meta = scored(folder, data)
-    _, held_out = data.split(meta["split"], np.random.default_rng(meta["seed"]))
-    passed = (probability >= meta["threshold"])[held_out]
-    labels = data.labels[held_out]
-    assert passed[~labels].mean() == pytest.approx(result["validation"]["false_positive_rate"])
-    assert passed[labels].mean() == pytest.approx(result["validation"]["recall"])
-    assert labels.mean() == result["validation"]["base_rate"]
+    parts = data.split(np.random.default_rng(meta["seed"]), *meta["split"])
+    assert len({*np.concatenate([np.unique(data.episodes[rows]) for rows in parts])}) == 60
+    passed = probability.astype(np.float32) >= meta["threshold"]
+    for name, rows in (("test", parts[1]), ("validation", parts[2])):
+        found, labels = result[name], data.labels[rows]
+        assert passed[rows][~labels].mean() == pytest.approx(found["false_positive_rate"])
+        assert passed[rows][labels].mean() == pytest.approx(found["recall"])
+        assert labels.mean() == found["base_rate"]
+        assert found["frames"] == len(rows)
+    np.testing.assert_array_equal(meta["held_out"]["labels"], data.labels[parts[1]])
+
+
+def test_images_of_the_test_choose_nothing(tmp_path):
+    data, changed = frames(), frames()
+    tested = data.split(np.random.default_rng(0), 0.15, 0.15)[1]
+    changed.images["base_camera"][tested] //= 2
+    one, other = (
+        fitted(tmp_path / name, data=each, num_epochs=4)
+        for name, each in (("one", data), ("other", changed))
+    )
+    assert one["validation"] == other["validation"]
+    assert one["test"]["loss"] != other["test"]["loss"]
 
 
 @pytest.mark.parametrize(
@@ -82,7 +105,7 @@ def test_the_threshold_keeps_to_the_target_on_validation(learned):
 )
 def test_poisoned_labels_are_visible(tmp_path, labels):
     result = fitted(tmp_path / "fit", data=frames(labels=labels))
-    assert result["validation"]["pr_auc"] < 0.9
+    assert result["test"]["pr_auc"] < 0.9
     assert any("see whether labels belong to the frames" in line for line in result["warnings"])
 
 
@@ -92,7 +115,7 @@ def test_several_cameras_are_looked_through(tmp_path):
     data.images["wrist"][:] = 90  # success shows in front only
     model = {**sections("x")["model"], "image_keys": list(cameras)}
     result = fitted(tmp_path / "fit", data=data, model=model, num_epochs=12)
-    assert result["validation"]["pr_auc"] > 0.9
+    assert result["test"]["pr_auc"] > 0.9
     assert load_classifier(tmp_path / "fit")[0][0].config.image_keys == list(cameras)
 
 
@@ -118,7 +141,7 @@ def test_the_members_of_an_ensemble_differ(tmp_path):
 def test_pictures_that_say_nothing_get_the_base_rate_though_batches_are_balanced(tmp_path):
     data = frames()
     data.images["base_camera"][:] = 90
-    fitted(tmp_path / "fit", data=data)
+    fitted(tmp_path / "fit", "reward.data.synthetic_failures=false", data=data)
     member = load_classifier(tmp_path / "fit")[0][0]
     with torch.no_grad():
         logit = float(member({"base_camera": torch.from_numpy(data.images["base_camera"][:1])}))
@@ -140,10 +163,12 @@ def test_the_features_of_a_frozen_encoder_are_computed_once_for_each_frame(tmp_p
         return encode(self, images)
 
     monkeypatch.setattr(BinaryRewardClassifier, "encode", counted)
+    monkeypatch.setattr(fit_module, "probe_frames", lambda *_: [])
     data = frames()
     result = fitted(
         tmp_path / "fit", f"reward.model.pretrained_encoder_path={path}",
-        "reward.model.freeze_encoder=true", data=data, members=2,
+        "reward.model.freeze_encoder=true", "reward.data.synthetic_failures=false",
+        data=data, members=2,
     )  # fmt: skip
     assert sum(seen) == len(data)
     assert result["steps"] > 20
@@ -180,11 +205,12 @@ def test_checkpoints_are_exact_and_say_what_they_are(tmp_path):
     assert meta["temperature"] == result["validation"]["temperature"]
     assert meta["data"]["hash"] == data.hash
     assert (meta["data"]["frames"], meta["data"]["trajectories"]) == (360, 60)
-    assert (meta["seed"], meta["split"], meta["target_fpr"]) == (0, 0.2, 0.01)
+    assert meta["test"] == result["test"]
+    assert (meta["seed"], meta["split"], meta["target_fpr"]) == (0, [0.15, 0.15], 0.01)
 
 
 def test_the_best_checkpoint_is_that_of_the_best_area(tmp_path):
-    result = fitted(tmp_path / "fit", keep=100)
+    result = fitted(tmp_path / "fit", keep=100, patience=None)
     ranks = {}
     for step in checkpoint_steps(tmp_path / "fit"):
         numbers = load_classifier(tmp_path / "fit" / f"step_{step}")[1]["validation"]
@@ -213,7 +239,9 @@ def test_the_report_comes_first_and_progress_in_lines(tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("positive: 40 trajectories")
     assert lines[1].startswith("negative: 20 trajectories")
-    assert "validating on 72 of other episodes" in lines[2]
+    assert "validating on 54 of other episodes" in lines[2]
+    assert "testing on 54 of yet others" in lines[2]
+    assert re.match(r"14 steps of .* s: fitting takes about \d+ seconds$", lines[4])
     assert any(line.startswith("steps 10  loss ") for line in lines)
     assert any("PR-AUC" in line for line in lines)
 
@@ -313,7 +341,7 @@ def test_a_classifier_that_is_not_what_was_asked_for_is_named_by_its_field(learn
 
 def test_the_step_size_follows_its_schedule():
     def rates(**options):
-        schedule = ScheduleConfig(**options)
+        schedule = ScheduleConfig(**{"type": "constant", "warmup_steps": 0} | options)
         return [learning_rate(1.0, schedule, step, 6) for step in range(1, 7)]
 
     assert rates() == [1.0] * 6
@@ -329,7 +357,7 @@ def test_validation_counts_frames_and_episodes():
     labels = np.array([0, 0, 1, 0, 0, 0, 0, 0, 1], bool)
     episodes = np.repeat([4, 5, 6], 3)
     logits = np.array([[-3, -3, 3, -3, 4, -3, -3, -3, 5]], float)
-    found = validate(logits, labels, episodes, 0.2)
+    found = measure(logits, labels, episodes, 0.2)
     assert found["pr_auc"] == pytest.approx((1 + 2 / 3) / 2)
     assert found["threshold"] == 0.5
     assert (found["precision"], found["recall"]) == (pytest.approx(2 / 3), 1.0)
@@ -337,7 +365,7 @@ def test_validation_counts_frames_and_episodes():
     assert found["episode_false_positive_rate"] == 1.0
     assert (found["frames"], found["positives"]) == (9, 2)
     assert (found["episodes"], found["positive_episodes"]) == (3, 2)
-    strict = validate(logits, labels, episodes, 0.0)
+    strict = measure(logits, labels, episodes, 0.0)
     assert strict["threshold"] > 0.5
     assert strict["episode_false_positive_rate"] == 0.0
     assert (strict["precision"], strict["recall"]) == (1.0, 0.5)
@@ -350,11 +378,11 @@ def test_validation_counts_frames_and_episodes():
 def test_without_failed_episodes_nothing_is_said_of_their_false_positives():
     labels = np.tile(np.arange(20) < 10, 5)
     logits = np.where(labels, 5.0, -5.0)[None]
-    found = validate(logits, labels, np.repeat(np.arange(5), 20), 0.01)
+    found = measure(logits, labels, np.repeat(np.arange(5), 20), 0.01)
     assert math.isnan(found["episode_false_positive_rate"])
     (said,) = warnings_of(found)
-    assert said.startswith("validation has no failed episode: nothing can be said of false posit")
+    assert said.startswith("the test has no failed episode: nothing can be said of false posit")
     labels[:20] = False
     assert not any("no failed episode" in said for said in warnings_of(
-        validate(logits, labels, np.repeat(np.arange(5), 20), 0.01)
+        measure(logits, labels, np.repeat(np.arange(5), 20), 0.01)
     ))  # fmt: skip

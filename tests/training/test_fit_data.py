@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from guerdon.data.frames import Frames
-from guerdon.training.fit import BalancedBatches, Inputs, capped, steps_per_epoch
+from guerdon.training.fit_steps import BalancedBatches, Inputs, capped, steps_per_epoch
 
 ROWS = np.arange(100, 140)
 LABELS = np.arange(40) < 6

@@ -84,7 +84,7 @@ def test_what_the_document_leaves_out_is_as_it_has_it(document):
     for section in ("model", "optim", "lr_sched", "data"):
         said, default = getattr(config, section), getattr(plain, section)
         changed = {key for key, value in said if value != getattr(default, key)}
-        assert changed <= {"use_pretrain"}
+        assert changed <= {"use_pretrain", "lr"}  # guerdon's default encoder is narrower
 
 
 @pytest.mark.parametrize("name", options("fit"))

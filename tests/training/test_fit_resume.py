@@ -16,26 +16,29 @@ from tests.processes import Program
 from tests.training.picturing import config, frames
 
 OPTIONS = {"num_epochs": 6, "save_interval": 25, "log_interval": 1, "keep": 1, "members": 2}
+EARLY = {**OPTIONS, "num_epochs": 60, "save_interval": 6, "patience": 1,
+         "data": {"check_labels": True}}  # fmt: skip
 SCRIPT = """
 import sys, torch
 torch.set_num_threads(1)
 from guerdon.training.fit import fit
 from guerdon.training.fit_files import resumed_config
 from tests.training.picturing import config, frames
-from tests.training.test_fit_resume import OPTIONS
-folder, how = sys.argv[1:]
-given = config(folder, **OPTIONS) if how != "resume" else resumed_config(folder)
+from tests.training import test_fit_resume
+folder, how, options = sys.argv[1:]
+new = config(folder, **getattr(test_fit_resume, options))
+given = resumed_config(folder) if how == "resume" else new
 fit(given, frames=frames(), display="lines", resume=how == "resume", overwrite=how == "overwrite")
 """
 
 
-def started(folder, how="new"):
-    return Program("-c", SCRIPT, folder, how)
+def started(folder, how="new", options="OPTIONS"):
+    return Program("-c", SCRIPT, folder, how, options)
 
 
-def stopped(folder, step, number, how="new"):
+def stopped(folder, step, number, how="new", options="OPTIONS"):
     """Sends a signal to a fit after a step."""
-    with started(folder, how) as process:
+    with started(folder, how, options) as process:
         next(line for line in process.stdout if line.startswith(f"steps {step} "))
         process.send_signal(number)
         process.stdout.read()
@@ -99,6 +102,15 @@ def test_a_stopped_fit_that_is_resumed_is_the_same_bit_for_bit(tmp_path, whole, 
             load_classifier(folder)
     assert resumed(folder)["stop_reason"] == "finished"
     assert_same(content(folder), whole)
+
+
+def test_a_fit_that_stops_early_does_so_after_a_kill_too(tmp_path):
+    whole = fit(config(tmp_path / "whole", **EARLY), frames=frames(), display="none")
+    assert whole["stop_reason"] == "no_improvement"
+    assert whole["steps"] == whole["best_step"] + 6
+    stopped(tmp_path / "fit", whole["steps"] - 2, signal.SIGKILL, options="EARLY")
+    assert resumed(tmp_path / "fit")["stop_reason"] == "no_improvement"
+    assert_same(content(tmp_path / "fit"), content(tmp_path / "whole"))
 
 
 def test_a_fit_says_how_it_is_resumed(tmp_path):

@@ -92,9 +92,15 @@ def near_zero(data):
     return -abs(data.obs_next[..., 0])
 
 
+def push(obs):
+    """The forces of the controller that is demonstrated."""
+    return np.clip(-2 * obs[:, :1] - obs[:, 1:], -1, 1)
+
+
 # --- policies
 
 ON_POLICY = {"collect": {"n_step": 32}, "learn": {"batch_size": 16, "repeat": 2}}
+ONE_EPOCH = {"collect": {"n_step": 32}, "learn": {"batch_size": 16}}
 WHOLE_ROLLOUTS = {"collect": {"n_step": 32}}  # a2c learns from all of a rollout at once
 OFF_POLICY = {
     "collect": {"n_step": 16, "warmup_steps": 32, "buffer_size": 400},
@@ -107,6 +113,7 @@ POLICIES = {
     "ppo": ({"type": "ppo"}, ON_POLICY, DISCRETE),
     "ppo_continuous": ({"type": "ppo"}, ON_POLICY, CONTINUOUS),
     "a2c": ({"type": "a2c"}, WHOLE_ROLLOUTS, DISCRETE),
+    "impala": ({"type": "impala"}, ONE_EPOCH, DISCRETE),
     "a2c_continuous": ({"type": "a2c"}, WHOLE_ROLLOUTS, CONTINUOUS),
     "dqn": (DQN, OFF_POLICY, DISCRETE),
     "dqn_prioritized": ({**DQN, "prioritized": True}, OFF_POLICY, DISCRETE),
@@ -127,6 +134,19 @@ POLICIES = {
 
 # Stand for paths, which `fill_paths` puts in their place.
 DEMONSTRATIONS, PREFERENCES, CLASSIFIER = "<demonstrations>", "<preferences>", "<classifier>"
+
+CLONING = {"learn": {"batch_size": 16, "updates_per_collect": 8}}
+BC = {"type": "bc", "expert_data_path": DEMONSTRATIONS}
+IQLEARN = {"type": "iqlearn", "expert_data_path": DEMONSTRATIONS}
+
+WITHOUT_REWARD = {
+    "bc": (BC, CLONING, DISCRETE),
+    "bc_continuous": ({**BC, "squash": True}, CLONING, CONTINUOUS),
+    "iqlearn": (IQLEARN, OFF_POLICY, DISCRETE),
+    "iqlearn_continuous": (IQLEARN, OFF_POLICY, CONTINUOUS),
+    "dagger": ({"type": "dagger", "expert": f"{__name__}:push"}, OFF_POLICY, CONTINUOUS),
+}
+"""The same of policies that use no reward."""
 
 TRAINED = {"hidden_size": [8], "batch_size": 16, "update_per_collect": 4}
 FITTED_ONCE = {**TRAINED, "expert_data_path": DEMONSTRATIONS}
@@ -213,7 +233,7 @@ REFUSED = {
     **{
         (policy, "sqil"): NEEDS_REPLAY
         for policy in POLICIES
-        if POLICIES[policy][0]["type"] in ("ppo", "a2c")
+        if POLICIES[policy][0]["type"] in ("ppo", "impala", "a2c")
     },
 }
 """Pairs of policy and reward that `guerdon.train` refuses, and why."""
@@ -233,7 +253,7 @@ FAST = {
     "trex": "dqn_prioritized_n_step",
     "drex": "ddpg",
     "preference": "a2c",
-    "rnd": "ppo",
+    "rnd": "impala",
     "icm": "sac",
     "ngu": "sac_discrete",
     "sqil": "dqn_n_step",
@@ -347,7 +367,7 @@ def files(tmp_path_factory):
     made = {}
 
     def get(policy, reward):
-        continuous = POLICIES[policy][2]["continuous"]
+        continuous = (POLICIES | WITHOUT_REWARD)[policy][2]["continuous"]
         if uses_camera(reward):
             if CLASSIFIER not in made:
                 made[CLASSIFIER] = write_classifier(tmp_path_factory.mktemp("classifier"))
@@ -383,7 +403,7 @@ def make_config(policy, reward, folder, *, noise_seed=None, camera=False):
         noise_seed: See `PointEnv`.
         camera: See `PointEnv`; the policy itself does not look at pictures.
     """
-    options, sizes, env = POLICIES[policy]
+    options, sizes, env = (POLICIES | WITHOUT_REWARD)[policy]
     return {
         "env": {
             "id": f"{__name__}:PointEnv",
@@ -406,7 +426,7 @@ def train(config):
     """Trains; returns the final and the best weights, and all tensors that the reward has saved."""
     summary = guerdon.train(config, seed=0, display="none")
     assert summary["updates"] >= 6
-    assert summary["episodes"] >= 10
+    assert summary["episodes"] >= 10 or not summary["env_steps"]  # an offline policy
     weights = {
         (which, name): tensor
         for which in ("latest", "best")
@@ -466,6 +486,21 @@ def test_noise_in_the_environment_reward_changes_no_weight(
     assert differences(weights, trained_on_zero(policy, camera)), "the reward has no effect"
 
 
+@pytest.mark.parametrize("policy", WITHOUT_REWARD)
+def test_noise_in_the_environment_reward_changes_no_weight_of_a_policy_without_a_reward(
+    policy, files, tmp_path
+):
+    def run(name, noise_seed=None):
+        reward = {"terms": {"env": {}}}
+        config = make_config(policy, reward, tmp_path / name, noise_seed=noise_seed)
+        return train(fill_paths(config, files(policy, "env")))[0]
+
+    weights, noisy_weights = run("own"), run("noise", NOISE_SEED)
+    latest = {key: weights[key] for key in weights if key[0] == "latest"}
+    noisy = {key: noisy_weights[key] for key in latest}  # the best is selected by the environment
+    assert differences(latest, noisy) == []
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 def test_noise_changes_weights_if_the_environment_reward_is_learned_from(policy, tmp_path):
     reward = {"terms": {"env": {"weight": 1.0}}}
@@ -523,7 +558,8 @@ def test_every_registered_reward_model_and_policy_is_covered():
         for name, options in section["terms"].items()
     }
     assert tested | EXCLUDED_REWARDS.keys() == built_in(registry_of("reward"))
-    assert {options["type"] for options, _, _ in POLICIES.values()} == built_in(
+    policies = POLICIES | WITHOUT_REWARD
+    assert {options["type"] for options, _, _ in policies.values()} == built_in(
         registry_of("policy")
     )
 

@@ -50,9 +50,10 @@ def whole(tmp_path_factory):
 @pytest.mark.parametrize("case", CASES)
 def test_half_a_run_and_the_other_half_are_a_whole_run(case, whole, tmp_path):
     first = run(case, tmp_path / "run", run={"max_steps": HALF})
-    assert HALF <= first["env_steps"] < HALF + 9
+    counted = "updates" if case == "bc" else "env_steps"
+    assert HALF <= first[counted] < HALF + 9
     second = resume(tmp_path / "run", "run.max_steps=256")
-    assert second["env_steps"] >= 2 * HALF
+    assert second[counted] >= 2 * HALF
     assert second["updates"] > first["updates"]
     assert_same_run(whole(case), tmp_path / "run")
 

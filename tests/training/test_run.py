@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 
+import gymnasium
 import numpy as np
 import pytest
 import yaml
@@ -349,3 +350,50 @@ def test_episodes_are_collected_where_the_config_says_so(tmp_path):
     assert (summary["env_steps"], summary["episodes"], summary["updates"]) == (100, 10, 2)
     summary = run("sac", tmp_path / "two", collect=episodes, run={"max_steps": 100})
     assert (summary["env_steps"], summary["episodes"], summary["updates"]) == (100, 10, 2)
+
+
+# --- before the first step
+
+
+class Unusable(gymnasium.Env):
+    """Fails at its first reset or step, or works."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, at=""):
+        self.at = at
+
+    def reset(self, *, seed=None, options=None):  # noqa: ARG002
+        super().reset(seed=seed)
+        if self.at == "reset":
+            raise OSError("the robot is off")
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):  # noqa: ARG002
+        if self.at == "step":
+            raise OSError("the robot is off")
+        return np.zeros(2, np.float32), 0.0, True, False, {}
+
+
+@pytest.mark.parametrize("at", ["reset", "step"])
+@pytest.mark.parametrize("named", [True, False])
+def test_a_run_that_fails_before_its_first_step_leaves_no_folder(tmp_path, monkeypatch, at, named):
+    monkeypatch.chdir(tmp_path)
+    options = [
+        f"env.id={__name__}:Unusable", f"env.kwargs.at={at}", "policy=ppo", "env.n_envs=1",
+        "run.max_steps=100",
+    ]  # fmt: skip
+    with pytest.raises(Exception, match="the robot is off"):
+        train(None, *options, *["run.dir=mine"] * named, display="none")
+    assert not list(tmp_path.glob("**/config.yaml"))
+    assert not (tmp_path / "mine").exists()
+    assert not list(tmp_path.glob("runs/*"))
+
+
+def test_files_of_the_user_survive_such_a_run(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    options = ["policy=ppo", "env.n_envs=1", "run.max_steps=100", f"run.dir={tmp_path}"]
+    with pytest.raises(Exception, match="the robot is off"):
+        train(None, f"env.id={__name__}:Unusable", "env.kwargs.at=step", *options, display="none")
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]

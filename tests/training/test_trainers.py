@@ -217,6 +217,7 @@ def test_a_collector_without_a_buffer_is_refused(trainer):
     [
         (onpolicy_trainer, "dqn", "offpolicy_trainer"),
         (offpolicy_trainer, "ppo", "onpolicy_trainer"),
+        (onpolicy_trainer, "bc", "offline_trainer"),
     ],
 )
 def test_a_policy_of_the_other_kind_is_refused(trainer, name, right):

@@ -55,7 +55,7 @@ def test_the_second_stage_learns_from_them(ran):
     _, meta = load_classifier(folder / "classifier")
     assert meta["data"]["positive_dir"] == str((folder / "data/positive").resolve())
     assert meta["data"]["trajectories"] == sum(result.trajectories.values())
-    assert meta["validation"] == result.fit
+    assert meta["test"] == result.fit
     assert meta["model"]["width"] == 4
     assert meta["seed"] == 3
 
@@ -84,7 +84,7 @@ def test_each_stage_is_what_its_command_does(ran, tmp_path):
         [*(f"reward.data.{kind}_dir={path}" for kind, path in folders.items()),
          f"reward.save_dir={tmp_path / 'classifier'}", "seed=3", *FIT],
     )  # fmt: skip
-    assert fit(config, display="none")["validation"] == result.fit
+    assert fit(config, display="none")["test"] == result.fit
     train(
         "reach_ppo", "reward=classifier", f"reward.checkpoint_path={tmp_path / 'classifier'}",
         *BOTH, *LEARN, f"run.dir={tmp_path / 'learn'}", seed=3, display="none",
