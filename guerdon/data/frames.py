@@ -391,7 +391,9 @@ class Frames:
             for kind in np.unique(shows, axis=0) if share else ():
                 alike = order[(shows[order] == kind).all(1)]
                 left = alike[part[alike] == 0]
-                number = min(max(round(share * len(alike)), 1), len(left) - 1)
+                later = sum(map(bool, shares[place:]))  # parts that need one, too
+                most = min(max(len(left) - 1 - later, 1), len(left) - 1)
+                number = min(max(round(share * len(alike)), 1), most)
                 part[left[: max(number, 0)]] = place
             for label in range(2) if share else ():
                 _hold_out_one(part, place, shows, order, label)

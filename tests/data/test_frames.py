@@ -6,7 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from guerdon.data.frames import Frames, Trajectory, load_frames, write_trajectory
@@ -292,6 +292,7 @@ def test_both_sides_have_both_labels_where_that_is_possible(episodes, share, see
 
 
 @settings(max_examples=150)
+@example([[False, True]] * 3, (0.5, 0.5), 0)  # a half of three is two, and leaves one
 @given(EPISODES, st.tuples(st.floats(0.01, 0.5), st.floats(0.01, 0.5)), st.integers(0, 9))
 def test_three_parts_share_no_trajectory_and_each_has_both_labels_if_three_have(
     episodes, shares, seed
