@@ -278,6 +278,12 @@ class RewardDataCollector:
         write_trajectory(folder, trajectory, format=self.config.format, note=self._note)
 
 
+def add_labels(rows: dict[str, Any], step: Step, dummy: np.ndarray | None) -> None:  # noqa: ARG001
+    """Store what `RewardDataCollector.watch` reads of ``info`` with the rows of a step."""
+    names = [f"{mark}{name}" for name in (*_LABELS, "success_once") for mark in ("", "_")]
+    rows["info"] = {name: step.info[name] for name in names if name in step.info}
+
+
 # --- inputs of steps
 
 

@@ -354,6 +354,9 @@ class RuntimeConfig(Section):
     num_evaluators: int = Field(default=0, ge=0)
     """Number of workers that evaluate, among which the episodes are divided; 0 evaluates in the
     process of the learner. With one, evaluations are those of a serial run."""
+    num_reward_workers: int = Field(default=0, ge=0)
+    """Number of workers that annotate, score and train a learned reward; 0 does it in the process
+    of the learner. Of several, the first one only trains."""
     mode: Literal["sync", "async"] = "sync"
     """``sync``: collectors and the learner take turns, and the run is reproducible. ``async``:
     collectors go on while the learner learns, with weights that are a few updates old."""
@@ -375,6 +378,7 @@ class RuntimeConfig(Section):
         ("max_staleness", "mode", "async"),
         ("num_collectors", "type", "ray"),
         ("num_evaluators", "type", "ray"),
+        ("num_reward_workers", "type", "ray"),
         ("mode", "type", "ray"),
         ("cpus_per_collector", "type", "ray"),
         ("address", "type", "ray"),
@@ -500,8 +504,6 @@ class GuerdonConfig(Section):
                 f"'runtime.num_evaluators' is {self.runtime.num_evaluators}, more than "
                 f"'eval.n_envs' ({self.eval.n_envs}): each needs an environment"
             )
-        if self.reward.collect_data:
-            raise ConfigError(f"'reward.collect_data' needs a serial run: leave {name!r} out")
 
     @property
     def n_shards(self) -> int | None:

@@ -6,12 +6,15 @@ from typing import Any, Self
 
 from guerdon.collect import Shards
 from guerdon.config import GuerdonConfig
+from guerdon.envs import VectorEnv
 from guerdon.parallel.cluster import connected, nodes, reserved
 from guerdon.parallel.collectors import AsyncShards, RayShards
 from guerdon.parallel.evaluators import EvaluationMaker, Evaluators
 from guerdon.parallel.logs import RoleLogs, files
+from guerdon.parallel.rewards import RemoteReward, RewardMaker
 from guerdon.parallel.workers import Restarts, Worker, process_options
 from guerdon.policy import POLICIES
+from guerdon.reward import Reward
 from guerdon.training.parts import ShardMaker
 from guerdon.training.run import Run
 
@@ -26,7 +29,7 @@ class RayRuntime:
     def __init__(self, config: GuerdonConfig) -> None:
         self._config, section = config, config.runtime
         self._bundles = [{"CPU": section.cpus_per_collector}] * section.num_collectors
-        self._bundles += [{"CPU": 1.0}] * section.num_evaluators
+        self._bundles += [{"CPU": 1.0}] * (section.num_reward_workers + section.num_evaluators)
         self._restarts = Restarts(section.max_restarts)
         self._workers: dict[str, list[Worker]] = {}
         self._stack = ExitStack()
@@ -71,8 +74,17 @@ class RayRuntime:
         limit = section.max_staleness if getattr(kind, "on_policy", False) else None
         return AsyncShards(workers, section.timeout, limit)
 
+    def reward(self, reward: Reward, env: VectorEnv) -> Reward:
+        """Start the workers of the reward, after the collectors, if there are some."""
+        section = self._config.runtime
+        if not section.num_reward_workers:
+            return reward
+        maker = RewardMaker(self._make, env.observation_space, env.action_space, env.n_envs)
+        workers = self._made("reward", maker, section.num_reward_workers)
+        return RemoteReward(reward, workers, section.timeout, waits=section.mode == "sync")
+
     def evaluate(self) -> Evaluators | None:
-        """Start the evaluators, after the collectors; None if there are none."""
+        """Start the evaluators, after the workers of the reward; None if there are none."""
         section = self._config.runtime
         if not section.num_evaluators:
             return None

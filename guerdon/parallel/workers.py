@@ -170,12 +170,13 @@ def call_all(
                 found[i] = ray.get(reference, timeout=None if ready else 0)
             except Failures as error:
                 lost(i)
-                _restart(workers[i], error)
+                restart(workers[i], error)
                 waiting[workers[i].send(method, *args[i])] = i
     return found
 
 
-def _restart(worker: Worker, error: BaseException) -> None:
+def restart(worker: Worker, error: BaseException) -> None:
+    """Restart a worker that failed, until its object is made."""
     made = worker.restart(error)
     while True:
         try:
