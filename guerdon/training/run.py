@@ -546,6 +546,8 @@ class Run:
         if state is not None:
             with reading(self.folder.checkpoints):
                 self.monitor.load_training_state(state["monitor"])
+                if self.monitor.step != step:
+                    raise ValueError(f"the checkpoint of step {step} is of another step")
                 self.evaluator.load_training_state(state["evaluator"])
                 if "alarms" in state:  # not of an older version
                     self.history.load_training_state(state["alarms"])
