@@ -46,19 +46,22 @@ def check_like(found: Any, own: Any, name: str = "it") -> None:
     elif isinstance(own, list | tuple) and isinstance(found, list | tuple):
         for i, (each, mine) in enumerate(zip(found, own, strict=False)):
             check_like(each, mine, f"{name}[{i}]")
-    elif not (own is None or (found is None and isinstance(own, list)) or _is_like(found, own)):
+    elif not (isinstance(own, list) and found is None) and not _is_like(found, own):
         raise ValueError(f"{name} is {describe(found)}")
 
 
 def _is_like(found: Any, own: Any) -> bool:
-    if isinstance(own, Array) and len(own.reshape(-1)):
-        alike = isinstance(found, type(own)) and found.dtype == own.dtype
-        return alike and (_is_finite(found) or not _is_finite(own))
+    found, own = (each.item() if isinstance(each, np.generic) else each for each in (found, own))
+    if isinstance(own, Array):
+        if not isinstance(found, Array) or not len(own.reshape(-1)):
+            return isinstance(found, Array)
+        alike = isinstance(found, torch.Tensor) == isinstance(own, torch.Tensor)
+        return alike and found.dtype == own.dtype and (_is_finite(found) or not _is_finite(own))
     if type(own) is int:
-        return type(found) is int and min(own, 0) <= found < (1 << (53 if own < 1 << 53 else 128))
+        return type(found) is int and min(own, 0) <= found < 1 << (53 if own < 1 << 53 else 128)
     if type(own) is float:
         return type(found) in (int, float) and (math.isfinite(found) or not math.isfinite(own))
-    return isinstance(found, Array) if isinstance(own, Array) else isinstance(found, type(own))
+    return isinstance(found, type(own)) or own is None
 
 
 def _is_finite(leaf: Array) -> bool:

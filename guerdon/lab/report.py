@@ -118,7 +118,7 @@ def _described(folder: Path) -> Described:
             about=f"{config['env']['id']} · {config['policy']['type']} · reward: "
             f"{' + '.join(named)} · seed {config['seed']}",
             reward_types=[term["type"] for term in terms.values()],
-            checkpoint_path=reward["checkpoint_path"],
+            checkpoint_path=reward["checkpoint_path"] and str(reward["checkpoint_path"]),
             collected={kind: str(data[f"{kind}_dir"]) for kind in kinds},
         )
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:

@@ -144,6 +144,15 @@ def test_a_weight_that_is_no_number_is_named(damaged):
     assert f"Error: {config} is not the config of a run: " in result.stderr
 
 
+@pytest.mark.parametrize("path", ["{a: 1}", "3", "[x]"])
+def test_a_checkpoint_path_that_is_no_text_is_survived(path, damaged):
+    config = damaged(b"") / "config.yaml"
+    text = config.read_text()
+    config.write_text(text.replace("checkpoint_path: null", f"checkpoint_path: {path}"))
+    assert config.read_text() != text
+    survived("report", config.parent)
+
+
 @pytest.mark.parametrize("content", [b"", b"\x00\xff", b"[1]", b"run: 3", b"seed: 0", b"{"])
 @pytest.mark.parametrize("command", [("eval",), ("train", "--resume"), ("report",), ("plot",)])
 def test_a_damaged_config_is_named(content, command, damaged):

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import shutil
 
 import numpy as np
@@ -297,6 +298,26 @@ def test_forged_weights_of_a_classifier_are_refused(change, tmp_path):
     state["classifier"]["members"] = [nested(each, TENSORS[change]) for each in members]
     save_checkpoint(tmp_path / "fit", step, state, keep=1)
     with pytest.raises(ValueError, match="fit is damaged: ") as caught:
+        load_classifier(tmp_path / "fit")
+    assert sentence_of(caught.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"threshold": None}, {"threshold": "x"}, {"threshold": float("nan")}, {"temperature": [1]},
+        {"model": None}, {"model": 3}, {"model": {"image_keys": 3}}, {"held_out": None},
+        {"held_out": {}}, {"held_out": {"logits": 1, "labels": 2}},
+    ],
+)  # fmt: skip
+def test_forged_metadata_of_a_classifier_is_refused(change, tmp_path):
+    make_fit(tmp_path)
+    state, step = load_checkpoint(tmp_path / "fit", "best")
+    state["classifier"]["meta"].update(change)
+    for key in [key for key, value in change.items() if value is None]:
+        del state["classifier"]["meta"][key]
+    save_checkpoint(tmp_path / "fit", step, state, keep=1, mark="best")
+    with pytest.raises(ValueError, match=re.escape(str(tmp_path / "fit"))) as caught:
         load_classifier(tmp_path / "fit")
     assert sentence_of(caught.value)
 
