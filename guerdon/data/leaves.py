@@ -61,7 +61,7 @@ def _is_like(found: Any, own: Any) -> bool:
         return type(found) is int and min(own, 0) <= found < 1 << (53 if own < 1 << 53 else 128)
     if type(own) is float:
         return type(found) in (int, float) and (math.isfinite(found) or not math.isfinite(own))
-    return isinstance(found, type(own)) or own is None
+    return own is None or own in ([], (), {}) or isinstance(found, type(own))
 
 
 def _is_finite(leaf: Array) -> bool:
