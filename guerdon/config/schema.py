@@ -15,6 +15,8 @@ from guerdon.config.imports import find_object, import_all
 from guerdon.config.registry import registry_of
 from guerdon.config.validation import ReadIf, completed, refuse, unknown_key, validated
 
+MOST_ENVS = 1 << 16
+"""Maximum number of environments: a config of a stranger may name any."""
 Backend = Literal["auto", "native", "base", "subprocess", "async_subprocess", "envpool"]
 SUPERSEDES = (
     ("collect.n_step", "collect.n_episode"),
@@ -37,7 +39,7 @@ class EnvConfig(Section):
 
     id: str
     """Gymnasium id (``CartPole-v1``), ``package.module:Name`` or ``path/to/file.py:Name``."""
-    n_envs: int = Field(default=8, ge=1)
+    n_envs: int = Field(default=8, ge=1, le=MOST_ENVS)
     """Number of parallel environments; usually 1 to 64."""
     backend: Backend = "auto"
     """Vectorisation backend; ``auto`` uses a native vector environment if available."""
@@ -254,7 +256,7 @@ class CollectConfig(Section):
     """Off-policy: random steps before learning starts; usually 1,000 to 100,000."""
     buffer_size: int | None = Field(default=None, ge=1)
     """Off-policy: capacity of the replay buffer; usually 10,000 to 1,000,000."""
-    shards: int | None = Field(default=None, ge=1)
+    shards: int | None = Field(default=None, ge=1, le=1_024)
     """Number of equal groups of environments, each with random generators of its own. A serial run
     with k shards learns the same, bit for bit, as one with ``runtime=ray`` and k collectors, which
     sets it; null for a single collector."""
@@ -279,7 +281,9 @@ class EvalConfig(Section):
     the run."""
     episodes: int = Field(default=20, ge=1)
     """Episodes per evaluation; usually 5 to 100."""
-    n_envs: int = Field(default_factory=lambda given: min(given.get("episodes", 1), 10), ge=1)
+    n_envs: int = Field(
+        default_factory=lambda given: min(given.get("episodes", 1), 10), ge=1, le=MOST_ENVS
+    )
     """Number of parallel environments. Default: ``episodes``, at most 10."""
     target_return: float | None = None
     """Mean evaluation return at which the run stops; null for none."""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import ray
 
 from guerdon.collect.shards import Order, ShardInfo, ShardRollout, shares
+from guerdon.data.leaves import check_like
 from guerdon.parallel.logs import Journal
 from guerdon.parallel.workers import Failures, Worker, call_all, start_all
 
@@ -84,10 +85,13 @@ class RayShards:
 
     def load_training_state(self, state: dict[str, Any]) -> None:
         """See `Shards`."""
+        accepted, starts = state.get("accepted", {}), state.get("starts", ())
+        counters = [state.get("lost_steps", 0), *accepted.values(), *starts]
+        check_like(counters, [0] * len(counters), "collectors")
         self._lost_steps = state.get("lost_steps", 0)
-        self.journal.accepted = dict(state.get("accepted", {}))
-        for worker, starts in zip(self._workers, state.get("starts", ()), strict=False):
-            worker.starts = max(worker.starts, starts)
+        self.journal.accepted = dict(accepted)
+        for worker, number in zip(self._workers, starts, strict=False):
+            worker.starts = max(worker.starts, number)
         if state["shards"] is not None:
             self._on_all("load_training_state", [(each,) for each in state["shards"]])
             return
@@ -208,3 +212,4 @@ class AsyncShards(RayShards):
         """See `Shards`."""
         super().load_training_state(state)
         self._dropped_steps = state.get("dropped_steps", 0)
+        check_like(self._dropped_steps, 0, "dropped_steps")

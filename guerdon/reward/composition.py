@@ -12,6 +12,7 @@ from guerdon.config.schema import as_terms
 from guerdon.config.validation import validated
 from guerdon.data.batch import Batch, from_leaves
 from guerdon.data.demonstrations import KEYS, Demonstrations, as_like
+from guerdon.data.leaves import check_like
 from guerdon.ops.checks import weighted_mean
 from guerdon.reward.base import (
     REWARDS,
@@ -462,6 +463,7 @@ class Reward:
                 f"the saved reward has the terms {list(state['terms'])}, "
                 f"but this one has {list(self.terms)}"
             )
+        check_like(state, self.training_state(), "the reward")
         for name, term in self.terms.items():
             term.model.load_training_state(state["terms"][name])
         self.updates = state.get("updates", 0)

@@ -18,6 +18,7 @@ from guerdon.config.validation import validated
 from guerdon.data import ReplayBuffer, Rollout
 from guerdon.data.demonstrations import Demonstrations
 from guerdon.data.journal import Journal
+from guerdon.data.leaves import check_like
 from guerdon.envs import VectorEnv, make_vec
 from guerdon.envs.ids import registered_limit
 from guerdon.nn import seeded
@@ -94,6 +95,7 @@ class Parts:
     def load_training_state(self, state: dict[str, Any]) -> None:
         """Restore `training_state`."""
         for name, part in self._states.items():
+            check_like(state[name], part.training_state(), name)
             part.load_training_state(state[name])
         cpu, *others = state["torch"]
         torch.set_rng_state(cpu)

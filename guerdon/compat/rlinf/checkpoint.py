@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from guerdon.data.unpickle import load_weights
+from guerdon.limits import reading
 from guerdon.training.checkpoints import checkpoint_steps, save_checkpoint
 from guerdon.training.fit_files import (
     PART,
@@ -54,6 +55,11 @@ def as_fit(path: str | Path, image_size: Any = None) -> Path:
     path = Path(path)
     if path.suffix != ".pt" or (path.name == _FILE and is_fit(path.parent)):
         return path.parent if path.name == _FILE else path
+    with reading(path):
+        return _converted(path, image_size)
+
+
+def _converted(path: Path, image_size: Any) -> Path:
     saved = load_weights(path)
     if not isinstance(saved, dict):
         raise ValueError(f"{path} has no weights of a classifier: it holds {type(saved).__name__}")
@@ -71,7 +77,7 @@ def as_fit(path: str | Path, image_size: Any = None) -> Path:
         warnings.warn(
             f"the precision and recall of the classifier in {path} are not known, so that nothing "
             "is checked before the policy learns from it",
-            stacklevel=3,
+            stacklevel=4,
         )
     else:
         meta["held_out"] = {key: part.numpy() for key, part in meta["held_out"].items()}
@@ -79,10 +85,15 @@ def as_fit(path: str | Path, image_size: Any = None) -> Path:
     model = {key: value for key, value in meta["model"].items() if key != "freeze_encoder"}
     config = compose_fit({"reward": {"save_dir": str(folder), "model": model}})
     begin_folder(config, overwrite=True)
-    members = [state, *saved.get("members", [])]
+    members = [_floats(each) for each in (state, *saved.get("members", []))]
     part = {"members": members, "meta": {**meta, "model": {**meta["model"]}}}
     save_checkpoint(folder, saved.get("global_step", 0), {PART: part}, keep=1, mark="best")
     return folder
+
+
+def _floats(weights: Weights) -> Weights:
+    """Return weights of whatever precision as float32."""
+    return {k: each.float() if each.is_floating_point() else each for k, each in weights.items()}
 
 
 def is_measured(folder: str | Path) -> bool:
@@ -96,7 +107,8 @@ def as_safetensors(path: str | Path) -> str:
     if path.suffix != ".pt":
         return str(path)
     target = path.with_suffix(".safetensors")
-    save_file(_encoder(load_weights(path)), target)
+    with reading(path):
+        save_file(_encoder(load_weights(path)), target)
     return str(target)
 
 
