@@ -463,7 +463,7 @@ class Reward:
                 f"the saved reward has the terms {list(state['terms'])}, "
                 f"but this one has {list(self.terms)}"
             )
-        check_like(state, self.training_state(), "the reward")
+        check_like(state, self.portable_state(), "the reward")
         for name, term in self.terms.items():
             term.model.load_training_state(state["terms"][name])
         self.updates = state.get("updates", 0)
