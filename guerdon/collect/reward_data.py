@@ -303,7 +303,7 @@ def _final_row(final: Any, row: int, key: str) -> Any:
     """Return the final observation of a row as a batch of one; given by camera or by row."""
     if hasattr(final, "keys"):
         return {name: part[row][None] for name, part in final.items() if name == key}
-    found = None if final is None else final[row]
+    found: Any = None if final is None else final[row]
     if hasattr(found, "keys"):
         return {name: part[None] for name, part in found.items()}
     return None if found is None else found[None]

@@ -63,7 +63,8 @@ class ImageObservation(gymnasium.Wrapper[Any, Any, Any, Any]):
         state = spaces.Box(-np.inf, np.inf, (size,))
         self.observation_space = observation_space(obs, state, camera_size)
         if obs == "both" and not size:
-            self.observation_space = spaces.Dict({CAMERA: self.observation_space[CAMERA]})
+            pixels = observation_space("image", state, camera_size)
+            self.observation_space = spaces.Dict({CAMERA: pixels})
         if obs != "state":
             self._check_image()
 
