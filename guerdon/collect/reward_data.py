@@ -362,11 +362,10 @@ def check_cameras(space: spaces.Space[Any], config: DataCollectionConfig, env_id
     if not isinstance(space, spaces.Dict):
         is_image = channel_axis((1, *(space.shape or ())), None) is not None
         if not is_image or len(config.image_keys) > 1:
-            what = f"one image, but image_keys has {len(config.image_keys)} names"
+            what = "one image, but image_keys has several names" if is_image else "no image"
             raise ConfigError(
-                f"observations of {env_id!r} are {what if is_image else f'{space}, no image'}: "
-                "collecting frames needs one image, or a dictionary with one per camera (for many "
-                "environments, env.kwargs.obs=both)"
+                f"observations of {env_id!r} are {what}: collecting frames needs one image, or a "
+                "dictionary with one per camera (for many environments, env.kwargs.obs=both)"
             )
         space = spaces.Dict({config.image_keys[0]: space})
     shapes = {key: part.shape or () for key, part in space.items()}
