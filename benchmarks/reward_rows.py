@@ -212,7 +212,7 @@ SECTIONS: tuple[Section | Transfer, ...] = (
     Section(
         "Imitation on CartPole with a fixed horizon",
         "Every episode has 500 steps, and the true return counts those before the pole falls, so "
-        "that the length of an episode reveals nothing. 200,000 steps of ppo, 100,000 of sqil with "
+        "that the length of an episode reveals nothing. 200,000 steps of ppo, 40,000 of sqil with "
         "dqn, 10,000 of iqlearn. The goal is that of CartPole-v1; GAIL and AIRL of the library "
         "imitation reach 500 after 800,000 and 2,000,000 steps with 60 whole episodes, IQ-Learn of "
         "its authors with every 20th transition of one episode. "
@@ -221,7 +221,7 @@ SECTIONS: tuple[Section | Transfer, ...] = (
             (
                 Model("bc", "cartpole_fixed_bc", 8),
                 *map(learner, ("gail", "airl", "red", "pwil", "pdeil", "gcl", "fairl")),
-                Model("sqil", "cartpole_fixed_dqn_sqil", 35),
+                Model("sqil", "cartpole_fixed_dqn_sqil", 15),
                 Model("iqlearn", "cartpole_fixed_iqlearn", 12),
             ),
             Model("constant", "cartpole_fixed_ppo", 15, ALIKE),
@@ -253,7 +253,7 @@ SECTIONS: tuple[Section | Transfer, ...] = (
         "Rewards of `airl` have either sign; those of `red` and `pwil` are never negative, which "
         "rewards staying in the air. Demonstrations are landings of a rule "
         "(`guerdon.envs.experts:land`); the goal is the return at which the environment counts as "
-        "solved, and which GAIL of DI-engine reaches. 500,000 steps of ppo, 200,000 of sqil with "
+        "solved, and which GAIL of DI-engine reaches. 500,000 steps of ppo, 40,000 of sqil with "
         "dqn, 50,000 of iqlearn. "
         + IMITATION.format(episodes="three episodes, 34 in all", env=LUNARLANDER.env, more=""),
         LUNARLANDER.imitation(
@@ -263,7 +263,7 @@ SECTIONS: tuple[Section | Transfer, ...] = (
                     Model(name, f"lunarlander_ppo_{name}", 35, LANDING)
                     for name in ("gail", "airl", "red", "pwil")
                 ),
-                Model("sqil", "lunarlander_dqn_sqil", 90),
+                Model("sqil", "lunarlander_dqn_sqil", 20),
                 Model("iqlearn", "lunarlander_iqlearn", 60),
             ),
             Model("constant", "lunarlander_ppo", 30, LANDING),
