@@ -257,7 +257,8 @@ SECTIONS: tuple[Section | Transfer, ...] = (
         "(`guerdon.envs.experts:land`); the goal is the return at which the environment counts as "
         "solved, and which GAIL of DI-engine reaches. 500,000 steps of ppo, 40,000 of sqil with "
         "dqn, 50,000 of iqlearn, whose reward is negative for most transitions of the policy, so "
-        "that with few demonstrations an early end costs little. "
+        "that with few demonstrations an early end costs little. Returns of `sqil` rise and fall, "
+        "since it labels good transitions of the policy 0, too: its results depend on the seed. "
         + IMITATION.format(episodes="three episodes, 34 in all", env=LUNARLANDER.env, more=""),
         LUNARLANDER.imitation(
             (
