@@ -7,7 +7,7 @@ import numpy as np
 
 from guerdon.collect import reward_data
 from guerdon.config.schema import DataCollectionConfig
-from guerdon.data.frames import to_uint8
+from guerdon.data.frames import CHANNELS, to_uint8
 from guerdon.data.leaves import to_numpy
 
 
@@ -59,6 +59,6 @@ class RewardDataCollector(reward_data.RewardDataCollector):
         """Return the image of an environment as floats [C, H, W] in [0, 1]."""
         frames = to_uint8(np.asarray(to_numpy(image)), "image")
         frame = frames[key_offset] if frames.ndim == 4 else frames
-        if frame.shape[-1] in reward_data.CHANNELS:
+        if frame.shape[-1] in CHANNELS:
             frame = np.moveaxis(frame, -1, 0)
         return frame.astype(np.float32) / 255
