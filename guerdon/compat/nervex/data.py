@@ -12,7 +12,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from guerdon.compat.nervex.run_files import LogFiles
+from guerdon.compat.nervex.log_files import LogFiles
 from guerdon.config.schema import Section
 from guerdon.config.validation import validated
 from guerdon.data.mixed import divided
