@@ -1,6 +1,6 @@
 """Entry functions of nerveX and DI-engine."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from guerdon import config as configuration
@@ -69,7 +69,7 @@ def serial_pipeline(
                 source["policy"] = {**own, "type": _registered_name(policy_fn)}
         source, changes = translated(source, changes)
         if on_policy is not None:
-            _check_kind(configuration.compose(source, changes).policy["type"], on_policy)
+            _check_kind(configuration.compose(source, changes).policy, on_policy)
         return run.train(
             source, *changes, seed=seed, env_setting=env_setting, model=model,
             policy_fn=policy_fn, callback=callback,
@@ -120,8 +120,9 @@ def serial_pipeline_reward_model_onpolicy(
     return serial_pipeline_reward_model_offpolicy(input_cfg, seed, on_policy=True, **options)
 
 
-def _check_kind(name: str, on_policy: bool) -> None:
-    if POLICIES.get(name).on_policy != on_policy:
+def _check_kind(options: Mapping[str, Any], on_policy: bool) -> None:
+    name = options["type"]
+    if POLICIES.get(name).learns_on_policy(options) != on_policy:
         ours, other = ("on", "off") if on_policy else ("off", "on")
         raise ValueError(
             f"serial_pipeline_reward_model_{ours}policy is for {ours}-policy policies, but {name} "

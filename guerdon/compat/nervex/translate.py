@@ -141,13 +141,7 @@ def _find_policy(values: Values, report: Report) -> tuple[Any, str]:
         report.take("policy.type", "policy.type", name)
     if ":" not in name and name not in registry_of("policy").names():
         return None, given
-    policy = registry_of("policy").get(name)
-    if _reads_parts(policy) and section.get("on_policy", policy.on_policy) != policy.on_policy:
-        raise ConfigError(
-            f"'policy.on_policy' is {section['on_policy']}, but {policy.__name__}.on_policy is "
-            f"{policy.on_policy}: give the class the same value"
-        )
-    return policy, given
+    return registry_of("policy").get(name), given
 
 
 def _is_td3(policy: Values) -> bool:
@@ -401,13 +395,14 @@ def _settle_amounts(
     steps, batch, updates, epochs = (_amount(values, key) for key in amounts)
     episodes = _amount(values, "collect.n_episode")
     usual = policy.defaults.get("learn", {}).get("batch_size")
-    if "learn.batch_size" in unread(policy):  # it learns from a rollout in one step
+    on_policy = policy.learns_on_policy(values["policy"])
+    if "learn.batch_size" in unread(policy, values["policy"]):  # it learns from a rollout in one step
         steps, usual = batch or steps, steps
     batch = batch or usual
     if steps is None and episodes is not None:
         limit = _amount(values, "env.max_episode_steps")
         steps = episodes * (limit or registered_limit(str(get(values, "env.id"))) or 0) or None
-    if policy.on_policy and steps and batch:
+    if on_policy and steps and batch:
         if episodes is None:
             steps = max(steps, batch)  # theirs wait until there is a batch
             _set(values, "collect.n_step", steps)
@@ -417,7 +412,7 @@ def _settle_amounts(
             take(values, "learn.updates_per_collect", [])
             passes = max(1, round(updates * batch / steps))
             _adopt(values, report, old[0], "learn.repeat", passes)
-    if not policy.on_policy and batch and not _reads_parts(policy):
+    if not on_policy and batch and not _reads_parts(policy):
         # Theirs do not learn before there is a batch.
         warmup = max(_amount(values, "collect.warmup_steps") or 0, batch)
         size = _amount(values, "collect.buffer_size") or warmup
@@ -430,7 +425,7 @@ def _settle_amounts(
 
 def _leave_out_unread(values: Values, report: Report, policy: Any) -> None:
     """Leave out what guerdon would refuse, since nothing reads it."""
-    for key in unread(policy):
+    for key in unread(policy, values["policy"]):
         if any(new == key for _, new, _ in report.taken):  # guerdon's own key is an error
             take(values, key, [])
             report.drop_taken(key, f"{values['policy']['type']} does not read {key!r}")

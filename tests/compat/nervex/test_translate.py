@@ -2,6 +2,8 @@
 
 import pytest
 
+import guerdon
+
 from guerdon.compat.keys import Report, get
 from guerdon.compat.layouts import merged
 from guerdon.compat.nervex.policy import CommonPolicy
@@ -307,11 +309,26 @@ def test_without_a_stop_value_the_run_has_guerdons_length():
     assert values(endless, "run.max_steps") == [100_000]
 
 
-@pytest.mark.parametrize("given", [True, False])
-def test_whether_a_class_of_ones_own_is_on_policy_is_said_by_both(given, registry):
-    registry.register("mine", CommonPolicy)
-    if not given:
-        assert compose(nervex("mine", policy={"on_policy": False})).policy["type"] == "mine"
-        return
-    with pytest.raises(ConfigError, match="on_policy' is True, but CommonPolicy"):
-        compose(nervex("mine", policy={"on_policy": True}))
+class Noting(CommonPolicy):
+    """Notes how many samples it learns from at once."""
+
+    def _forward_learn(self, data):
+        self.sizes = [*getattr(self, "sizes", ()), len(data["action"])]
+        return {}
+
+
+@pytest.mark.parametrize("on_policy", [True, False])
+@pytest.mark.parametrize("of_class", [True, False])
+def test_the_config_says_whether_a_class_of_ones_own_is_on_policy(
+    on_policy, of_class, registry, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(Noting, "on_policy", of_class)
+    registry.register("noting", Noting)
+    config = nervex("noting", policy={"on_policy": on_policy}, learn={"batch_size": 8})
+    config |= {"actor": {"n_sample": 32}, "evaluator": {"n_episode": 1}}
+    config |= {"run": {"max_steps": 32, "dir": str(tmp_path / "run")}}
+    policy = guerdon.train(config).policy
+    assert policy.on_policy is on_policy
+    # Every transition of the rollout in minibatches, or one batch of the buffer.
+    assert sum(policy.sizes) >= 32 if on_policy else policy.sizes == [8] * policy.updates
+    assert guerdon.load_policy(tmp_path / "run").on_policy is on_policy

@@ -90,7 +90,7 @@ class CommonPolicy(Policy):
 
     Off-policy, every sampled transition starts a segment, which yields one sample: the first one of
     `_get_train_sample`. With ``on_policy = True``, this is called with each part of an episode in
-    the rollout until it takes no more, and all samples are used.
+    the rollout until it takes no more, and all samples are used; the config may say so instead.
 
     ``done`` means terminated. Discrete actions start at 0; bounded Box actions are in [-1, 1].
     """
@@ -108,12 +108,18 @@ class CommonPolicy(Policy):
     eval_mode = property(lambda self: Mode(self, "eval"))
     command_mode = property(lambda self: Mode(self, "command"))
 
+    @classmethod
+    def learns_on_policy(cls, options: Mapping[str, Any]) -> bool:
+        """See `Policy`; the config takes precedence over the class."""
+        return bool(options.get("on_policy", cls.on_policy))
+
     def build(self) -> None:
         """Make the network and the four parts."""
         space = self.action_space
         self._cfg = AttrDict(self.config.model_dump())
         for part in (*_PARTS, "command"):
             self._cfg.setdefault(part, AttrDict())
+        self.on_policy = self.learns_on_policy(self._cfg)  # type: ignore[misc]
         self._batch_size: int | None = self._cfg.learn.get("batch_size")
         self._use_cuda = self.device.type == "cuda"
         self._kept: tuple[str, ...] | None = None  # outputs to store; known after the first step
