@@ -25,7 +25,7 @@ from guerdon.data import MixedReplay, PrioritizedReplayBuffer, ReplayBuffer, Rol
 from guerdon.data.batch import Batch, from_leaves
 from guerdon.data.leaves import to_numpy
 from guerdon.nn import MODELS, DeterministicActor, ModelConfig, QNetwork, create_model, seeded
-from guerdon.policy.base import Metrics, Policy, PolicyConfig, Resolver
+from guerdon.policy.base import Metrics, Policy, PolicyConfig
 from guerdon.policy.bounds import Bounds
 
 _TRIES = 10  # extra draws per batch, since a segment may yield no sample
@@ -101,8 +101,10 @@ class CommonPolicy(Policy):
         "learn": {"batch_size": 64, "updates_per_collect": 3},
     }
     target_name = "_get_train_sample"
+    _learn_setting_set: Collection[str] = ()
+    _collect_setting_set: Collection[str] = ()
+    _eval_setting_set: Collection[str] = ()
 
-    # Methods of the parts, for loops of one's own.
     learn_mode = property(lambda self: Mode(self, "learn"))
     collect_mode = property(lambda self: Mode(self, "collect"))
     eval_mode = property(lambda self: Mode(self, "eval"))
@@ -120,18 +122,19 @@ class CommonPolicy(Policy):
         for part in (*_PARTS, "command"):
             self._cfg.setdefault(part, AttrDict())
         self.on_policy = self.learns_on_policy(self._cfg)  # type: ignore[misc]
-        self._batch_size: int | None = self._cfg.learn.get("batch_size")
         self._use_cuda = self.device.type == "cuda"
         self._kept: tuple[str, ...] | None = None  # outputs to store; known after the first step
         self._discrete = isinstance(space, spaces.Discrete)
         self._start = int(space.start) if self._discrete else 0
         bounded = isinstance(space, spaces.Box) and space.is_bounded()
         self._bounds = Bounds(space, type(self).__name__, self.device) if bounded else None
-        self._learn_setting_set: Collection[str] = ()
-        self._collect_setting_set: Collection[str] = ()
-        self._eval_setting_set: Collection[str] = ()
+        self._batch_size: int | None = self._cfg.learn.get("batch_size")
         with seeded(self.seed):
-            self._model = self._make_model().to(self.device)
+            model = self.custom_model
+            if not isinstance(model, nn.Module):
+                kind = MODELS.get(model) if isinstance(model, str) else model
+                model = self._create_model_from_cfg(self._cfg, kind)
+            self._model = model.to(self.device)
             self._init_learn()
             self._init_collect()
             self._init_eval()
@@ -143,13 +146,6 @@ class CommonPolicy(Policy):
             if isinstance(plugin, Sampler) and plugin.generator is None:
                 plugin.generator = self.generator  # which is seeded and saved with the run
         self.advance(0, 0.0)
-
-    def _make_model(self) -> nn.Module:
-        custom = self.custom_model
-        if isinstance(custom, nn.Module):
-            return custom
-        kind = MODELS.get(custom) if isinstance(custom, str) else custom
-        return self._create_model_from_cfg(self._cfg, kind)
 
     def _plugins(self) -> list[Plugin]:
         armors = [module for module in self.modules() if isinstance(module, Armor)]
@@ -168,8 +164,8 @@ class CommonPolicy(Policy):
 
     def state_dict_handle(self) -> dict[str, Any]:
         """Return the network as ``model``, and the optimizer."""
-        handle = {"model": self._model, "optimizer": getattr(self, "_optimizer", None)}
-        return {name: value for name, value in handle.items() if value is not None}
+        parts = vars(self) | {"_model": self._model}
+        return {name[1:]: parts[name] for name in ("_model", "_optimizer") if name in parts}
 
     # --- learn
 
@@ -384,27 +380,16 @@ class CommonPolicy(Policy):
             return super().make_buffer(size, n_envs, seed, history)
         return PrioritizedReplayBuffer(size, config.alpha, config.beta, n_envs=n_envs, seed=seed)
 
-    def update(
-        self,
-        batch_size: int,
-        source: ReplayBuffer | Rollout,
-        reward: Resolver | None = None,
-        /,
-        **options: Any,
-    ) -> Metrics:
-        """See `Policy`; sets ``_cfg.learn.batch_size`` to `batch_size`."""
+    def read(
+        self, batch_size: int, source: Any, fields: tuple[str, ...]
+    ) -> tuple[Batch, np.ndarray]:
+        """See `Policy`; the rollout, or one segment per sample."""
         if self._batch_size not in (None, batch_size):
             raise ValueError(
                 f"'policy.learn.batch_size' is {self._batch_size}, but 'learn.batch_size' is "
                 f"{batch_size}: give both the same value, or leave out the first"
             )
         self._cfg.learn.batch_size = batch_size
-        return super().update(batch_size, source, reward, **options)
-
-    def read(
-        self, batch_size: int, source: Any, fields: tuple[str, ...]
-    ) -> tuple[Batch, np.ndarray]:
-        """See `Policy`; the rollout, or one segment per sample."""
         fields = (*fields, "policy") if self._kept else fields
         if isinstance(source, PrioritizedReplayBuffer | MixedReplay):
             source.set_beta(self._beta)
@@ -422,8 +407,14 @@ class CommonPolicy(Policy):
                 break
             # Segments that end too early yield no sample and are replaced.
             found += self._first_samples(*self.read(number, buffer, self.fields))
+        length = self._get_segment_len()
+        if not found and len(buffer) >= 2 * length * buffer.n_envs:  # fine early in a run
+            raise ValueError(
+                f"_get_train_sample of {type(self).__name__} makes no sample from {length} "
+                f"consecutive transitions: set _collect_nstep and _unroll_len in _init_collect, or "
+                f"define _get_segment_len, so that segments are long enough"
+            )
         if not found:
-            self._check_length(buffer)
             return from_leaves({"samples": []})
         found = [found[i % len(found)] for i in range(number)]
         samples, rows, weights = map(list, zip(*found, strict=True))
@@ -431,16 +422,6 @@ class CommonPolicy(Policy):
         if "weight" in batch:
             leaves["weight"] = self.tensor(np.array(weights, np.float32))
         return from_leaves(leaves)
-
-    def _check_length(self, buffer: Any) -> None:
-        """Raise an error if segments are too short; early in a run, no samples are fine."""
-        length = self._get_segment_len()
-        if len(buffer) >= 2 * length * buffer.n_envs:
-            raise ValueError(
-                f"_get_train_sample of {type(self).__name__} makes no sample from {length} "
-                f"consecutive transitions: set _collect_nstep and _unroll_len in _init_collect, or "
-                f"define _get_segment_len, so that segments are long enough"
-            )
 
     def _first_samples(self, batch: Batch, indices: np.ndarray) -> Iterator[tuple[Any, int, float]]:
         """Yield the first sample of each segment that has one, its first row, and its weight."""
