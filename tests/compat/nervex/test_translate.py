@@ -3,7 +3,6 @@
 import pytest
 
 import guerdon
-
 from guerdon.compat.keys import Report, get
 from guerdon.compat.layouts import merged
 from guerdon.compat.nervex.policy import CommonPolicy
