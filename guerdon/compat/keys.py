@@ -73,3 +73,12 @@ def leaves(sections: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield from leaves(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
+
+
+def merged(weak: Any, strong: dict[str, Any]) -> dict[str, Any]:
+    """Merge sections; `strong` takes precedence."""
+    values = {**weak} if isinstance(weak, dict) else {}
+    for key, value in strong.items():
+        both = isinstance(value, dict) and isinstance(values.get(key), dict)
+        values[key] = merged(values[key], value) if both else value
+    return values

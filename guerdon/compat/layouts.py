@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from guerdon.compat.keys import Report
+from guerdon.compat.keys import Report, merged
 from guerdon.compat.nervex.translate import translate
 from guerdon.compat.rlinf import config as rlinf
 from guerdon.compat.stand_ins import stand_ins
@@ -91,12 +91,3 @@ def sections(source: Source, report: Report | None = None) -> dict[str, Any]:
         values = sources.sections(source)
     module = None if isinstance(source, Mapping) else imports.loaded(Path(source))
     return merged(sources.plain(getattr(module, "create_config", {})), values)
-
-
-def merged(weak: Any, strong: dict[str, Any]) -> dict[str, Any]:
-    """Merge sections; `strong` takes precedence."""
-    values = {**weak} if isinstance(weak, dict) else {}
-    for key, value in strong.items():
-        both = isinstance(value, dict) and isinstance(values.get(key), dict)
-        values[key] = merged(values[key], value) if both else value
-    return values

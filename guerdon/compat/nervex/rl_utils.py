@@ -155,10 +155,9 @@ def dist_nstep_td_error(
 def categorical_projection(
     prob_t: Tensor, r_t: Tensor, discount_t: Tensor, support: Tensor
 ) -> Tensor:
-    """Project the distribution of r + discount * z onto the atoms z: equation 7 of C51.
+    """Project the distribution of r + discount * z onto the evenly spaced atoms z [n_atom].
 
-    https://arxiv.org/abs/1707.06887: every atom i takes the share `clip(1 - |z' - z_i| / dz, 0, 1)`
-    of a shifted atom z'. Probabilities are [B, n_atom], the evenly spaced atoms [n_atom].
+    Equation 7 of https://arxiv.org/abs/1707.06887.
     """
     same_shape(1, r_t=r_t, discount_t=discount_t)
     rows_of(prob_t, r_t=r_t)
@@ -179,27 +178,20 @@ def iqn_nstep_td_error(
     """
     q, next_n_q, action, next_n_action, reward, done, replay_quantiles, weight = data
     same_shape(1, action=action, next_n_action=next_n_action, done=done, weight=weight)
-    r_t, discount_t = _nstep(reward, done, gamma, nstep)
     quantile_tm1 = select_action(q.permute(1, 2, 0), action)
     quantile_t = select_action(next_n_q.permute(1, 2, 0), next_n_action)
-    tau = replay_quantiles.reshape(q.shape[:2]).T
-    error = quantile_td_error(quantile_tm1, tau, r_t, discount_t, quantile_t, kappa)
-    return weighted_mean(error, weight)
+    tau, returns = replay_quantiles.reshape(q.shape[:2]).T, _nstep(reward, done, gamma, nstep)
+    return weighted_mean(quantile_td_error(quantile_tm1, tau, *returns, quantile_t, kappa), weight)
 
 
 def quantile_td_error(
-    quantile_tm1: Tensor,
-    tau_tm1: Tensor,
-    r_t: Tensor,
-    discount_t: Tensor,
-    quantile_t: Tensor,
+    quantile_tm1: Tensor, tau_tm1: Tensor, r_t: Tensor, discount_t: Tensor, quantile_t: Tensor,
     kappa: float = 1.0,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """Quantile Huber loss [B]: summed over predicted quantiles, averaged over target quantiles.
 
     Quantiles of the action taken and their fractions are [B, n], those of the next action [B, m],
-    reward and discount [B]. `kappa` is the absolute error above which the loss is linear; 0 gives
-    the plain quantile loss.
+    all else [B]. Errors above `kappa` count linearly; 0 gives the plain quantile loss.
     """
     same_shape(1, r_t=r_t, discount_t=discount_t)
     same_shape(2, quantile_tm1=quantile_tm1, tau_tm1=tau_tm1)
@@ -233,10 +225,10 @@ def generalized_lambda_returns(
 
 
 def gae(data: gae_data, gamma: float = 0.99, lambda_: float = 0.97) -> Tensor:
-    """Generalized advantage estimation, [T, B].
+    """Generalized advantages [T, B] of value [T + 1, B] and reward [T, B].
 
-    `data` is value [T + 1, B] and reward [T, B]; or value, next_value, reward, done and traj_flag,
-    all [T, B]: whether the trajectory ends after this row for any reason, by default `done`.
+    Or of all fields, [T, B]; ``traj_flag`` is whether the trajectory ends after this row for any
+    reason, by default ``done``.
     """
     value, next_value, reward, done, traj_flag = data
     if done is None:
@@ -263,18 +255,15 @@ def ppo_error(
     `density` maps logits and actions to log-probabilities and entropies.
     """
     log_prob, entropy = density(data.logit_new, data.action)
-    log_prob_old = density(data.logit_old, data.action)[0].detach()
-    value_clip = clip_ratio if use_value_clip else None
+    old, weight = density(data.logit_old, data.action)[0].detach(), data.weight
+    clip = clip_ratio if use_value_clip else None
     losses = ppo_loss(
-        ops.ppo_policy_loss(
-            log_prob, log_prob_old, data.adv, clip_ratio, data.weight, dual_clip=dual_clip
-        ),
-        ops.ppo_value_loss(data.value_new, data.return_, data.value_old, value_clip, data.weight),
-        weighted_mean(entropy, data.weight),
+        ops.ppo_policy_loss(log_prob, old, data.adv, clip_ratio, weight, dual_clip=dual_clip),
+        ops.ppo_value_loss(data.value_new, data.return_, data.value_old, clip, weight),
+        weighted_mean(entropy, weight),
     )
-    return losses, ppo_info(
-        ops.approx_kl(log_prob, log_prob_old), ops.clip_fraction(log_prob, log_prob_old, clip_ratio)
-    )
+    kl, clipped = ops.approx_kl(log_prob, old), ops.clip_fraction(log_prob, old, clip_ratio)
+    return losses, ppo_info(kl, clipped)
 
 
 def _gaussian(logit: tuple[Tensor, Tensor], action: Tensor) -> tuple[Tensor, Tensor]:
@@ -302,11 +291,10 @@ def compute_importance_weights(
     target_output: Tensor, behaviour_output: Tensor, action: Tensor, requires_grad: bool = False
 ) -> Tensor:
     """Ratios of probabilities [T, B] from the logits [T, B, N] of the two policies."""
-    ratio = torch.exp(
-        ops.categorical_log_prob(target_output, action)
-        - ops.categorical_log_prob(behaviour_output, action)
+    now, before = (
+        ops.categorical_log_prob(logit, action) for logit in (target_output, behaviour_output)
     )
-    return ratio if requires_grad else ratio.detach()
+    return torch.exp(now - before) if requires_grad else torch.exp(now - before).detach()
 
 
 def vtrace_error(
@@ -326,32 +314,26 @@ def vtrace_error(
     log_prob, entropy = ops.categorical_log_prob_entropy(target_output, action)
     ratio = compute_importance_weights(target_output, behaviour_output, action)
     v_tm1, v_t = value[:-1].detach(), value[1:].detach()
-    same_shape(2, reward=reward, value=v_tm1, ratio=ratio)
-    delta = ratio.clamp(max=rho_clip_ratio) * (reward + gamma * v_t - v_tm1)
-    trace = gamma * lambda_ * ratio.clamp(max=c_clip_ratio)
-    target = v_tm1 + ops.backward_scan(delta, trace)
-    target_next = torch.cat((target[1:], v_t[-1:]))
-    advantage = ratio.clamp(max=rho_pg_clip_ratio) * (reward + gamma * target_next - v_tm1)
+    never = torch.zeros_like(reward, dtype=torch.bool)
+    target, advantage, _ = ops.vtrace(
+        reward, v_tm1, v_t, torch.full_like(reward, gamma), never, ratio.log(),
+        rho_clip=rho_clip_ratio, c_clip=c_clip_ratio, trace_lambda=lambda_,
+    )  # fmt: skip
     return vtrace_loss(
-        ops.a2c_policy_loss(log_prob, advantage, weight),
+        ops.a2c_policy_loss(log_prob, ratio.clamp(max=rho_pg_clip_ratio) * advantage, weight),
         2 * ops.a2c_value_loss(value[:-1], target, weight),
         weighted_mean(entropy, weight),
     )
 
 
 def upgo_loss(
-    target_output: Tensor,
-    rhos: Tensor,
-    action: Tensor,
-    rewards: Tensor,
-    bootstrap_values: Tensor,
+    target_output: Tensor, rhos: Tensor, action: Tensor, rewards: Tensor, bootstrap_values: Tensor,
     mask: Tensor | None = None,
-) -> Tensor:
-    """Upgoing policy gradient of AlphaStar: https://doi.org/10.1038/s41586-019-1724-z.
+) -> Tensor:  # fmt: skip
+    """Upgoing policy gradient: https://doi.org/10.1038/s41586-019-1724-z.
 
-    The undiscounted return follows the rewards while they are at least as high as expected, and
-    bootstraps from the value before the first step that is worse. Logits are [T, B, N], values
-    [T + 1, B], all else [T, B]; `mask` multiplies the rows.
+    The undiscounted return bootstraps before the first step that is worse than expected. Logits
+    are [T, B, N], values [T + 1, B], all else [T, B]; `mask` multiplies the rows.
     """
     v_tm1, v_t = bootstrap_values[:-1].detach(), bootstrap_values[1:].detach()
     same_shape(2, rhos=rhos, rewards=rewards, values=v_tm1)
@@ -365,9 +347,8 @@ def upgo_loss(
 def coma_error(data: coma_data, gamma: float, lambda_: float) -> coma_loss:
     """Counterfactual multi-agent policy gradients: https://arxiv.org/abs/1705.08926.
 
-    The advantage of an action is its Q-value minus the policy's mean Q-value, given the actions of
-    the other agents. Logits and Q-values are [T, B, A, N] of A agents, action and weight [T, B, A],
-    reward [T, B]; the last step only bootstraps the critic, which learns by TD(lambda).
+    Logits and Q-values are [T, B, A, N] of A agents, action and weight [T, B, A], reward [T, B];
+    the last step only bootstraps the critic, which learns by TD(lambda).
     """
     logit, action, q_value, target_q_value, reward, weight = data
     same_shape(logit=logit, q_value=q_value, target_q_value=target_q_value)
@@ -432,8 +413,7 @@ def value_inv_transform(x: Tensor, eps: float = 1e-2) -> Tensor:
 class GaussianNoise:
     """Independent noise of mean `mu` and standard deviation `sigma`: call it with a shape."""
 
-    generator: torch.Generator | None = None
-    """Random generator on the device of the noise; torch's global one by default."""
+    generator: torch.Generator | None = None  # on the device of the noise; or torch's global one
 
     def __init__(self, mu: float = 0.0, sigma: float = 1.0) -> None:
         self._mu, self._sigma = mu, sigma

@@ -3,8 +3,7 @@
 import pytest
 
 import guerdon
-from guerdon.compat.keys import Report, get
-from guerdon.compat.layouts import merged
+from guerdon.compat.keys import Report, get, merged
 from guerdon.compat.nervex.policy import CommonPolicy
 from guerdon.config import ConfigError
 from guerdon.entry import compose
