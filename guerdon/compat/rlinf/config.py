@@ -169,7 +169,8 @@ def translate_fit(source: Any, overrides: Iterable[str], dropped: list[str]) -> 
     if isinstance(model, dict):
         put(changed, _MODEL, model_options(model))
     if values is not source:
-        return [*as_overrides(changed), *kept]
+        found = {key: value for key, value in leaves(changed) if value != {}}
+        return [*as_overrides(found), *kept]
     values.clear()
     values.update(changed)
     return kept

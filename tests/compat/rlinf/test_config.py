@@ -270,7 +270,7 @@ def test_the_gpu_of_a_fit_is_its_device(n_gpus, monkeypatch):
     source = {"reward": {"gpu_id": 1}}
     if n_gpus:
         assert translated_fit(source) == ({"reward": {}, "device": "cuda:1"}, [])
-        assert translated_fit(None, ["reward.gpu_id=0"])[1] == ["device=cuda:0"]
+        assert translated_fit(None, ["reward.gpu_id=0"])[1] == ["device='cuda:0'"]
         assert translated_fit({**source, "device": "cpu"})[0]["device"] == "cpu"
     else:
         with pytest.warns(UserWarning, match=r"reward\.gpu_id \(torch finds no such GPU: fitting"):
