@@ -21,13 +21,9 @@ def translated(
 ) -> tuple[Any, list[str]]:
     """Translate a source and overrides to guerdon's keys, for `guerdon.config.compose`.
 
-    Keys without a meaning in guerdon are dropped with a warning. Keys of another layout set
-    ``eval.select_by: env``, since their stop value is an environment return.
-
-    Args:
-        source: A preset, the path of a file or of a run, sections, a config, or None.
-        overrides: ``key=value``.
-        report: What becomes of the keys is added to this.
+    Keys without a meaning in guerdon are dropped with a warning; what becomes of keys is added to
+    the report. Keys of another layout set ``eval.select_by: env``, since their stop value is an
+    environment return.
     """
     report, overrides = report or Report(), list(overrides)
     named = source is None or sources.is_preset(source)
@@ -48,12 +44,7 @@ def translated(
 def translated_fit(
     source: str | Path | Mapping[str, Any] | None, overrides: Iterable[str] = ()
 ) -> tuple[Any, list[str]]:
-    """Translate a source and overrides of a fit to guerdon's keys, for `compose_fit`.
-
-    Args:
-        source: A preset, the path of a file, sections, or None.
-        overrides: ``key=value``.
-    """
+    """Translate a source and overrides of a fit to guerdon's keys, for `compose_fit`."""
     if source is not None and not sources.is_preset(source):
         source = sources.sections(source)
     dropped: list[str] = []

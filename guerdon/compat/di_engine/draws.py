@@ -10,11 +10,7 @@ import torch
 
 
 class Draws:
-    """A private state of the global generators, from a seed.
-
-    Attributes:
-        state: The state; it is replaced, never changed in place.
-    """
+    """A private state of the global generators, from a seed; it is replaced, never changed."""
 
     def __init__(self, seed: int = 0) -> None:
         self.state: dict[str, Any] = {
@@ -25,11 +21,7 @@ class Draws:
 
     @contextmanager
     def own(self, advance: bool = True) -> Iterator[None]:
-        """Set the global generators to this state, and restore them afterwards.
-
-        Args:
-            advance: Whether the next use continues the sequence instead of repeating it.
-        """
+        """Set the global generators to this state, which may `advance`, and restore them."""
         others = _exchange(self.state)
         try:
             yield

@@ -31,22 +31,19 @@ def serial_pipeline(
 ) -> Summary:
     """Train a policy in this process: `guerdon.train` with nerveX's arguments.
 
+    Returns the content of ``summary.json``, and ``run_dir``.
+
     Args:
         config: A preset, the path of a file (YAML, or Python with ``main_config``), sections as a
             dictionary, a config, or DI-engine's pair ``(main_config, create_config)``.
         seed: Random seed.
-        env_setting: A function that makes an environment, with settings of the collecting and the
-            evaluating environments; replaces the config's environment.
+        env_setting: A function that makes an environment, and settings to collect and evaluate.
         model: Network to use instead of the policy's default: an instance or a class.
-        policy_fn: Policy class to use instead of the config's; it is registered under its name if
-            necessary.
+        policy_fn: Policy class to use instead of the config's; it is registered if necessary.
         max_env_step: Maximum number of environment steps; defaults to the config's.
         max_train_iter: Maximum number of updates; defaults to the config's.
         overrides: ``key=value`` with guerdon's keys.
         on_policy: The kind of policy that the config has to have; None for any.
-
-    Returns:
-        The content of ``summary.json``, and ``run_dir``.
     """
     limits = {"run.max_steps": max_env_step, "run.max_updates": max_train_iter}
     changes = [f"{key}={int(value)}" for key, value in limits.items() if value is not None]
@@ -77,13 +74,7 @@ def serial_pipeline(
 
 
 def parallel_pipeline(config: Source, seed: int = 0, **options: Any) -> Summary:
-    """Train a policy with ``runtime=ray``.
-
-    Args:
-        config: See `serial_pipeline`; its section ``runtime`` says how many workers there are.
-        seed: Random seed.
-        **options: See `serial_pipeline`.
-    """
+    """Train with ``runtime=ray``; the section ``runtime`` says how many workers there are."""
     overrides = [*options.pop("overrides", ()), "runtime=ray"]
     return serial_pipeline(config, seed, overrides=overrides, **options)
 
@@ -97,16 +88,10 @@ def serial_pipeline_reward_model_offpolicy(
     on_policy: bool = False,
     **options: Any,
 ) -> Summary:
-    """Train a reward model and an off-policy policy.
+    """Train a reward model and an off-policy policy; options are those of `serial_pipeline`.
 
-    Args:
-        input_cfg: See `serial_pipeline`; the section ``reward_model`` is the same as ``reward``.
-        seed: Random seed.
-        pretrain_reward: Train the reward model before the policy, on the data available by then.
-        cooptrain_reward: Train it together with the policy, unless disabled by the config; False
-            takes precedence over the config.
-        on_policy: Whether the policy has to be an on-policy one instead.
-        **options: See `serial_pipeline`.
+    `pretrain_reward` trains the reward model before the policy, on the data available by then, and
+    `cooptrain_reward` together with it; False takes precedence over the config.
     """
     changes = ["reward.pretrain=true"] * pretrain_reward
     changes += ["reward.cotrain=false"] * (not cooptrain_reward)

@@ -29,12 +29,7 @@ class Workers(NamedTuple):
 
 
 def create_workers(source: Source, seed: int = 0) -> Workers:
-    """Make the parts of a loop from a config, whose reward is left to the loop.
-
-    Args:
-        source: See `serial_pipeline`; not a preset.
-        seed: Random seed.
-    """
+    """Make the parts of a loop from a config (not a preset), whose reward is left to the loop."""
     values, changes = translated(sections(source))
     values.pop("reward", None)
     config = configuration.compose(values, [*changes, f"seed={seed}"])
@@ -78,9 +73,7 @@ class SerialCollector:
     ) -> Items:
         """Collect as many transitions as the config says; they are in the replay buffer, too.
 
-        Args:
-            train_iter: Number of updates so far.
-            policy_kwargs: ``eps``: probability of a random action, instead of the schedule's.
+        ``policy_kwargs["eps"]`` is the probability of a random action, instead of the schedule's.
         """
         policy: Any = self._parts.policy
         policy.advance(self.envstep, self.envstep / self._config.run.max_steps)

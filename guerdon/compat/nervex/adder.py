@@ -21,12 +21,9 @@ Strategy = Literal["final", "future", "episode"]
 class Adder:
     """Makes training samples. Transitions are not changed; only `get_traj` empties its cache.
 
-    Args:
-        use_cuda: Whether to compute on the GPU; otherwise on the device of the data.
-        unroll_len: Transitions per sample; above 1 for recurrent networks.
-        her_strategy: Goals of `get_her`: achieved at the end of the trajectory (``final``), after
-            the transition (``future``) or anywhere (``episode``).
-        her_replay_k: Relabelled copies of each transition in `get_her`.
+    Samples have `unroll_len` transitions, above 1 for recurrent networks. `get_her` makes
+    `her_replay_k` copies of each, with goals that were achieved at the end of the trajectory
+    (``final``), after the transition (``future``) or anywhere (``episode``).
     """
 
     def __init__(

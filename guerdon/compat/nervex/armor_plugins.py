@@ -97,14 +97,9 @@ class MultinomialSample(Sampler):
 
 @register_plugin("action_noise")
 class ActionNoise(Sampler):
-    """Adds noise to continuous actions.
+    """Adds noise to continuous actions: ``gauss``, ``ou`` or another of `rl_utils.noise_mapping`.
 
-    Args:
-        noise_type: ``gauss`` (independent), ``ou`` (Ornstein-Uhlenbeck, one path per row), or
-            another of `rl_utils.noise_mapping`.
-        noise_kwargs: Its arguments; ``{"sigma": 0.1}`` to 0.3 for actions in [-1, 1].
-        noise_range: Bounds of the noise, ``{"min": ..., "max": ...}``, or None.
-        action_range: Bounds of the action, or None.
+    `noise_range` and `action_range` bound the noise and the action, ``{"min": ..., "max": ...}``.
     """
 
     def __init__(
@@ -135,16 +130,12 @@ def _bounded(value: Tensor, bounds: Range | None) -> Tensor:
 
 @register_plugin("hidden_state")
 class HiddenState(Plugin):
-    """Keeps the state of a recurrent model between calls, per environment.
+    """Keeps the state of a recurrent model between calls, per environment; made by `init_fn`.
 
     The model gets the states as "prev_state", a list with one entry per row, and returns them as
-    ``next_state``: a list, or a tensor or a mapping of tensors with one row each.
-
-    Args:
-        state_num: Number of rows of a call without ``data_id``; by default those of the last call.
-        save_prev_state: Whether the output has the states before the call as ``prev_state``;
-            tensors, with zeros for the initial state, are stacked to [B, ...].
-        init_fn: Makes the initial state of an environment.
+    ``next_state``: a list, or a tensor or a mapping of tensors with one row each. A call without
+    ``data_id`` has `state_num` rows; by default those of the last call. With `save_prev_state`, the
+    output has the states before the call as ``prev_state``: tensors are stacked to [B, ...].
     """
 
     def __init__(

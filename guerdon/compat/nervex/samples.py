@@ -18,11 +18,8 @@ def trajectories(
 ) -> Iterator[tuple[int, deque[Transition]]]:
     """Yield uninterrupted parts of episodes, each with its column.
 
-    Args:
-        table: ``obs, next_obs, reward, done, output``: tensors [T, B, ...], or mappings of them.
-        mask: [T, B]: False for rows without a transition.
-        cut: [T, B]: True where a part ends.
-        process: Makes a transition from an observation, an output and a timestep.
+    `table` has ``obs, next_obs, reward, done, output``: tensors [T, B, ...], or mappings of them.
+    `mask` [T, B] is False for rows without a transition, `cut` True where a part ends.
     """
     steps = [row(table, t) for t in range(len(mask))]
     for b in range(mask.shape[1]):

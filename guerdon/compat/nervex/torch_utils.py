@@ -14,10 +14,8 @@ from torch import Tensor, nn
 def _limit(optimizer: torch.optim.Optimizer, options: dict[str, Any]) -> None:
     """Clip gradients before each step, or ignore a step (gradients of 0), by a bound.
 
-    Args:
-        optimizer: The optimizer whose steps it changes.
-        options: ``grad_clip_type``: ``clip_value`` bounds every entry, ``clip_norm`` the norm of
-            all; with ``clip_value``, the bound, and ``clip_norm_type``. The same with ``ignore``.
+    ``grad_clip_type`` is ``clip_value``, which bounds every entry, or ``clip_norm``, the norm of
+    all; ``clip_value`` is the bound. The same with ``ignore``.
     """
     for way, hook in (("clip", _clip), ("ignore", _ignore)):
         kind, bound = options.get(f"grad_{way}_type"), options.get(f"{way}_value")
@@ -55,15 +53,7 @@ _LIMITS = (
 
 
 class Adam(torch.optim.Adam):
-    """Adam that clips or ignores gradients.
-
-    Args:
-        params: Parameters, or groups of them.
-        lr: Learning rate.
-        *args: Further arguments of `torch.optim.Adam`.
-        optim_type: ``adam``, or ``adamw`` with decoupled weight decay.
-        **options: See `_limit`, and `torch.optim.Adam`.
-    """
+    """Adam that clips or ignores gradients, see `_limit`; or ``adamw``."""
 
     def __init__(
         self,

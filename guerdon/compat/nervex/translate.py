@@ -31,10 +31,8 @@ _MAX_STEPS, _SAVE_EVERY = 10_000_000, 100_000  # theirs end at the stop value al
 def translate(values: Values, report: Report, chosen: Collection[str] = ()) -> bool:
     """Rename the keys of a config in place; return whether it is one of nerveX or DI-engine.
 
-    Args:
-        values: Sections.
-        report: What becomes of the keys is added to this.
-        chosen: Groups that overrides choose, ``env`` or ``policy``: theirs may be missing here.
+    What becomes of them is added to the report. Overrides choose the groups `chosen` (``env``,
+    ``policy``), which may be missing here.
     """
     if not _is_foreign(values):
         return False

@@ -47,9 +47,7 @@ def write_checkpoints(save_dir: str | Path) -> None:
 def as_fit(path: str | Path, image_size: Any = None) -> Path:
     """Return the folder of a fit for a classifier: converted beside it from a ``.pt`` file.
 
-    Args:
-        path: A fit, or a file of `write_checkpoints` or of RLinf.
-        image_size: Channels, height and width of the images, which RLinf's files do not tell.
+    `image_size` is that of the images, which RLinf's files do not tell.
     """
     path = Path(path)
     if path.suffix != ".pt" or (path.name == _FILE and is_fit(path.parent)):

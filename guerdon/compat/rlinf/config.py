@@ -103,11 +103,7 @@ def _classifier(section: Values, dropped: list[str]) -> Values:
 
 
 def model_options(given: Values) -> Values:
-    """Return the options of a classifier; an encoder without weights is not frozen.
-
-    Args:
-        given: RLinf's, whose encoder may be a ``.pt`` file.
-    """
+    """Return the options of a classifier for RLinf's; an encoder without weights is not frozen."""
     from guerdon.compat.rlinf.checkpoint import as_safetensors
 
     options = dict(given)
@@ -126,12 +122,7 @@ def model_options(given: Values) -> Values:
 
 
 def with_folders(values: Any, overrides: Iterable[str]) -> tuple[Any, list[str]]:
-    """Replace a ``reward.checkpoint_path`` that is a ``.pt`` file by its folder, see `as_fit`.
-
-    Args:
-        values: Sections, or the name of a preset.
-        overrides: ``key=value``.
-    """
+    """Replace a ``reward.checkpoint_path`` that is a ``.pt`` file by its folder, see `as_fit`."""
     changes, key = list(overrides), "reward.checkpoint_path"
     section = values.get("reward") if isinstance(values, dict) else {}
     pairs = dict(text.partition("=")[::2] for text in changes)

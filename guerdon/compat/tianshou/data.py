@@ -78,16 +78,10 @@ class ListReplayBuffer(data.ReplayBuffer):
 
 
 class Collector(collect.Collector):
-    """Steps environments with a policy, and stores the transitions.
+    """Steps environments (one, of Gymnasium or with the API of Gym, or several), and stores rows.
 
     A buffer for one environment takes those of several episode by episode, each when it has ended,
-    so that rows of an episode are consecutive.
-
-    Args:
-        policy: Policy.
-        env: One environment, of Gymnasium or with the API of Gym, or a vector of them.
-        buffer: Buffer; None keeps only returns and lengths, as for a test.
-        **options: See `guerdon.collect.Collector`.
+    so that rows of an episode are consecutive. Without a buffer, only returns and lengths are kept.
     """
 
     buffer: Any

@@ -130,16 +130,7 @@ class Scalars:
 
 
 class GuideAdapter(RewardModel):
-    """A model in the style of the guide as a term of a reward.
-
-    Args:
-        kind: Class of the model.
-        config: Options.
-        setting: Setting of the run.
-
-    Attributes:
-        model: The model.
-    """
+    """A model in the style of the guide as a term of a reward."""
 
     Config = GuideConfig
     can_pretrain = True

@@ -25,14 +25,9 @@ _OTHERS = {
 
 
 class CoreRewardModel(BaseRewardModel):
-    """A reward model of guerdon with lists of dictionaries.
+    """A reward model of guerdon with lists of dictionaries, made when the first data arrives.
 
-    The model inside is made when the first data arrives, since its inputs are not known before.
-
-    Attributes:
-        cfg: Options; ``cfg.in_place`` says whether `estimate` changes the given dictionaries, which
-            is the default, as in the guide.
-        train_iter: Number of updates.
+    ``cfg.in_place`` says whether `estimate` changes the given dictionaries, as in the guide.
     """
 
     def __init__(self, config: Any, device: str = "cpu", tb_logger: Any = None) -> None:

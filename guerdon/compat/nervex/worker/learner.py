@@ -20,13 +20,9 @@ _log = logging.getLogger(__name__)
 
 
 class LearnerHook:
-    """Base of hooks: `__call__` gets the learner.
+    """Base of hooks: `__call__` gets the learner, at every ``freq``-th iteration for those here.
 
-    Args:
-        name: Name of the hook.
-        priority: Hooks of one position are called by increasing numbers.
-        position: One of `positions`; an iteration is an update of the policy.
-        ext_args: ``freq``: call the hooks here at every so many iterations.
+    Hooks of one position are called by increasing priority numbers. An iteration is an update.
     """
 
     positions: ClassVar = ("before_run", "before_iter", "after_iter", "after_run")
@@ -73,10 +69,8 @@ def register_learner_hook(name: str, hook_type: type[LearnerHook]) -> None:
 class BaseLearner(Callback):
     """Calls hooks around a run and its updates; give it to ``guerdon.train(callback=...)``.
 
-    Or set `policy` to a policy's ``learn_mode``, and call `train` in a loop of your own.
-
-    Args:
-        cfg: ``hook``, dictionaries of ``type``, ``position`` and so on by name; and ``load_path``.
+    Or set `policy` to a policy's ``learn_mode``, and call `train` in a loop of your own. `cfg` has
+    ``hook``, dictionaries of ``type``, ``position`` and so on by name; and ``load_path``.
     """
 
     name, rank = "BaseLearner", 0

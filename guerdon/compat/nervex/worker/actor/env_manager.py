@@ -19,15 +19,10 @@ _tensor = partial(to_tensor, dtype=torch.float32)
 class BaseEnvManager:
     """Environments that step one after the other, by number; those that end are reset at once.
 
-    Call `launch` first, then `step` with actions for some of `next_obs`.
-
-    Args:
-        env_fn: Makes an environment with nerveX's or Gymnasium's interface from a setting.
-        env_cfg: Settings, one for each environment.
-        env_num: Number of environments.
-        episode_num: Episodes of each environment, after which it is left out of `next_obs`;
-            ``"inf"`` for no limit.
-        manager_cfg: ``wait_num``: results that a step of `SubprocessEnvManager` waits for.
+    Call `launch` first, then `step` with actions for some of `next_obs`, which leaves out
+    environments that have played `episode_num` episodes. `env_fn` makes an environment with
+    nerveX's or Gymnasium's interface from one of the settings `env_cfg`. In `manager_cfg`,
+    ``wait_num`` is the number of results that a step of `SubprocessEnvManager` waits for.
     """
 
     backend: ClassVar[Backend] = "base"

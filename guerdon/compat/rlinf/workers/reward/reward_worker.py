@@ -29,9 +29,8 @@ def exact_match(response: str, answer: str) -> float:
 class RewardWorker:
     """Computes rewards of images with a fitted classifier, or of text by rules; and fits.
 
-    Args:
-        cfg: Config: a mapping, or the path of a file. Tasks are embodied if ``runner.task_type``
-            says so; without it, if the config names an environment or images.
+    Tasks are embodied if ``runner.task_type`` of the config (a mapping, or a file) says so; without
+    it, if the config names an environment or images.
     """
 
     def __init__(self, cfg: Any) -> None:
@@ -62,11 +61,9 @@ class RewardWorker:
             check_fits(self.meta, self.options)
 
     def compute_rewards(self, data: Any, answers: Sequence[str] | None = None) -> torch.Tensor:
-        """Return rewards [B].
+        """Return rewards [B] of images [B, ...], by camera or of the only one; or of responses.
 
-        Args:
-            data: Images [B, ...], by camera or of the only one; or responses, for text.
-            answers: Right answers, for text.
+        `answers` are the right ones, for responses.
         """
         if self.task_type == "text":
             pairs = zip(data, answers or [""] * len(data), strict=True)
@@ -93,9 +90,6 @@ class RewardWorker:
         """Fit a classifier; see `guerdon.training.fit.fit` for the result.
 
         Every checkpoint is also a file, ``SAVE_DIR/step_N/checkpoint.pt``.
-
-        Args:
-            overrides: ``key=value``.
         """
         result = fit(compose_fit(*translated_fit(self.cfg, overrides)))
         write_checkpoints(result["save_dir"])
