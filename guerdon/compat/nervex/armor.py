@@ -34,8 +34,7 @@ class Armor(nn.Module):
         self._modes: dict[str, bool | None] = dict.fromkeys(_SIDES)
         self._takes_mapping: bool | None = None  # not known before the first tensor
         self._theta: float | None = None
-        self._freq = 1
-        self._updates = 0
+        self._freq, self._updates = 1, 0
 
     def add_model(
         self,
@@ -57,18 +56,16 @@ class Armor(nn.Module):
             self.teacher_model = added
             self.add_plugin("teacher", "teacher", teacher_cfg=teacher_cfg)
             return
-        options = dict(update_kwargs or {})
-        key = {"assign": "freq", "momentum": "theta"}.get(update_type)
-        if key is None:
+        options, keys = dict(update_kwargs or {}), {"assign": "freq", "momentum": "theta"}
+        if update_type not in keys:
             raise ValueError(f"unknown update_type {update_type!r}: use 'assign' or 'momentum'")
-        if set(options) != {key}:
+        if set(options) != {keys[update_type]}:
             raise ValueError(
-                f"update_type={update_type!r} needs update_kwargs={{{key!r}: ...}}, "
+                f"update_type={update_type!r} needs update_kwargs={{{keys[update_type]!r}: ...}}, "
                 f"and was given {options}"
             )
         self._freq, self._theta = int(options.get("freq", 1)), options.get("theta")
-        self.target_model = added
-        self._updates = 0
+        self.target_model, self._updates = added, 0
 
     def add_plugin(self, side: Side, plugin: str | type[Plugin], **options: Any) -> None:
         """Add a plugin, by its name or class, with its options; later ones wrap earlier ones."""
@@ -154,7 +151,7 @@ class Armor(nn.Module):
         return model
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the states of the model and the target; in another module's, the target's alone."""
+        """Return the states of model and target; as part of another module's, the target's."""
         if args or "destination" in kwargs:
             return super().state_dict(*args, **kwargs)
         state: dict[str, Any] = {"model": self.model.state_dict(**kwargs)}

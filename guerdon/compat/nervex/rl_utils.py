@@ -16,9 +16,16 @@ from torch import Tensor, nn
 
 from guerdon import ops
 from guerdon.compat.nervex.adder import Adder as Adder
+from guerdon.ops import (
+    categorical_projection,
+    quantile_td_error,
+    select_action,
+    value_inv_transform,
+    value_transform,
+)
 from guerdon.ops import epsilon_greedy as epsilon_greedy
-from guerdon.ops import select_action
-from guerdon.ops.checks import rows_of, same_shape, weighted_mean
+from guerdon.ops import lambda_returns as generalized_lambda_returns
+from guerdon.ops.checks import same_shape, weighted_mean
 
 Criterion = Callable[[Tensor, Tensor], Tensor]
 Density = Callable[[Any, Tensor], tuple[Tensor, Tensor]]
@@ -151,23 +158,6 @@ def dist_nstep_td_error(
     return weighted_mean(-(target * log_prob).sum(-1), weight)
 
 
-@torch.no_grad()
-def categorical_projection(
-    prob_t: Tensor, r_t: Tensor, discount_t: Tensor, support: Tensor
-) -> Tensor:
-    """Project the distribution of r + discount * z onto the evenly spaced atoms z [n_atom].
-
-    Equation 7 of https://arxiv.org/abs/1707.06887.
-    """
-    same_shape(1, r_t=r_t, discount_t=discount_t)
-    rows_of(prob_t, r_t=r_t)
-    rows_of(prob_t.T, support=support)
-    shifted = r_t[:, None] + discount_t[:, None] * support
-    shifted = torch.minimum(torch.maximum(shifted, support[0]), support[-1])
-    distance = (shifted[:, None, :] - support[:, None]).abs() / (support[1] - support[0])
-    return ((1 - distance).clamp(min=0) @ prob_t[:, :, None]).squeeze(-1)
-
-
 def iqn_nstep_td_error(
     data: iqn_nstep_td_data, gamma: float, nstep: int = 1, kappa: float = 1.0
 ) -> Tensor:
@@ -184,44 +174,11 @@ def iqn_nstep_td_error(
     return weighted_mean(quantile_td_error(quantile_tm1, tau, *returns, quantile_t, kappa), weight)
 
 
-def quantile_td_error(
-    quantile_tm1: Tensor, tau_tm1: Tensor, r_t: Tensor, discount_t: Tensor, quantile_t: Tensor,
-    kappa: float = 1.0,
-) -> Tensor:  # fmt: skip
-    """Quantile Huber loss [B]: summed over predicted quantiles, averaged over target quantiles.
-
-    Quantiles of the action taken and their fractions are [B, n], those of the next action [B, m],
-    all else [B]. Errors above `kappa` count linearly; 0 gives the plain quantile loss.
-    """
-    same_shape(1, r_t=r_t, discount_t=discount_t)
-    same_shape(2, quantile_tm1=quantile_tm1, tau_tm1=tau_tm1)
-    rows_of(quantile_t, r_t=r_t)
-    rows_of(quantile_tm1, r_t=r_t)
-    target = (r_t[:, None] + discount_t[:, None] * quantile_t).detach()
-    error = target[:, None, :] - quantile_tm1[:, :, None]  # [B, n, m]
-    size = error.abs()
-    if kappa > 0:
-        size = torch.where(size <= kappa, 0.5 * error.square() / kappa, size - 0.5 * kappa)
-    tilt = (tau_tm1.detach()[..., None] - (error.detach() < 0).to(error.dtype)).abs()
-    return (tilt * size).mean(2).sum(1)
-
-
 def td_lambda_error(data: td_lambda_data, gamma: float = 0.9, lambda_: float = 0.8) -> Tensor:
     """TD(lambda): value [T + 1, B], reward and weight [T, B]."""
     value, reward, weight = data
     target = generalized_lambda_returns(value, reward, gamma, lambda_)
     return ops.squared_loss(target - value[:-1], weight)
-
-
-@torch.no_grad()
-def generalized_lambda_returns(
-    bootstrap_values: Tensor, rewards: Tensor, gammas: float | Tensor, lambda_: float | Tensor
-) -> Tensor:
-    """Lambda-returns [T, B] of values [T + 1, B]; all else is [T, B], or a number."""
-    value, gamma = bootstrap_values[1:], torch.as_tensor(gammas).expand_as(rewards)
-    decay = torch.as_tensor(lambda_, dtype=rewards.dtype).expand_as(rewards).clone()
-    decay[-1] = 0  # nothing is known about later rewards
-    return ops.backward_scan(rewards + gamma * (1 - decay) * value, gamma * decay)
 
 
 def gae(data: gae_data, gamma: float = 0.99, lambda_: float = 0.97) -> Tensor:
@@ -387,24 +344,6 @@ beta_function_map: dict[str, Callable[..., Tensor]] = {
     "Pow": _power,
 }
 """Distortions of the fractions tau by their names in the paper; all but the first have `eta`."""
-
-
-# --- value rescaling: https://arxiv.org/abs/1805.11593, numerically stable
-
-
-def value_transform(x: Tensor, eps: float = 1e-2) -> Tensor:
-    """h(x) = sign(x) (sqrt(|x| + 1) - 1) + eps x, of any shape."""
-    return x / (torch.sqrt(x.abs() + 1) + 1) + eps * x
-
-
-def value_inv_transform(x: Tensor, eps: float = 1e-2) -> Tensor:
-    """Return the inverse of `value_transform`.
-
-    With w = sqrt(|h^-1(x)| + 1) - 1, |x| = eps w^2 + (1 + 2 eps) w, which is solved for w.
-    """
-    linear = 1 + 2 * eps
-    scale = 2 / (linear + torch.sqrt(linear**2 + 4 * eps * x.abs()))
-    return x * scale * (x.abs() * scale + 2)
 
 
 # --- noise on actions
