@@ -38,12 +38,10 @@ def translate(values: Values, report: Report, chosen: Collection[str] = ()) -> b
         return False
     _refuse_systems(values)
     _take_modules(values, report)
-    absent = _translate_env(values, report)
-    if "env" in chosen:
-        absent = []
+    env = _translate_env(values, report)
     policy, given = _find_policy(values, report)
-    if policy is None and "policy" not in chosen:
-        absent = [f"policy {given!r}", *absent]
+    absent = [f"policy {given!r}"] if policy is None and "policy" not in chosen else []
+    absent += [f"environment {env!r}"] if env is not None and "env" not in chosen else []
     if absent:
         raise ConfigError(
             f"guerdon has no {' and no '.join(absent)}: choose with policy=NAME and env=NAME "
@@ -125,18 +123,16 @@ def _can_import(*names: str) -> bool:
 
 def _find_policy(values: Values, report: Report) -> tuple[Any, str]:
     """Return the policy class, or None, and its name in the config; set ``policy.type``."""
-    section = values.setdefault("policy", {})
-    if not isinstance(section, dict):
-        values["policy"] = section = {"type": section}
+    section = values.get("policy", {})
+    values["policy"] = section = section if isinstance(section, dict) else {"type": section}
     given = str(section.pop("policy_type", None) or section.get("type") or DEFAULTS["policy"])
     name, options = tables.POLICIES.get(given, (given, {}))
     if name == "ddpg" and _is_td3(section):
         name = "td3"
     section["type"] = name
-    for key, value in options.items():
+    changes = options if name == given else {**options, "policy.type": name}
+    for key, value in changes.items():
         _adopt(values, report, "policy.type", key, value)
-    if name != given:
-        report.take("policy.type", "policy.type", name)
     if ":" not in name and name not in registry_of("policy").names():
         return None, given
     return registry_of("policy").get(name), given
@@ -153,20 +149,22 @@ def _is_td3(policy: Values) -> bool:
 # --- environments
 
 
-def _translate_env(values: Values, report: Report) -> list[str]:
+def _translate_env(values: Values, report: Report) -> Any:
     """Replace the name of an environment by its id; return it if there is none."""
     env = values.setdefault("env", {})
     if not isinstance(env, dict):
-        return []
+        return None
     name = env.pop("env_type", None) or env.pop("type", None)
     if (own := env_mapping.get(str(name))) and own.__module__.partition(".")[0] != "guerdon":
-        _use_class(values, report, own)
-        return []
+        return _use_class(values, report, own)
     env_id = env.pop("env_id", None)
     given, key = (name, "env.env_type") if env_id is None else (env_id, "env.env_id")
     if "id" in env or given is None:
-        return []
-    found: Values = {"env.id": _newer(str(given))}
+        return None
+    found: Values = {"env.id": str(given)}
+    for pattern, replacement in tables.ENV_IDS:
+        if re.fullmatch(pattern, str(given)):
+            found["env.id"] = re.sub(pattern, replacement, str(given))
     if name in tables.ENVS:
         found = tables.ENVS[name] | (found if env_id or "env.id" not in tables.ENVS[name] else {})
         arguments = [each for each in tables.ENV_KEYS.get(name, ()) if each in env]
@@ -179,7 +177,12 @@ def _translate_env(values: Values, report: Report) -> list[str]:
     for new, value in found.items():
         if value is not None:
             _adopt(values, report, key, new, value)
-    return [] if _exists(found["env.id"]) else [f"environment {given!r}"]
+    try:
+        find_spec(found["env.id"])
+    except UnknownEnvironmentError as error:
+        installed = isinstance(error.__cause__, MissingExtraError)
+        return None if installed or ":" in found["env.id"] else given
+    return None
 
 
 def _use_class(values: Values, report: Report, env: type) -> None:
@@ -194,23 +197,6 @@ def _use_class(values: Values, report: Report, env: type) -> None:
     section["id"] = "guerdon.compat.nervex.envs:make_env"
     section["kwargs"] = {"env_fn": name, "cfg": cfg}
     report.take("env.env_type", "env.kwargs.env_fn", name)
-
-
-def _newer(env_id: str) -> str:
-    """Return the id that replaces one of older versions of Gym."""
-    for pattern, replacement in tables.ENV_IDS:
-        if re.fullmatch(pattern, env_id):
-            return re.sub(pattern, replacement, env_id)
-    return env_id
-
-
-def _exists(env_id: str) -> bool:
-    """Return whether an environment exists, installed or not."""
-    try:
-        find_spec(env_id)
-    except UnknownEnvironmentError as error:
-        return ":" in env_id or isinstance(error.__cause__, MissingExtraError)
-    return True
 
 
 # --- keys
