@@ -198,12 +198,12 @@ class GuideAdapter(RewardModel):
 
     def training_state(self) -> dict[str, Any]:
         """See `RewardModel`."""
-        return {"model": self.model.state_dict(), "draws": self._draws.state}
+        return {"model": self.model.state_dict(), "draws": self._draws.uses}
 
     def load_training_state(self, state: Mapping[str, Any]) -> None:
         """See `RewardModel`."""
         self.model.load_state_dict(state["model"])
-        self._draws.state = state["draws"]
+        self._draws.uses = state["draws"]
 
 
 def _arguments(method: Callable[..., Any]) -> int:
