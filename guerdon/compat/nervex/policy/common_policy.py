@@ -20,7 +20,7 @@ from guerdon.compat.nervex.data import default_decollate, stacked_collate
 from guerdon.compat.nervex.gym_adapter import BaseEnvTimestep
 from guerdon.compat.nervex.model import ConvDiscreteNet, FCDiscreteNet
 from guerdon.compat.nervex.rl_utils import GaussianNoise
-from guerdon.compat.nervex.samples import Transition, Watched, row, stack, trajectories
+from guerdon.compat.nervex.samples import Transition, Watched, row, stack
 from guerdon.data import MixedReplay, PrioritizedReplayBuffer, ReplayBuffer, Rollout
 from guerdon.data.batch import Batch, from_leaves
 from guerdon.data.leaves import to_numpy
@@ -440,7 +440,7 @@ class CommonPolicy(Policy):
                 yield from self._get_train_sample(cache) or []
 
     def _trajectories(self, batch: Batch) -> Iterator[tuple[int, deque[Transition]]]:
-        """Yield the transitions of a batch [B] or [T, B]; see `samples.trajectories`."""
+        """Yield uninterrupted parts of episodes of a batch [B] or [T, B], each with its column."""
         kept = {key: self.observation(batch.policy[key]) for key in self._kept or ()}
         table = {
             "obs": self.observation(batch.obs),
@@ -452,9 +452,19 @@ class CommonPolicy(Policy):
         if batch.rew.ndim == 1:
             table = stack([table])
         shape = table["reward"].shape
-        mask = to_numpy(batch.mask) if "mask" in batch else np.ones(shape, bool)
-        cut = to_numpy(batch.cut) if "cut" in batch else np.zeros(shape, bool)
-        return trajectories(table, mask, cut, self._process_transition)
+        mask = to_numpy(batch.get("mask", np.ones(shape, bool)))
+        cut = to_numpy(batch.get("cut", np.zeros(shape, bool)))
+        steps = [row(table, t) for t in range(len(mask))]
+        for b in range(shape[1]):
+            cache: deque[Transition] = deque()
+            for t, step in enumerate(steps):
+                if mask[t, b]:
+                    at = row(step, b)
+                    result = BaseEnvTimestep(at["next_obs"], at["reward"], at["done"], {})
+                    cache.append(self._process_transition(at["obs"], at["output"], result))
+                if cache and (cut[t, b] or step is steps[-1]):
+                    yield b, cache
+                    cache = deque()
 
     def learn(self, batch: Batch, *, batch_size: int = 64, repeat: int = 1, **_: Any) -> Metrics:
         """Call `_forward_learn` with all samples; on-policy with minibatches, `repeat` times."""
