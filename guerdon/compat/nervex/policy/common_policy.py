@@ -21,19 +21,19 @@ from guerdon.compat.nervex.gym_adapter import BaseEnvTimestep
 from guerdon.compat.nervex.model import ConvDiscreteNet, FCDiscreteNet
 from guerdon.compat.nervex.rl_utils import GaussianNoise
 from guerdon.compat.nervex.samples import Transition, Watched, row, stack
-from guerdon.data import MixedReplay, PrioritizedReplayBuffer, ReplayBuffer, Rollout
 from guerdon.data.batch import Batch, from_leaves
 from guerdon.data.leaves import to_numpy
 from guerdon.nn import MODELS, DeterministicActor, ModelConfig, QNetwork, create_model, seeded
-from guerdon.policy.base import Metrics, Policy, PolicyConfig
+from guerdon.policy.base import Metrics, PolicyConfig
 from guerdon.policy.bounds import Bounds
+from guerdon.policy.prioritized import PrioritizedConfig, PrioritizedPolicy
 
 _TRIES = 10  # extra draws per batch, since a segment may yield no sample
 _PARTS = ("learn", "collect", "eval")
 _SIZES = ("obs_dim", "action_dim", "continous", "continuous")  # the spaces have them
 
 
-class CommonConfig(PolicyConfig):
+class CommonConfig(PrioritizedConfig):
     """Options of a policy in the tutorial's style; other options are read by its class."""
 
     model_config = ConfigDict(extra="allow")
@@ -42,12 +42,6 @@ class CommonConfig(PolicyConfig):
     """Arguments of the network."""
     anneal: Literal[False] = False
     """Not available: change the learning rate in ``_get_setting_learn`` instead."""
-    prioritized: bool = False
-    """Whether replay is prioritized; `_forward_learn` returns ``priority``."""
-    alpha: float = Field(default=0.6, ge=0, le=1)
-    """Exponent of priorities: 0 samples uniformly; usually 0.4 to 0.7."""
-    beta: float = Field(default=0.4, ge=0, le=1)
-    """Initial exponent of importance weights; it increases to 1 over the run."""
 
 
 class Mode:
@@ -77,7 +71,7 @@ def _resetting(armor: str) -> Callable[..., None]:
     return reset
 
 
-class CommonPolicy(Policy):
+class CommonPolicy(PrioritizedPolicy):
     """A policy in four parts, learn, collect, eval and command, as in the nerveX tutorial.
 
     A subclass has to define `_forward_learn`, and may define the other methods from `_init_learn`
@@ -117,6 +111,7 @@ class CommonPolicy(Policy):
 
     def build(self) -> None:
         """Make the network and the four parts."""
+        super().build()
         space = self.action_space
         self._cfg = AttrDict(self.config.model_dump())
         for part in (*_PARTS, "command"):
@@ -363,22 +358,13 @@ class CommonPolicy(Policy):
 
     def advance(self, env_steps: int, progress: float) -> None:
         """See `Policy`; updates the settings of all parts."""
+        super().advance(env_steps, progress)
         self._command({"learner_step": self.updates, "env_step": env_steps, "progress": progress})
 
     def _command(self, info: dict[str, Any]) -> None:
         self._command_info = info
         for part in _PARTS:
             self.set_setting(part, getattr(self, f"_get_setting_{part}")(info))
-        self._beta = self.config.beta + (1 - self.config.beta) * min(info["progress"], 1.0)
-
-    def make_buffer(
-        self, size: int, n_envs: int, seed: int, history: int = 0
-    ) -> ReplayBuffer | Rollout:
-        """See `Policy`; prioritized if set in the config."""
-        config = self.config
-        if not config.prioritized:
-            return super().make_buffer(size, n_envs, seed, history)
-        return PrioritizedReplayBuffer(size, config.alpha, config.beta, n_envs=n_envs, seed=seed)
 
     def read(
         self, batch_size: int, source: Any, fields: tuple[str, ...]
@@ -391,8 +377,6 @@ class CommonPolicy(Policy):
             )
         self._cfg.learn.batch_size = batch_size
         fields = (*fields, "policy") if self._kept else fields
-        if isinstance(source, PrioritizedReplayBuffer | MixedReplay):
-            source.set_beta(self._beta)
         self.segment_length = self._get_segment_len()
         return super().read(batch_size, source, fields)
 
@@ -489,11 +473,9 @@ class CommonPolicy(Policy):
             samples = [{**sample, "weight": each, "IS": each} for sample, each in pairs]
         return self._forward_learn(self._data_preprocess_learn(samples))
 
-    def post_process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> None:  # noqa: ARG002
-        """Update priorities, if there are any."""
-        prioritized = isinstance(buffer, PrioritizedReplayBuffer | MixedReplay)
-        if prioritized and batch.get("priority") is not None:
-            buffer.update_weight(batch.row, batch.priority)
+    def post_process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> None:
+        """See `Policy`; the rows of the samples have the priorities."""
+        super().post_process_fn(batch, buffer, batch.get("row", indices))
 
     def training_state(self) -> dict[str, Any]:
         """See `Policy`; includes the inputs of the settings."""
