@@ -25,10 +25,9 @@ def translated(
     the report. Keys of another layout set ``eval.select_by: env``, since their stop value is an
     environment return.
     """
-    report, overrides = report or Report(), list(overrides)
+    report, overrides, dropped = report or Report(), list(overrides), list[str]()
     named = source is None or sources.is_preset(source)
     values = {} if named else sections(source, report)  # type: ignore[arg-type]
-    dropped: list[str] = []
     chosen = {text.partition("=")[0].removesuffix(".type") for text in overrides}
     foreign = translate(values, report, chosen)
     with_reward_model, changes = rlinf.translate(values, overrides, dropped)

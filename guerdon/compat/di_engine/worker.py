@@ -3,7 +3,6 @@
 policy, collector, replay_buffer, learner = create_workers((main_config, create_config), seed=0)
 """
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -66,11 +65,7 @@ class SerialCollector:
     def __init__(self, parts: Parts, config: configuration.GuerdonConfig) -> None:
         self._parts, self._config, self.envstep = parts, config, 0
 
-    def collect(
-        self,
-        train_iter: int = 0,  # noqa: ARG002 - part of the interface
-        policy_kwargs: Mapping[str, Any] | None = None,
-    ) -> Items:
+    def collect(self, train_iter: int = 0, policy_kwargs: Any = None) -> Items:  # noqa: ARG002
         """Collect as many transitions as the config says; they are in the replay buffer, too.
 
         ``policy_kwargs["eps"]`` is the probability of a random action, instead of the schedule's.

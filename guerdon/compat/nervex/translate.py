@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from guerdon.compat.keys import Report, get, leaves, put, take
+from guerdon.compat.keys import Report, get, put, take
 from guerdon.compat.nervex import tables
 from guerdon.compat.nervex.envs import env_mapping
 from guerdon.config import ConfigError, imports, registry_of, sources
@@ -212,7 +212,7 @@ def _translate_keys(values: Values, report: Report, policy: Any) -> dict[str, st
         _set(values, "policy.model.activation", type(activation).__name__.lower())
     found = [
         (*_rule(path), path, value)
-        for path, value in leaves(values)
+        for path, value in sources.leaves(values)
         if path.partition(".")[0] in ("env", "policy", "exp_name", *_SECTIONS)
         and not _is_native(path, policy)
     ]

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from guerdon.compat.keys import leaves, merged, put, take
-from guerdon.config import ConfigError, as_overrides, override_values
+from guerdon.compat.keys import merged, put, take
+from guerdon.config import ConfigError, as_overrides, override_values, sources
 
 _USE = "reward.use_reward_model"
 _OPTIONS = "reward.reward_model."
@@ -150,7 +150,7 @@ def translate_fit(source: Any, overrides: Iterable[str], dropped: list[str]) -> 
     changed = merged(values, theirs)
     for key in _FIT:
         take(changed, key, dropped)
-    dropped += [key for key, _ in leaves(unused)]
+    dropped += [key for key, _ in sources.leaves(unused)]
     for key in (*_FIXED, _GPU, _CAMERA):
         for new, value in _renamed(key, take(changed, key, []), dropped):
             put(changed, new, value)
@@ -160,7 +160,7 @@ def translate_fit(source: Any, overrides: Iterable[str], dropped: list[str]) -> 
     if isinstance(model, dict):
         put(changed, _MODEL, model_options(model))
     if values is not source:
-        found = {key: value for key, value in leaves(changed) if value != {}}
+        found = {key: value for key, value in sources.leaves(changed) if value != {}}
         return [*as_overrides(found), *kept]
     values.clear()
     values.update(changed)

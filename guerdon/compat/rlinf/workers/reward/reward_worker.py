@@ -51,10 +51,8 @@ class RewardWorker:
                     "there are no reward models for text: set 'reward.use_reward_model' to false"
                 )
             self._rules = self.reward.get("rules", {"exact_match": 1.0})
-            if unknown := self._rules.keys() - {"exact_match", "format"}:
-                raise ValueError(
-                    f"'reward.rules' has {unknown.pop()!r}: use exact_match and format"
-                )
+            for rule in self._rules.keys() - {"exact_match", "format"}:
+                raise ValueError(f"'reward.rules' has {rule!r}: use exact_match and format")
         elif self.options.get("checkpoint_path") is not None:
             folder = as_fit(self.options.checkpoint_path, self.options.get("image_size"))
             self.members, self.meta = load_classifier(folder)
@@ -79,11 +77,8 @@ class RewardWorker:
         return torch.as_tensor(found, dtype=torch.float32)
 
     def _of_text(self, response: str, answer: str) -> float:
-        pattern = self.reward.get("format", FORMAT)
-        found = {
-            "exact_match": exact_match(response, answer),
-            "format": re.fullmatch(pattern, response) is not None,
-        }
+        in_format = re.fullmatch(self.reward.get("format", FORMAT), response) is not None
+        found = {"exact_match": exact_match(response, answer), "format": in_format}
         return float(sum(weight * found[rule] for rule, weight in self._rules.items()))
 
     def fit(self, overrides: Iterable[str] = ()) -> dict[str, Any]:
