@@ -52,18 +52,19 @@ class Grad(Plugin):
 class Sampler(Plugin):
     """Base of plugins that choose an ``action`` [...]; here that with the largest logit."""
 
-    generator: torch.Generator | None = None
-    """Random generator on the device of the model; torch's global one by default."""
+    generator: torch.Generator | None = None  # on the device of the model; or torch's global one
+    options: tuple[str, ...] = ()
+    """Inputs of the call that are for `choose`."""
 
     def choose(self, output: Mapping[str, Any]) -> Tensor:
         """Choose actions from the output of the model."""
-        best: Tensor = output["logit"].argmax(-1)
-        return best
+        return ops.categorical_mode(output["logit"])
 
     def forward(self, call: Call, data: Any, **kwargs: Any) -> Any:
         """Return the output with ``action``."""
+        own = {name: kwargs.pop(name) for name in self.options if name in kwargs}
         output = call(data, **kwargs)
-        output["action"] = self.choose(output)
+        output["action"] = self.choose(output, **own)
         return output
 
 
@@ -74,16 +75,13 @@ register_plugin("argmax_sample", Sampler)
 class EpsGreedySample(Sampler):
     """``action`` has the largest logit, or is random with probability ``eps``."""
 
-    def choose(self, output: Mapping[str, Any]) -> Tensor:
-        """See `Sampler`."""
-        if self._eps <= 0:
-            return super().choose(output)
-        return ops.epsilon_greedy_sample(output["logit"], self._eps, self.generator)
+    options = ("eps",)
 
-    def forward(self, call: Call, data: Any, *, eps: float = 0.0, **kwargs: Any) -> Any:
-        """Return the output with ``action``."""
-        self._eps = eps
-        return super().forward(call, data, **kwargs)
+    def choose(self, output: Mapping[str, Any], eps: float = 0.0) -> Tensor:
+        """See `Sampler`."""
+        if eps <= 0:
+            return super().choose(output)
+        return ops.epsilon_greedy_sample(output["logit"], eps, self.generator)
 
 
 @register_plugin("multinomial_sample")
@@ -168,18 +166,13 @@ class HiddenState(Plugin):
             output["prev_state"] = stack([zeros if each is None else each for each in before])
         return output
 
-    def reset(
-        self,
-        data_id: Sequence[int] | None = None,
-        state: Sequence[Any] | None = None,
-        **_: Any,
-    ) -> None:
+    def reset(self, data_id: Any = None, state: Sequence[Any] | None = None, **_: Any) -> None:
         """Set the states of all environments, or of `data_id`, to `state` or the initial one."""
         if state is not None:
             rows = range(len(state)) if data_id is None else data_id
             self.states |= dict(zip(rows, state, strict=True))
             return
-        for number in list(self.states) if data_id is None else data_id:
+        for number in [*self.states] if data_id is None else data_id:
             self.states.pop(number, None)
 
 

@@ -339,12 +339,10 @@ def _collated(
         return _collated(list(rows), special, none)
 
     first = batch[0]
-    if none and any(each is None for each in batch):
+    if isinstance(first, str) or (none and any(each is None for each in batch)):
         return list(batch)
     if first is None:
         return None
-    if isinstance(first, str):
-        return list(batch)
     if isinstance(first, Mapping):
         return {key: again(each[key] for each in batch) for key in first}
     if isinstance(first, tuple) and hasattr(first, "_fields"):

@@ -343,17 +343,17 @@ def _translate_reward(values: Values, report: Report) -> None:
     kept |= {**(ours or {}), **({} if kind is None else {"type": kind})}
     for key, value in section.items():
         path, new = f"reward_model.{key}", tables.REWARD_KEYS.get(key, key)
+        reason = _REWARD_DROPPED.get(key, None if new == key else tables.UNKNOWN)
         if own or key in fields or key == "type":
             kept[key] = value
         elif new != key and new in (*fields, "weight") and value is not None:
             in_folder = (key, kind) == ("data_path", "gail")
             kept[new] = f"{value}/expert_data.pkl" if in_folder else value
             report.take(path, f"reward.{new}", kept[new])
-        elif (reason := _REWARD_DROPPED.get(key)) is not None or new != key:
-            if reason != "" and value is not None:
-                report.dropped[path] = reason or tables.UNKNOWN
-        else:
+        elif reason is None:
             kept[key] = value  # which composition refuses, with the nearest right key
+        elif reason and value is not None:
+            report.dropped[path] = reason
     report.take("reward_model", "reward.type", kept.get("type"))
     if section.get("intrinsic_reward_type") == "assign":  # without the environment's reward
         kept = {"terms": {str(kind): kept}}
