@@ -6,7 +6,7 @@ from typing import Any
 from guerdon import config as configuration
 from guerdon.compat.layouts import Source, sections, translated
 from guerdon.compat.nervex.gym_adapter import as_gymnasium
-from guerdon.compat.nervex.worker.learner import learner_of
+from guerdon.compat.nervex.worker.learner import BaseLearner, learner_of
 from guerdon.config import sources
 from guerdon.config.trust import code_of
 from guerdon.policy import POLICIES, Policy, register_policy
@@ -28,6 +28,7 @@ def serial_pipeline(
     *,
     overrides: Iterable[str] = (),
     on_policy: bool | None = None,
+    learner: type[BaseLearner] = BaseLearner,
 ) -> Summary:
     """Train a policy in this process: `guerdon.train` with nerveX's arguments.
 
@@ -44,11 +45,12 @@ def serial_pipeline(
         max_train_iter: Maximum number of updates; defaults to the config's.
         overrides: ``key=value`` with guerdon's keys.
         on_policy: The kind of policy that the config has to have; None for any.
+        learner: Class that calls the hooks of the config.
     """
     limits = {"run.max_steps": max_env_step, "run.max_updates": max_train_iter}
     changes = [f"{key}={int(value)}" for key, value in limits.items() if value is not None]
     changes += overrides
-    source, callback = config, None
+    source, callback = config, learner_of({}, learner)
     if env_setting is not None:
         env_setting = (as_gymnasium(env_setting[0]), *env_setting[1:])
     with code_of(sources.run_dir_of(source)):
@@ -57,7 +59,7 @@ def serial_pipeline(
                 changes.append(f"policy={_registered_name(policy_fn)}")
         else:
             source = sections(source)
-            callback = learner_of(source)
+            callback = learner_of(source, learner)
             env, policy = source.get("env", {}), source.get("policy", {})
             if env_setting is not None and not (isinstance(env, str) or env.keys() & _IDS):
                 source["env"] = {**env, "id": getattr(env_setting[0], "__name__", "env")}

@@ -180,8 +180,8 @@ class SerialLearner(BaseLearner):
     ``log`` has the metrics, ``ckptBaseLearner*`` the weights of each best evaluation so far.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, cfg: Mapping[str, Any] | None = None) -> None:
+        super().__init__(cfg)
         self._files = cache(_log_files)
 
     def on_log(self, run: Any, metrics: Mapping[str, float]) -> None:
@@ -202,19 +202,17 @@ def _log_files(folder: str) -> LogFiles:
     return LogFiles(Path("log") / folder, _LOGS[folder][0], tensorboard=folder != "actor")
 
 
-def learner_of(config: Any) -> BaseLearner | None:
+def learner_of(config: Any, kind: type[BaseLearner] = BaseLearner) -> BaseLearner | None:
     """Take hooks out of a config, and return their learner, for a run; None if it needs none.
 
     In a run, ``run.log_every`` and ``policy.init_from`` do what the hooks ``log_show`` and
     ``load_ckpt`` are for.
     """
     learner = config.get("learner") if isinstance(config, Mapping) else None
-    hooks = learner.get("hook") if isinstance(learner, Mapping) else None
-    if not isinstance(hooks, dict):
-        return None
+    hooks: Any = learner.get("hook") if isinstance(learner, Mapping) else None
     kept = {
         name: hooks.pop(name)
-        for name, hook in [*hooks.items()]
+        for name, hook in ([*hooks.items()] if isinstance(hooks, dict) else ())
         if hook.get("type") not in ("log_show", "log_reduce", "load_ckpt")
     }
-    return BaseLearner({"hook": kept}) if kept else None
+    return kind({"hook": kept}) if kept or kind is not BaseLearner else None
