@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from guerdon import ops
-from guerdon.compat.nervex.samples import Transition
 
+Transition = dict[str, Any]
 Strategy = Literal["final", "future", "episode"]
 
 

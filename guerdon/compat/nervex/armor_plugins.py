@@ -9,8 +9,7 @@ from torch import Tensor
 
 from guerdon import ops
 from guerdon.compat.nervex.rl_utils import create_noise_generator
-from guerdon.compat.nervex.samples import stack
-from guerdon.compat.nervex.torch_utils import map_tensors
+from guerdon.compat.nervex.torch_utils import map_tensors, stack
 from guerdon.config.registry import Registry
 
 Call = Callable[..., Any]

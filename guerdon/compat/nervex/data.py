@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor
 
 from guerdon.compat.nervex.log_files import LogFiles
-from guerdon.compat.nervex.samples import stack
+from guerdon.compat.nervex.torch_utils import stack
 from guerdon.config.schema import Section
 from guerdon.config.validation import validated
 from guerdon.data.mixed import divided

@@ -100,3 +100,17 @@ def _converted(item: Any, convert: Callable[[Any], Any]) -> Any:
     if isinstance(item, list | tuple):
         return type(item)(_converted(value, convert) for value in item)
     return item if item is None or isinstance(item, bool | np.bool_ | str) else convert(item)
+
+
+def stack(trees: list[Any]) -> Any:
+    """Stack tensors, or mappings of them, along a new first axis; others stay a list."""
+    if isinstance(trees[0], Mapping):
+        return {key: stack([tree[key] for tree in trees]) for key in trees[0]}
+    return torch.stack(trees) if isinstance(trees[0], Tensor) else trees
+
+
+def row(tree: Any, index: int) -> Any:
+    """Return one row of tensors, or of mappings of them."""
+    if isinstance(tree, Mapping):
+        return {key: row(value, index) for key, value in tree.items()}
+    return tree[index]

@@ -1,7 +1,7 @@
 """`CommonPolicy`: policies written as in the nerveX tutorial."""
 
 import copy
-from collections import deque
+from collections import UserDict, deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar, Literal
@@ -12,7 +12,7 @@ from gymnasium import spaces
 from pydantic import ConfigDict, Field
 from torch import Tensor, nn
 
-from guerdon.compat.nervex.adder import Adder
+from guerdon.compat.nervex.adder import Adder, Transition
 from guerdon.compat.nervex.armor import Armor
 from guerdon.compat.nervex.armor_plugins import Plugin, Sampler
 from guerdon.compat.nervex.attr_dict import AttrDict
@@ -20,7 +20,7 @@ from guerdon.compat.nervex.data import default_decollate, stacked_collate
 from guerdon.compat.nervex.gym_adapter import BaseEnvTimestep
 from guerdon.compat.nervex.model import ConvDiscreteNet, FCDiscreteNet
 from guerdon.compat.nervex.rl_utils import GaussianNoise
-from guerdon.compat.nervex.samples import Transition, Watched, row, stack
+from guerdon.compat.nervex.torch_utils import row, stack
 from guerdon.data.batch import Batch, from_leaves
 from guerdon.data.leaves import to_numpy
 from guerdon.nn import MODELS, DeterministicActor, ModelConfig, QNetwork, create_model, seeded
@@ -42,6 +42,18 @@ class CommonConfig(PrioritizedConfig):
     """Arguments of the network."""
     anneal: Literal[False] = False
     """Not available: change the learning rate in ``_get_setting_learn`` instead."""
+
+
+class _Watched(UserDict[str, Any]):
+    """A mapping that records which keys are read."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        super().__init__(values)
+        self.read: set[str] = set()
+
+    def __getitem__(self, key: str) -> Any:
+        self.read.add(key)
+        return self.data[key]
 
 
 class Mode:
@@ -113,9 +125,8 @@ class CommonPolicy(PrioritizedPolicy):
         """Make the network and the four parts."""
         super().build()
         space = self.action_space
-        self._cfg = AttrDict(self.config.model_dump())
-        for part in (*_PARTS, "command"):
-            self._cfg.setdefault(part, AttrDict())
+        parts: dict[str, Any] = {part: {} for part in (*_PARTS, "command")}
+        self._cfg = AttrDict(parts | self.config.model_dump())
         self.on_policy = self.learns_on_policy(self._cfg)  # type: ignore[misc]
         self._use_cuda = self.device.type == "cuda"
         self._kept: tuple[str, ...] | None = None  # outputs to store; known after the first step
@@ -341,7 +352,7 @@ class CommonPolicy(PrioritizedPolicy):
     def _find_kept(self, obs: Any, output: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the outputs that `_process_transition` reads, by calling it once."""
         first = row(obs, 0)
-        watched = Watched({key: row(value, 0) for key, value in output.items()})
+        watched = _Watched({key: row(value, 0) for key, value in output.items()})
         timestep = BaseEnvTimestep(first, torch.tensor(0.0), torch.tensor(False), {})
         self._process_transition(first, watched, timestep)
         return tuple(key for key in output if key in watched.read and key != "action")

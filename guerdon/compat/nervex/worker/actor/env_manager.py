@@ -8,8 +8,7 @@ import numpy as np
 import torch
 
 from guerdon.compat.nervex.gym_adapter import BaseEnvTimestep, make_seeded
-from guerdon.compat.nervex.samples import row
-from guerdon.compat.nervex.torch_utils import to_ndarray, to_tensor
+from guerdon.compat.nervex.torch_utils import row, to_ndarray, to_tensor
 from guerdon.envs.make import Backend, make_vec
 from guerdon.envs.vector import Step, batched, transition
 
