@@ -180,8 +180,8 @@ def _translate_env(values: Values, report: Report) -> Any:
     try:
         find_spec(found["env.id"])
     except UnknownEnvironmentError as error:
-        installed = isinstance(error.__cause__, MissingExtraError)
-        return None if installed or ":" in found["env.id"] else given
+        known = isinstance(error.__cause__, MissingExtraError)
+        return None if known or ":" in found["env.id"] else given
     return None
 
 
