@@ -380,9 +380,8 @@ def _settle_amounts(
     episodes = _amount(values, "collect.n_episode")
     usual = policy.defaults.get("learn", {}).get("batch_size")
     on_policy = policy.learns_on_policy(values["policy"])
-    if "learn.batch_size" in unread(
-        policy, values["policy"]
-    ):  # it learns from a rollout in one step
+    idle = unread(policy, values["policy"])
+    if "learn.batch_size" in idle:  # it learns from a rollout in one step
         steps, usual = batch or steps, steps
     batch = batch or usual
     if steps is None and episodes is not None:
