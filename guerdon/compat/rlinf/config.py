@@ -77,7 +77,7 @@ def translate(
             **({"format": "npy"} if in_file else {}),
             **{key: None if value == "None" else value for key, value in data.items()},
         }
-    none = re.compile(r"(reward\.data_collection\.\w+)=None")
+    none = re.compile(r"^(\+*reward\.data_collection\.\w+)=None$")
     return in_file or bool(given), [none.sub(r"\1=null", text) for text in kept]
 
 
