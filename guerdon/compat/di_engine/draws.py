@@ -27,8 +27,8 @@ class Draws:
         others = np.random.get_state(), random.getstate()  # noqa: NPY002 - what users draw from
         try:
             with seeded(seeds[0]):
-                np.random.seed(seeds[1])  # noqa: NPY002
-                random.seed(seeds[2])
+                np.random.set_state({**np.random.MT19937(seeds[1]).state})  # noqa: NPY002
+                random.setstate(random.Random(seeds[2]).getstate())
                 yield
         finally:
             np.random.set_state(others[0])  # noqa: NPY002
