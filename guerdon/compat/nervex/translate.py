@@ -81,7 +81,8 @@ def _refuse_systems(values: Values) -> None:
     name = str(get(values, "policy.type") or "")
     if "coordinator" in values or name.endswith("_command"):
         raise ConfigError(
-            "this config is for the parallel mode, which is not there yet: use a serial one"
+            "this config is in the layout of the parallel mode, which is not read: train a serial "
+            "one with -m parallel"
         )
     if isinstance(values.get("world_model"), dict):
         kind = get(values, "world_model.type")

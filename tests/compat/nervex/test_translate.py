@@ -261,8 +261,8 @@ def test_red_has_the_documented_default_values():
         (di_engine("qmix", "smac"), "guerdon has no policy 'qmix' and no environment 'smac': "),
         (di_engine("ppo", "smac"), "guerdon has no environment 'smac': choose"),
         (di_engine("sac", world_model={"type": "mbpo"}), "guerdon has no world model 'mbpo'"),
-        (di_engine("dqn_command"), "this config is for the parallel mode, which is not there yet"),
-        ({"coordinator": {}, "learner0": {}}, "this config is for the parallel mode"),
+        (di_engine("dqn_command"), "this config is in the layout of the parallel mode"),
+        ({"coordinator": {}, "learner0": {}}, "this config is in the layout"),
     ],
 )
 def test_what_guerdon_lacks_is_refused_in_one_sentence(source, message):
@@ -280,7 +280,7 @@ def test_several_agents_and_gpus_are_said_to_be_missing():
     report = Report()
     part = {"multi_agent": True, "multi_gpu": True, "other": {"league": {"player": 1}}}
     compose(di_engine("ppo", policy=part), report=report)
-    absent = "several agents, leagues and workers are not there yet"
+    absent = "several agents and leagues are not there yet"
     assert {*report.reasons()[absent]} == {"policy.multi_agent", "policy.other.league.player"}
     assert "policy.multi_gpu" in report.dropped
 
