@@ -4,7 +4,7 @@ Options of policies and reward models are defined by the ``Config`` of their cla
 """
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from os.path import normpath
 from typing import Any, ClassVar, Literal, Self
 
@@ -427,7 +427,7 @@ class GuerdonConfig(Section):
     def _check(self) -> Self:
         name = self.policy["type"]
         policy = registry_of("policy").get(name)
-        idle = dict.fromkeys(unread(policy), name)
+        idle = dict.fromkeys(unread(policy, self.policy), name)
         backends = {self.env.backend, self.env.eval.get("backend")}
         for option, readers in _READ_BY.items():
             if not backends & readers:
@@ -451,7 +451,8 @@ class GuerdonConfig(Section):
                 "weight, or list terms in 'policy.intrinsic.terms' of ppo"
             )
         if not policy.offline:
-            self._check_sizes(policy.on_policy, name, "learn.batch_size" not in idle)
+            on_policy = policy.learns_on_policy(self.policy)
+            self._check_sizes(on_policy, name, "learn.batch_size" not in idle)
         return self
 
     def _check_sizes(self, on_policy: bool, name: str, reads_batch_size: bool) -> None:
@@ -524,11 +525,16 @@ _INSTEAD = {
 }
 
 
-def unread(policy: Any) -> list[str]:
-    """Return the dotted keys of ``collect`` and ``learn`` that have no effect with a policy."""
+def unread(policy: Any, options: Mapping[str, Any]) -> list[str]:
+    """Return the dotted keys of ``collect`` and ``learn`` that have no effect with a policy.
+
+    Args:
+        policy: Its class.
+        options: Its section of the config.
+    """
     if policy.offline:
         return [*(f"collect.{name}" for name in CollectConfig.model_fields), "learn.repeat"]
-    if not policy.on_policy:
+    if not policy.learns_on_policy(options):
         return ["learn.repeat"]
     keys = ["collect.buffer_size", "collect.warmup_steps", "learn.updates_per_collect"]
     return [*keys, *getattr(policy, "ignores", ())]

@@ -15,13 +15,7 @@ from safetensors.torch import save_file
 from guerdon.data.unpickle import load_weights
 from guerdon.limits import reading
 from guerdon.training.checkpoints import checkpoint_steps, save_checkpoint
-from guerdon.training.fit_files import (
-    PART,
-    begin_folder,
-    compose_fit,
-    is_fit,
-    read_classifier,
-)
+from guerdon.training.fit_files import PART, begin_folder, compose_fit, is_fit, read_classifier
 
 _FILE, _META = "checkpoint.pt", "guerdon"
 # Names of torchvision's ResNet, and of `guerdon.nn.convolution.resnet10`.
@@ -39,18 +33,15 @@ def write_checkpoints(save_dir: str | Path) -> None:
         folder = Path(save_dir) / f"step_{step}"
         saved = read_classifier(folder)
         held_out = {key: torch.as_tensor(part) for key, part in saved["meta"]["held_out"].items()}
-        meta = {**saved["meta"], "held_out": held_out}
-        members = saved["members"]
-        content = {"global_step": step, "model_state_dict": members[0], "members": members[1:]}
-        torch.save({**content, _META: meta}, folder / _FILE)
+        first, *members = saved["members"]
+        content = {"global_step": step, "model_state_dict": first, "members": members}
+        torch.save({**content, _META: {**saved["meta"], "held_out": held_out}}, folder / _FILE)
 
 
 def as_fit(path: str | Path, image_size: Any = None) -> Path:
     """Return the folder of a fit for a classifier: converted beside it from a ``.pt`` file.
 
-    Args:
-        path: A fit, or a file of `write_checkpoints` or of RLinf.
-        image_size: Channels, height and width of the images, which RLinf's files do not tell.
+    `image_size` is that of the images, which RLinf's files do not tell.
     """
     path = Path(path)
     if path.suffix != ".pt" or (path.name == _FILE and is_fit(path.parent)):
