@@ -38,7 +38,7 @@ format: $(VENV)/.dev ## format the code and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(BENCH_VENV)/.peers .venv-diengine/.peer .venv-imitation/.peer ## compare with other libraries, in separate virtual environments
+bench: $(BENCH_VENV)/.peers .venv-diengine/.peer .venv-imitation/.peer .venv-rllib/.peer ## compare with other libraries, in separate virtual environments
 	$(BENCH_VENV)/bin/python benchmarks/buffers.py --markdown docs/benchmarks.md
 	$(BENCH_VENV)/bin/python benchmarks/training.py
 	$(BENCH_VENV)/bin/python benchmarks/rewards.py
@@ -58,7 +58,7 @@ hacking: $(VENV)/.dev ## train on rewards that can be exploited, and count which
 	$(BIN)/python benchmarks/hacking.py --jobs $$(nproc)
 
 clean: ## remove virtual environments and caches
-	rm -rf $(VENV) $(BENCH_VENV) $(MANISKILL_VENV) .venv-diengine .venv-imitation .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(BENCH_VENV) $(MANISKILL_VENV) .venv-diengine .venv-imitation .venv-rllib .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # All installs, including build requirements, use constraints.txt. A stamp file is written last, so that a second
 # call does nothing and an interrupted one starts again.

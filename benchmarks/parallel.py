@@ -3,9 +3,7 @@
 `python benchmarks/parallel.py` trains `impala` asynchronously in an environment whose step sleeps
 for 2 ms, with one environment per collector, and writes `results/parallel.json`. Perfect scaling is
 the throughput with one collector times the number of collectors. `load` is the CPU time of the
-coordinator, which is also the learner, over the time of the run: at 1 it limits the run. With
-`--rllib` it also trains PPO on CartPole with guerdon (serially) and with RLlib, which has to be
-installed: `pip install 'ray[rllib]'`.
+coordinator, which is also the learner, over the time of the run: at 1 it limits the run.
 """
 
 from __future__ import annotations
@@ -92,38 +90,11 @@ def measure(collectors: int, seconds: float) -> dict[str, float]:
     )  # fmt: skip
 
 
-def ppo(envs: int, seconds: float) -> dict[str, float]:
-    """Return the throughput of serial PPO on CartPole."""
-    return train(Clock(seconds), "cartpole_ppo", f"env.n_envs={envs}", "learn.repeat=10",
-                 "collect.n_step=2_048", "learn.batch_size=64")  # fmt: skip
-
-
-def rllib(envs: int, seconds: float) -> dict[str, float]:
-    """Return the throughput of RLlib's PPO on CartPole, with the same numbers."""
-    from ray.rllib.algorithms.ppo import PPOConfig
-
-    algorithm = (
-        PPOConfig()
-        .environment("CartPole-v1")
-        .env_runners(num_env_runners=0, num_envs_per_env_runner=envs)
-        .training(train_batch_size_per_learner=2_048, minibatch_size=64, num_epochs=10)
-        .build_algo()
-    )
-    algorithm.train()
-    steps, start = 0, time.perf_counter()
-    while time.perf_counter() - start < seconds:
-        steps += algorithm.train()["env_runners"]["num_env_steps_sampled"]
-    found = {"steps_per_second": steps / (time.perf_counter() - start)}
-    algorithm.stop()
-    return found
-
-
 def main() -> None:
     """Measure, print and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--collectors", type=int, nargs="+", default=NUMBERS)
     parser.add_argument("--seconds", type=float, default=20.0)
-    parser.add_argument("--rllib", action="store_true")
     arguments = parser.parse_args()
     found: dict[str, Any] = {
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
@@ -138,10 +109,6 @@ def main() -> None:
         alone = found["collectors"].get("1", first)["steps_per_second"]
         row["of_linear"] = row["steps_per_second"] / (alone * number)
         print(number, {name: round(value, 3) for name, value in row.items()}, flush=True)
-    for envs in (8, 64) if arguments.rllib else ():
-        rows = {"guerdon": ppo(envs, arguments.seconds), "rllib": rllib(envs, arguments.seconds)}
-        found.setdefault("ppo_cartpole", {})[str(envs)] = rows
-        print(envs, rows, flush=True)
     RESULTS.write_text(json.dumps(found, indent=1) + "\n")
 
 

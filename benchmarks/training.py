@@ -27,7 +27,7 @@ from learners.rows import GROUPS, ROWS, SPEED, Row
 _HERE = Path(__file__).parent
 _RESULTS = _HERE / "results" / "training.json"
 _PAGE = _HERE.parent / "docs" / "benchmarks_training.md"
-_APART = ("diengine", "imitation")
+_APART = ("diengine", "imitation", "rllib")
 """Libraries whose requirements conflict with others: each has its own virtual environment."""
 
 

@@ -13,6 +13,7 @@ MODULES = {
     "skrl": "skrl_",
     "diengine": "diengine_",
     "imitation": "imitation_",
+    "rllib": "rllib_",
     "cleanrl": "cleanrl_style",
     "bare": "bare_loop",
 }

@@ -48,8 +48,8 @@ def _ppo(n_envs: int, learners: tuple[str, ...]) -> Row:
 
 
 ROWS = (
-    _ppo(8, (*_LIBRARIES, "bare")),
-    _ppo(64, (*_LIBRARIES, "bare")),
+    _ppo(8, (*_LIBRARIES, "rllib", "bare")),
+    _ppo(64, (*_LIBRARIES, "rllib", "bare")),
     _ppo(256, ("guerdon", "bare")),
     Row(
         "dqn",
@@ -96,6 +96,8 @@ GROUPS = tuple(dict.fromkeys(row.group for row in ROWS))
 
 GOALS = (
     ("ppo-8", "SB3", 2.0),
+    ("ppo-8", "RLlib", 2.0),
+    ("ppo-64", "RLlib", 2.0),
     ("ppo-64", "SB3", 3.0),
     ("ppo-64", "skrl", 1.3),
     ("ppo-64", "bare loop", 0.85),
