@@ -354,6 +354,9 @@ class RuntimeConfig(Section):
     num_evaluators: int = Field(default=0, ge=0)
     """Number of workers that evaluate, among which the episodes are divided; 0 evaluates in the
     process of the learner. With one, evaluations are those of a serial run."""
+    num_learners: int = Field(default=0, ge=0)
+    """Number of workers that learn; 0 learns in the process that you start. 1 has the whole loop in
+    a worker, which is restarted from its last checkpoint if it is killed."""
     mode: Literal["sync", "async"] = "sync"
     """``sync``: collectors and the learner take turns, and the run is reproducible. ``async``:
     collectors go on while the learner learns, with weights that are a few updates old."""
@@ -375,6 +378,7 @@ class RuntimeConfig(Section):
         ("max_staleness", "mode", "async"),
         ("num_collectors", "type", "ray"),
         ("num_evaluators", "type", "ray"),
+        ("num_learners", "type", "ray"),
         ("mode", "type", "ray"),
         ("cpus_per_collector", "type", "ray"),
         ("address", "type", "ray"),

@@ -33,6 +33,8 @@ class RayShards:
         self.journal = Journal()
         self._workers, self._timeout = list(workers), timeout
         self._lost_steps = 0
+        self.steps_lost: int | None = None
+        """Steps after the checkpoints that a learner was restarted from; None without restarts."""
         self._cut: set[int] = set()  # shards of which rows are missing
         start_all(workers)
 
@@ -58,7 +60,13 @@ class RayShards:
 
     def _metrics(self) -> dict[str, float]:
         restarts = self._workers[0].restarts.number
-        return {"runtime/restarts": restarts, "runtime/lost_steps": self._lost_steps}
+        metrics: dict[str, float] = {
+            "runtime/restarts": restarts,
+            "runtime/lost_steps": self._lost_steps,
+        }
+        if self.steps_lost is not None:
+            metrics["runtime/steps_lost"] = self.steps_lost
+        return metrics
 
     def _on_all(self, method: str, args: Sequence[tuple[Any, ...]], steps: int = 0) -> list[Any]:
         """Call a method of all shards; `steps` are lost if a worker fails."""
@@ -78,13 +86,19 @@ class RayShards:
         return {
             "shards": self._on_all("training_state", [()] * self.number),
             "starts": [worker.starts for worker in self._workers],
+            **self._counts(),
+        }
+
+    def _counts(self) -> dict[str, Any]:
+        return {
             "lost_steps": self._lost_steps,
+            "steps_lost": self.steps_lost,
             "accepted": dict(self.journal.accepted),
         }
 
     def load_training_state(self, state: dict[str, Any]) -> None:
         """See `Shards`."""
-        self._lost_steps = state.get("lost_steps", 0)
+        self._lost_steps, self.steps_lost = state.get("lost_steps", 0), state.get("steps_lost")
         self.journal.accepted = dict(state.get("accepted", {}))
         for worker, starts in zip(self._workers, state.get("starts", ()), strict=False):
             worker.starts = max(worker.starts, starts)
@@ -199,9 +213,8 @@ class AsyncShards(RayShards):
         return {
             "shards": None,
             "starts": [worker.starts for worker in self._workers],
-            "lost_steps": self._lost_steps,
             "dropped_steps": self._dropped_steps,
-            "accepted": dict(self.journal.accepted),
+            **self._counts(),
         }
 
     def load_training_state(self, state: dict[str, Any]) -> None:

@@ -1,19 +1,37 @@
 """`RayRuntime`: the workers of a run, from its start to its end."""
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any, Self
+
+from ray.util.placement_group import PlacementGroup
 
 from guerdon.collect import Shards
 from guerdon.config import GuerdonConfig
 from guerdon.parallel.cluster import connected, nodes, reserved
 from guerdon.parallel.collectors import AsyncShards, RayShards
 from guerdon.parallel.evaluators import EvaluationMaker, Evaluators
-from guerdon.parallel.logs import RoleLogs, files
-from guerdon.parallel.workers import Restarts, Worker, process_options
+from guerdon.parallel.logs import RoleLogs, files, worker_logger
+from guerdon.parallel.workers import Restarts, Worker, process_options, start_all
 from guerdon.policy import POLICIES
-from guerdon.training.parts import ShardMaker
+from guerdon.training.callback import Callback
+from guerdon.training.parts import ShardMaker, find_device
 from guerdon.training.run import Run
+
+
+def bundles(config: GuerdonConfig) -> dict[str, dict[str, float]]:
+    """Return the resources of each worker of a run, by its name."""
+    section, device = config.runtime, config.run.device
+    gpu = device.startswith("cuda") or (device == "auto" and find_device(device) == "cuda")
+    learner = {"CPU": float(config.run.threads or 1)} | ({"GPU": 1.0} if gpu else {})
+    each = {
+        "learner": (section.num_learners, learner),
+        "collector": (section.num_collectors, {"CPU": section.cpus_per_collector}),
+        "evaluator": (section.num_evaluators, {"CPU": 1.0}),
+    }
+    return {f"{role} {i}": has for role, (number, has) in each.items() for i in range(number)}
 
 
 class RayRuntime:
@@ -21,21 +39,28 @@ class RayRuntime:
 
     Args:
         config: Config of the run.
+        group: Resources of all workers, if this is in one of them; else they are reserved.
+        start: Called when the run starts, if this is in a worker.
     """
 
-    def __init__(self, config: GuerdonConfig) -> None:
-        self._config, section = config, config.runtime
-        self._bundles = [{"CPU": section.cpus_per_collector}] * section.num_collectors
-        self._bundles += [{"CPU": 1.0}] * section.num_evaluators
-        self._restarts = Restarts(section.max_restarts)
+    def __init__(
+        self,
+        config: GuerdonConfig,
+        group: PlacementGroup | None = None,
+        start: Callback | None = None,
+    ) -> None:
+        self._config, self._group, self._start = config, group, start
+        self._bundles = bundles(config)
+        self._restarts = Restarts(config.runtime.max_restarts)
         self._workers: dict[str, list[Worker]] = {}
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        section = self._config.runtime
+        section, resources = self._config.runtime, [*self._bundles.values()]
         with ExitStack() as stack:
-            stack.enter_context(connected(section, self._bundles))
-            self._group = stack.enter_context(reserved(self._bundles, section.wait_seconds))
+            if self._group is None:
+                stack.enter_context(connected(section, resources))
+                self._group = stack.enter_context(reserved(resources, section.wait_seconds))
             stack.callback(self._stop)
             self._stack = stack.pop_all()
         return self
@@ -48,23 +73,31 @@ class RayRuntime:
             for worker in workers:
                 worker.stop()
 
-    def _made(self, role: str, make: Callable[..., Any], number: int) -> list[Worker]:
-        """Return workers of a role, which are not started; they take the next bundles."""
-        first = sum(map(len, self._workers.values()))
-        workers = [
-            Worker(
-                role, i, make, self._config.imports,
-                process_options(self._bundles[first + i], self._group, first + i), self._restarts,
-            )
-            for i in range(number)
-        ]  # fmt: skip
+    def _made(self, role: str, make: Callable[..., Any], numbers: Iterable[int]) -> list[Worker]:
+        """Return workers of a role, which are not started."""
+        names = list(self._bundles)
+        assert self._group is not None
+        workers = []
+        for i in numbers:
+            name = f"{role} {i}"
+            options = process_options(self._bundles[name], self._group, names.index(name))
+            workers.append(Worker(role, i, make, self._config.imports, options, self._restarts))
         self._workers[role] = workers
         return workers
+
+    def learner(self, make: Callable[[PlacementGroup, str], Any]) -> Worker:
+        """Start the worker that the loop of the run is in."""
+        assert self._group is not None
+        group, folder = self._group, str(Path.cwd())
+        (worker,) = self._made("learner", lambda *_: make(group, folder), [0])
+        worker.options["max_concurrency"] = 2
+        start_all([worker])
+        return worker
 
     def shards(self, make: ShardMaker) -> Shards:
         """Start the collectors."""
         self._make, section = make, self._config.runtime
-        workers = self._made("collector", make, section.num_collectors)
+        workers = self._made("collector", make, range(section.num_collectors))
         if section.mode == "sync":
             return RayShards(workers, section.timeout)
         kind: Any = make.policy_fn or POLICIES.get(self._config.policy["type"])
@@ -77,7 +110,7 @@ class RayRuntime:
         if not section.num_evaluators:
             return None
         maker = EvaluationMaker(self._make, section.num_evaluators)
-        workers = self._made("evaluator", maker, section.num_evaluators)
+        workers = self._made("evaluator", maker, range(section.num_evaluators))
         return Evaluators(workers, section.timeout)
 
     @contextmanager
@@ -85,7 +118,8 @@ class RayRuntime:
         """Write what workers do to ``log/<role>/`` of a run folder."""
         numbers = {role: len(workers) for role, workers in self._workers.items()}
         with files(run.path, numbers):
-            run.callbacks.append(RoleLogs())
+            run.callbacks += [RoleLogs(), *([] if self._start is None else [self._start])]
+            worker_logger("learner").info("running in process %d", os.getpid())
             text = ", ".join(f"{number} {role}s" for role, number in numbers.items())
             run.say(f"{text} on {nodes()}")
             for workers in self._workers.values():

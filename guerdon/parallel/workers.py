@@ -97,14 +97,14 @@ class Worker:
         restarts: Restarts,
     ) -> None:
         self.name, self.number, self._make = f"{role} {number}", number, make
-        self._imports, self._options, self.restarts = imports, options, restarts
+        self._imports, self.options, self.restarts = imports, options, restarts
         self.log = worker_logger(role, number)
         self.starts = 0
         self._host: Any = None
 
     def start(self) -> Any:
         """Start the process, and begin to make the object; returns Ray's reference."""
-        self._host = Host.options(**self._options).remote()  # type: ignore[attr-defined]
+        self._host = Host.options(**self.options).remote()  # type: ignore[attr-defined]
         given = cloudpickled((registered(), self._make))
         made = self._host.make.remote(self._imports, given, self.number, self.starts)
         self.starts += 1
@@ -170,12 +170,13 @@ def call_all(
                 found[i] = ray.get(reference, timeout=None if ready else 0)
             except Failures as error:
                 lost(i)
-                _restart(workers[i], error)
+                restart(workers[i], error)
                 waiting[workers[i].send(method, *args[i])] = i
     return found
 
 
-def _restart(worker: Worker, error: BaseException) -> None:
+def restart(worker: Worker, error: BaseException) -> None:
+    """Restart a worker until it starts, or has failed too often."""
     made = worker.restart(error)
     while True:
         try:

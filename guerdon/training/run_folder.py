@@ -322,7 +322,7 @@ class Recorder:
         self._metrics = AppendedFile(folder.metrics, self.warn)
         self._folder, self._purge = folder, None if resume_step is None else resume_step + 1
         self._wandb: Any = None if wandb is None else _start_wandb(folder, wandb)
-        self._handler = _Handler(self.text)
+        self._handler = WarningHandler(self.text)
         logging.getLogger("guerdon").addHandler(self._handler)
 
     @cached_property
@@ -392,7 +392,7 @@ class Recorder:
         self.close()
 
 
-class _Handler(logging.Handler):
+class WarningHandler(logging.Handler):
     """Passes warnings of guerdon's loggers on."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
@@ -400,6 +400,7 @@ class _Handler(logging.Handler):
         self._tell = tell
 
     def emit(self, record: logging.LogRecord) -> None:
+        """See `logging.Handler`."""
         self._tell(f"Warning: {record.getMessage()}")
 
 

@@ -180,12 +180,12 @@ def shared_memory():
     return {path.name for path in Path("/dev/shm").iterdir()}
 
 
-@pytest.fixture
-def program(tmp_path):
+@pytest.fixture(params=[0, 1])
+def program(tmp_path, request):
     """A command that trains on Ray, and what it leaves behind."""
     path = tmp_path / "config.yaml"
     env = {**CASES["ppo_normalized"]["env"], "n_envs": 4}
-    made = config("ppo_normalized", tmp_path / "killed", env, {})
+    made = config("ppo_normalized", tmp_path / "killed", env, {"num_learners": request.param})
     made["run"] |= {"dir": str(tmp_path / "killed"), "max_steps": 100_000}
     path.write_text(json.dumps(made))
     return [sys.executable, "-m", "guerdon", "train", str(path), "seed=3"]

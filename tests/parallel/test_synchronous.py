@@ -23,7 +23,7 @@ from tests.training.test_noise_law import (
 
 RAY = {"type": "ray", "num_collectors": 2}
 ENVS = {"n_envs": 4}
-OWN = tuple(f"/collector/{name}" for name in ("starts", "lost_steps", "accepted"))
+OWN = tuple(f"/collector/{name}" for name in ("starts", "lost_steps", "steps_lost", "accepted"))
 OWN = ("/config/runtime/", "/monitor/newest/runtime/", *OWN)
 """What only the checkpoints of runs on Ray have, or have otherwise."""
 

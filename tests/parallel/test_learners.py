@@ -1,0 +1,114 @@
+"""The loop in a worker of its own, which is killed."""
+
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from guerdon.parallel import learner
+from guerdon.training.callback import Callback
+from guerdon.training.checkpoints import load_checkpoint
+from guerdon.training.display import Display
+from guerdon.training.run import train
+from tests.parallel.test_asynchronous import logged, rollouts
+from tests.parallel.test_faults import wait_for
+from tests.parallel.test_synchronous import assert_same_learning, run_serial
+from tests.training.running import CASES, config_of
+
+RAY = {"type": "ray", "num_collectors": 2, "num_learners": 1}
+STOP = 96  # steps after which the learner is killed, 32 after a checkpoint
+
+
+def config(case, folder, **runtime):
+    made = config_of(case, folder, env={**CASES[case]["env"], "n_envs": 4}, runtime=RAY | runtime)
+    made["run"]["checkpoint_every"] = 64
+    return made
+
+
+class Waits(Callback):
+    """Waits to be killed, the first time."""
+
+    def __init__(self, marker):
+        self.marker = marker
+
+    def on_iteration(self, run):
+        if run.progress.env_steps >= STOP and not self.marker.exists():
+            self.marker.touch()
+            time.sleep(3600)
+
+
+class Kills(Display):
+    """Kills the learner when it is shown that it waits."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self.folder, self.killed = folder, False
+
+    def progress(self, step):
+        if step >= STOP and not self.killed:
+            self.killed = True
+            wait_for((self.folder.parent / "marker").exists)
+            text = (self.folder / "log" / "learner" / "learner.txt").read_text()
+            os.kill(int(re.search(r"running in process (\d+)", text)[1]), signal.SIGKILL)
+
+
+@pytest.mark.usefixtures("ray")
+@pytest.mark.parametrize(
+    ("case", "mode"),
+    [("ppo_normalized", "sync"), ("dqn_prioritized_3_step", "sync"), ("impala", "async")],
+)
+def test_a_learner_that_is_killed_continues_from_its_checkpoint(case, mode, tmp_path, monkeypatch):
+    folder, shown = tmp_path / "ray", Kills(tmp_path / "ray")
+    monkeypatch.setattr(learner, "display_of", lambda *_: shown)
+    made = config(case, folder, mode=mode)
+    result = train(made, seed=3, callback=Waits(tmp_path / "marker"))
+    state, step = load_checkpoint(folder / "checkpoints")
+    assert result["env_steps"] == step >= 256
+    lost = state["collector"]["steps_lost"]
+    assert lost == STOP - 64 if mode == "sync" else lost > 0
+    assert logged(folder, "runtime/steps_lost")[-1] == lost
+    text = (folder / "log.txt").read_text()
+    assert f"the learner was restarted (its process died), and {lost} steps are lost" in text
+    for name, value in result.policy.state_dict().items():
+        assert value.equal(state["policy"]["module"][name])
+    if mode == "async":  # no rollout twice, with new random numbers
+        names = [name for name, _, _ in rollouts(folder)]
+        assert len({*names}) == len(names)
+        return
+    run_serial(case, tmp_path / "serial", run={**made["run"], "dir": str(tmp_path / "serial")})
+    assert_same_learning(tmp_path / "serial", folder)
+
+
+class Dies(Callback):
+    """Ends the process whenever the run starts."""
+
+    def on_start(self, run):  # noqa: ARG002
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.usefixtures("ray")
+def test_a_learner_that_always_dies_stops_the_run(tmp_path):
+    with pytest.raises(RuntimeError) as caught:
+        train(config("ppo", tmp_path / "run", max_restarts=1), display="none", callback=Dies())
+    assert str(caught.value) == (
+        "learner 0 failed, and 'runtime.max_restarts' is 1; first failure: learner 0: its process "
+        "died"
+    )
+
+
+class Raises(Callback):
+    def on_iteration(self, run):
+        if run.progress.env_steps >= STOP:
+            raise ZeroDivisionError("the callback fails")
+
+
+@pytest.mark.usefixtures("ray")
+def test_an_error_of_the_run_is_that_of_the_learner(tmp_path):
+    """It is not repeated: the run would fail again."""
+    with pytest.raises(ZeroDivisionError, match="the callback fails") as caught:
+        train(config("ppo", tmp_path / "run"), display="none", callback=Raises())
+    assert f'File "{Path(__file__)}"' in str(caught.value.__cause__)
+    assert "restarted" not in (tmp_path / "run" / "log.txt").read_text()
