@@ -356,7 +356,8 @@ class RuntimeConfig(Section):
     process of the learner. With one, evaluations are those of a serial run."""
     num_learners: int = Field(default=0, ge=0)
     """Number of workers that learn; 0 learns in the process that you start. 1 has the whole loop in
-    a worker, which is restarted from its last checkpoint if it is killed."""
+    a worker, which is restarted from its last checkpoint if it is killed; of several, each computes
+    the gradients of its rows of every batch (`a2c`, `dqn`, `impala`, `ppo`)."""
     mode: Literal["sync", "async"] = "sync"
     """``sync``: collectors and the learner take turns, and the run is reproducible. ``async``:
     collectors go on while the learner learns, with weights that are a few updates old."""
@@ -437,6 +438,11 @@ class GuerdonConfig(Section):
                 fix = "leave it out" if instead in idle else f"use {instead!r}"
                 raise ConfigError(f"{key!r} is {value}, but {reader} does not read it: {fix}")
         self._check_shards()
+        if self.runtime.num_learners > 1 and not getattr(policy, "splits", False):
+            raise ConfigError(
+                f"'runtime.num_learners' is {self.runtime.num_learners}, but the loss of {name} "
+                "cannot be divided among learners: set it to 1"
+            )
         no_reward = type(self).model_fields["reward"].get_default(call_default_factory=True)
         if not policy.uses_reward and self.reward != validated(RewardConfig, no_reward):
             raise ConfigError(f"'reward' is set, but {name} learns from no reward: leave it out")

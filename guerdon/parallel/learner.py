@@ -18,6 +18,7 @@ from ray.util.placement_group import PlacementGroup
 
 from guerdon.collect import ShardedEnv
 from guerdon.config import GuerdonConfig
+from guerdon.parallel.ranks import RankError
 from guerdon.parallel.runtime import RayRuntime
 from guerdon.parallel.workers import Failures, Worker, cause_of, reason_of, restart
 from guerdon.training.callback import Callback
@@ -149,7 +150,8 @@ def train_in_worker(
                 )
                 break
             except Failures as error:
-                if isinstance(error, RayTaskError):  # as in a run in this process
+                if isinstance(error, RayTaskError) and not isinstance(error.cause, RankError):
+                    # As in a run in this process.
                     raise cause_of(error) from error
                 reached.reason = reason_of(error)
                 if not held and reached.folder is None and _holds_run(config):

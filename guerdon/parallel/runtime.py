@@ -1,19 +1,22 @@
 """`RayRuntime`: the workers of a run, from its start to its end."""
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
+import ray
 from ray.util.placement_group import PlacementGroup
 
-from guerdon.collect import Shards
+from guerdon.collect.shards import ShardInfo, Shards
 from guerdon.config import GuerdonConfig
 from guerdon.parallel.cluster import connected, nodes, reserved
 from guerdon.parallel.collectors import AsyncShards, RayShards
 from guerdon.parallel.evaluators import EvaluationMaker, Evaluators
 from guerdon.parallel.logs import RoleLogs, files, worker_logger
+from guerdon.parallel.ranks import LOOPBACK, LeadingRanks, Rank
 from guerdon.parallel.workers import Restarts, Worker, process_options, start_all
 from guerdon.policy import POLICIES
 from guerdon.training.callback import Callback
@@ -116,13 +119,29 @@ class RayRuntime:
     @contextmanager
     def recording(self, run: Run) -> Iterator[None]:
         """Write what workers do to ``log/<role>/`` of a run folder."""
-        numbers = {role: len(workers) for role, workers in self._workers.items()}
-        with files(run.path, numbers):
+        section, others = self._config.runtime, self._other_learners(run)
+        every = [each for workers in self._workers.values() for each in workers]
+        with files(run.path, every):
             run.callbacks += [RoleLogs(), *([] if self._start is None else [self._start])]
             worker_logger("learner").info("running in process %d", os.getpid())
+            numbers = Counter(name.partition(" ")[0] for name in self._bundles)
             text = ", ".join(f"{number} {role}s" for role, number in numbers.items())
             run.say(f"{text} on {nodes()}")
-            for workers in self._workers.values():
-                for worker in workers:
-                    worker.log.info("running in process %d", worker.pid())
+            for worker in every:
+                worker.log.info("running in process %d", worker.pid())
+            if others:
+                alone = self._config.runtime.address is None
+                host = LOOPBACK if alone else ray.util.get_node_ip_address()
+                run.callbacks.append(LeadingRanks(run.policy, others, host, section.timeout))
             yield
+
+    def _other_learners(self, run: Run) -> list[Worker]:
+        """Start the learners other than this one."""
+        size, make, spaces = self._config.runtime.num_learners, self._make, ShardInfo(run.parts.env)
+        device = run.policy.device.type
+        others = self._made(
+            "learner", lambda number, _: Rank(make.policy(spaces, device), number, size),
+            range(1, size),
+        )  # fmt: skip
+        start_all(others)
+        return others

@@ -96,7 +96,8 @@ class Worker:
         options: dict[str, Any],
         restarts: Restarts,
     ) -> None:
-        self.name, self.number, self._make = f"{role} {number}", number, make
+        self.role, self.number, self._make = role, number, make
+        self.name = f"{role} {number}"
         self._imports, self.options, self.restarts = imports, options, restarts
         self.log = worker_logger(role, number)
         self.starts = 0

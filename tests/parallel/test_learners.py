@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from guerdon.config import compose
+from guerdon.config.errors import ConfigError
 from guerdon.parallel import learner
 from guerdon.training.callback import Callback
-from guerdon.training.checkpoints import load_checkpoint
+from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint
 from guerdon.training.display import Display
 from guerdon.training.run import train
 from tests.parallel.test_asynchronous import logged, rollouts
@@ -112,3 +114,39 @@ def test_an_error_of_the_run_is_that_of_the_learner(tmp_path):
         train(config("ppo", tmp_path / "run"), display="none", callback=Raises())
     assert f'File "{Path(__file__)}"' in str(caught.value.__cause__)
     assert "restarted" not in (tmp_path / "run" / "log.txt").read_text()
+
+
+class KillsOther(Callback):
+    """Kills another learner, the first time."""
+
+    def __init__(self, marker):
+        self.marker = marker
+
+    def on_iteration(self, run):
+        if run.progress.env_steps >= STOP and not self.marker.exists():
+            self.marker.touch()
+            text = (run.path / "log" / "learner" / "1.txt").read_text()
+            os.kill(int(re.search(r"running in process (\d+)", text)[1]), signal.SIGKILL)
+
+
+@pytest.mark.usefixtures("ray")
+@pytest.mark.parametrize("case", ["ppo_normalized", "dqn_prioritized_3_step"])
+def test_two_learners_have_the_same_parameters_also_after_a_failure(case, tmp_path):
+    folder = tmp_path / "run"
+    made = config(case, folder, num_learners=2)
+    result = train(made, seed=3, display="none", callback=KillsOther(tmp_path / "marker"))
+    assert result["env_steps"] == checkpoint_steps(folder / "checkpoints")[-1] >= 256
+    assert logged(folder, "runtime/steps_lost")[-1] == STOP - 64
+    text = (folder / "log.txt").read_text()
+    assert "restarted (RankError: learner 1: its process died), and 32 steps are lost" in text
+    text = (folder / "log" / "learner" / "learner.txt").read_text()
+    assert text.count("2 learners have the same parameters") >= 4
+    # Nearly the same as with one: the order of sums differs.
+    alone = train(config(case, tmp_path / "alone", num_learners=0), seed=3, display="none")
+    for name, value in alone.policy.state_dict().items():
+        assert value.numpy() == pytest.approx(result.policy.state_dict()[name].numpy(), abs=1e-3)
+
+
+def test_policies_whose_loss_is_not_divided_are_refused():
+    with pytest.raises(ConfigError, match=r"'runtime.num_learners' is 2, but the loss of sac"):
+        compose("pendulum_sac", ("runtime=ray", "runtime.num_learners=2"))
