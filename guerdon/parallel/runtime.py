@@ -16,25 +16,13 @@ from guerdon.parallel.cluster import connected, nodes, reserved
 from guerdon.parallel.collectors import AsyncShards, RayShards
 from guerdon.parallel.evaluators import EvaluationMaker, Evaluators
 from guerdon.parallel.logs import RoleLogs, files, worker_logger
+from guerdon.parallel.platforms import resources
 from guerdon.parallel.ranks import LOOPBACK, LeadingRanks, Rank
 from guerdon.parallel.workers import Restarts, Worker, process_options, start_all
 from guerdon.policy import POLICIES
 from guerdon.training.callback import Callback
-from guerdon.training.parts import ShardMaker, find_device
+from guerdon.training.parts import ShardMaker
 from guerdon.training.run import Run
-
-
-def bundles(config: GuerdonConfig) -> dict[str, dict[str, float]]:
-    """Return the resources of each worker of a run, by its name."""
-    section, device = config.runtime, config.run.device
-    gpu = device.startswith("cuda") or (device == "auto" and find_device(device) == "cuda")
-    learner = {"CPU": float(config.run.threads or 1)} | ({"GPU": 1.0} if gpu else {})
-    each = {
-        "learner": (section.num_learners, learner),
-        "collector": (section.num_collectors, {"CPU": section.cpus_per_collector}),
-        "evaluator": (section.num_evaluators, {"CPU": 1.0}),
-    }
-    return {f"{role} {i}": has for role, (number, has) in each.items() for i in range(number)}
 
 
 class RayRuntime:
@@ -53,7 +41,11 @@ class RayRuntime:
         start: Callback | None = None,
     ) -> None:
         self._config, self._group, self._start = config, group, start
-        self._bundles = bundles(config)
+        self._bundles = {
+            f"{role} {i}": bundle
+            for role, (number, bundle) in resources(config).items()
+            for i in range(number)
+        }
         self._restarts = Restarts(config.runtime.max_restarts)
         self._workers: dict[str, list[Worker]] = {}
         self._stack = ExitStack()
