@@ -53,6 +53,7 @@ class RayShards:
 
     def _accepted(self, number: int, rollout: ShardRollout) -> ShardRollout:
         """Record a rollout that is learned from."""
+        self._workers[number].version = rollout.version
         rollout.restarted = number in self._cut
         self._cut.discard(number)
         self.journal.add(number, self._workers[number].starts, rollout)
@@ -201,6 +202,7 @@ class AsyncShards(RayShards):
             sent.append(_Sent(made, 0, time.monotonic() + _START))
             return None
         sent.popleft()
+        self._workers[number].restarts.changed()
         if sent:  # it begins with the next one now
             sent[0] = sent[0]._replace(time=time.monotonic())
         return rollout

@@ -5,7 +5,7 @@ import os
 import queue
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,7 +22,7 @@ from guerdon.parallel.ranks import RankError
 from guerdon.parallel.runtime import RayRuntime
 from guerdon.parallel.workers import Failures, Worker, cause_of, reason_of, restart
 from guerdon.training.callback import Callback
-from guerdon.training.display import Display, Mode
+from guerdon.training.display import Display, Mode, WorkerRow
 from guerdon.training.process import interrupts
 from guerdon.training.replay import final_parts
 from guerdon.training.run import Result, Run, Summary, display_of, train
@@ -45,6 +45,8 @@ class Reached:
     """Steps that were lost by restarts, from the first start on."""
     reason: str = ""
     """Why the learner was restarted."""
+    rows: Sequence[WorkerRow] = ()
+    """What other workers do."""
 
 
 class Learner:
@@ -62,7 +64,7 @@ class Learner:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._asked = threading.Event()
         self.asked = self._asked.is_set
-        self.display: Display = _Forwarded(self._tell)
+        self.display = _Forwarded(self._tell)
 
     def run(self, reached: Reached, given: Sequence[Any], options: dict[str, Any]) -> Summary:
         """Train, and return the summary; see `guerdon.training.run.train`."""
@@ -84,7 +86,7 @@ class Learner:
             events.append(self._events.get(timeout=seconds))
             while True:
                 events.append(self._events.get_nowait())
-        return events
+        return [*events, ("rows", self.display.rows())]
 
     def runtime(self, config: GuerdonConfig) -> RayRuntime:
         """See `Host`."""
@@ -99,8 +101,24 @@ class _Forwarded(Display):
 
     def __init__(self, tell: Callable[..., None]) -> None:
         super().__init__()
-        self.log, self.progress = partial(tell, "log"), partial(tell, "progress")  # type: ignore[method-assign]
+        self._tell = tell
+        self.rows: Callable[[], Sequence[WorkerRow]] = tuple
         self.text = partial(tell, "text")  # type: ignore[method-assign]
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """See `Display`."""
+        self._step = step
+        self._tell("log", step, metrics)
+
+    def progress(self, step: int) -> None:
+        """See `Display`."""
+        if step != self._step:
+            self._step = step
+            self._tell("progress", step)
+
+    def watch(self, rows: Callable[[], Sequence[WorkerRow]]) -> None:
+        """See `Display`."""
+        self.rows = rows
 
 
 class _Start(Callback):
@@ -142,6 +160,8 @@ def train_in_worker(
         stack.callback(logger.removeHandler, warned)
         asked = stack.enter_context(interrupts(shown.interrupt))
         worker, reached = runtime.learner(Learner), Reached()
+        shown.watch(lambda: [worker.row(), *reached.rows])
+        runtime.restarts.changed = lambda: shown.progress(reached.step)
         held = options["resume"] is None and _holds_run(config)
         while True:
             try:
@@ -153,7 +173,7 @@ def train_in_worker(
                 if isinstance(error, RayTaskError) and not isinstance(error.cause, RankError):
                     # As in a run in this process.
                     raise cause_of(error) from error
-                reached.reason = reason_of(error)
+                reached.reason, reached.rows = reason_of(error), ()
                 if not held and reached.folder is None and _holds_run(config):
                     reached.folder = Path(str(config.run.dir))
                 restart(worker, error)
@@ -189,7 +209,10 @@ def _shown(
                 reached.folder, reached.step, reached.steps_lost = arguments
             elif name == "warn":
                 warnings.warn(str(arguments[0]), stacklevel=2)
+            elif name == "rows":
+                reached.rows = arguments[0]
             else:
                 getattr(shown, name)(*arguments)
+        shown.progress(reached.step)
     summary: Summary = ray.get(running)
     return summary

@@ -46,16 +46,16 @@ class RayRuntime:
             for role, (number, bundle) in resources(config).items()
             for i in range(number)
         }
-        self._restarts = Restarts(config.runtime.max_restarts)
+        self.restarts = Restarts(config.runtime.max_restarts)
         self._workers: dict[str, list[Worker]] = {}
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        section, resources = self._config.runtime, [*self._bundles.values()]
+        section = self._config.runtime
         with ExitStack() as stack:
             if self._group is None:
-                stack.enter_context(connected(section, resources))
-                self._group = stack.enter_context(reserved(resources, section.wait_seconds))
+                stack.enter_context(connected(section, self._bundles))
+                self._group = stack.enter_context(reserved(self._bundles, section.wait_seconds))
             stack.callback(self._stop)
             self._stack = stack.pop_all()
         return self
@@ -76,7 +76,7 @@ class RayRuntime:
         for i in numbers:
             name = f"{role} {i}"
             options = process_options(self._bundles[name], self._group, names.index(name))
-            workers.append(Worker(role, i, make, self._config.imports, options, self._restarts))
+            workers.append(Worker(role, i, make, self._config.imports, options, self.restarts))
         self._workers[role] = workers
         return workers
 
@@ -119,6 +119,8 @@ class RayRuntime:
             numbers = Counter(name.partition(" ")[0] for name in self._bundles)
             text = ", ".join(f"{number} {role}s" for role, number in numbers.items())
             run.say(f"{text} on {nodes()}")
+            run.recorder.watch(lambda: [each.row() for each in every])
+            self.restarts.changed = lambda: run.recorder.progress(run.monitor.step)
             for worker in every:
                 worker.log.info("running in process %d", worker.pid())
             if others:

@@ -15,10 +15,14 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from guerdon.config.imports import import_all
 from guerdon.config.registry import registered, registry_of
 from guerdon.envs.worker import cloudpickled
+from guerdon.parallel import cluster
 from guerdon.parallel.logs import worker_logger
+from guerdon.training.display import WorkerRow
 
 _log = logging.getLogger(__name__)
 Failures = (RayError,)
+_STATES = {"collect": "collecting", "play": "evaluating", "learn": "learning", "run": "learning"}
+"""What a worker does, by the method that is called."""
 
 
 @ray.remote(max_restarts=0, max_task_retries=0)
@@ -62,6 +66,8 @@ class Restarts:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.number = 0
+        self.changed: Callable[[], object] = lambda: None
+        """Called when workers do something else."""
         self._first = ""
 
     def count(self, name: str, error: BaseException) -> None:
@@ -100,8 +106,13 @@ class Worker:
         self.name = f"{role} {number}"
         self._imports, self.options, self.restarts = imports, options, restarts
         self.log = worker_logger(role, number)
-        self.starts = 0
+        self.starts = self.failures = self.version = 0
+        self.state = "idle"
         self._host: Any = None
+
+    def row(self) -> WorkerRow:
+        """Return what the display shows."""
+        return self.name, self.state, self.failures, self.version
 
     def start(self) -> Any:
         """Start the process, and begin to make the object; returns Ray's reference."""
@@ -113,6 +124,7 @@ class Worker:
 
     def send(self, method: str, *args: Any) -> Any:
         """Begin to call a method; returns Ray's reference."""
+        self.state = _STATES.get(method, "idle")
         return self._host.call.remote(method, *args)
 
     def call(self, method: str, *args: Any, timeout: float) -> Any:
@@ -127,6 +139,9 @@ class Worker:
         """Replace the process after a failure; see `start`."""
         self.log.info("%s", full_text(error))
         self.restarts.count(self.name, error)
+        self.failures += 1
+        self.state = "restarting"
+        self.restarts.changed()
         self.stop()
         return self.start()
 
@@ -138,11 +153,21 @@ class Worker:
 
 
 def start_all(workers: Sequence[Worker]) -> None:
-    """Start workers at the same time; raise the error of the first that cannot be made."""
-    try:
-        ray.get([worker.start() for worker in workers])
-    except Failures as error:
-        raise cause_of(error) from error
+    """Start workers at the same time; raise the error of the first that cannot be made.
+
+    A report says every 30 seconds which of them have not joined.
+    """
+    names = {worker.start(): worker.name for worker in workers}
+    waiting = list(names)
+    while waiting:
+        ready, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=cluster.REPORT)
+        try:
+            ray.get(ready)
+        except Failures as error:
+            raise cause_of(error) from error
+        if waiting:
+            late = cluster.in_words(names[each] for each in waiting)
+            _log.warning("waiting for %s to start, on %s", late, cluster.nodes())
 
 
 def call_all(
@@ -163,6 +188,8 @@ def call_all(
     """
     found: list[Any] = [None] * len(workers)
     waiting = {workers[i].send(method, *given): i for i, given in enumerate(args)}
+    changed = workers[0].restarts.changed
+    changed()
     while waiting:
         ready, others = ray.wait(list(waiting), timeout=timeout)
         for reference in ready or others:
@@ -173,6 +200,9 @@ def call_all(
                 lost(i)
                 restart(workers[i], error)
                 waiting[workers[i].send(method, *args[i])] = i
+            else:
+                workers[i].state = "idle"
+            changed()
     return found
 
 

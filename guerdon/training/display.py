@@ -5,7 +5,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Literal, TextIO
@@ -13,6 +13,8 @@ from typing import Any, Literal, TextIO
 import numpy as np
 
 Mode = Literal["auto", "live", "lines", "none"]
+WorkerRow = tuple[str, str, int, int]
+"""Name of a worker, what it does, how often it was restarted, and the version of its weights."""
 
 RUN = {
     "return": "rollout/ep_rew_mean",
@@ -106,6 +108,9 @@ class Display:
     def progress(self, step: int) -> None:
         """Show the number of steps, if that is cheap."""
 
+    def watch(self, rows: Callable[[], Sequence[WorkerRow]]) -> None:
+        """Show what workers do, if that is cheap."""
+
     def text(self, line: str) -> None:
         """Show a message."""
         if self._stream is None:
@@ -163,6 +168,7 @@ class LiveDisplay(Display):
         super().__init__(total_steps, stream, shown)
         self._title, self._asked = title, False
         self._curve: list[float] = []  # of the first metric that is shown
+        self._workers: Callable[[], Sequence[WorkerRow]] = tuple
         self._console = Console(file=self._stream, force_terminal=True)
         self._live = Live(
             console=self._console,
@@ -189,6 +195,10 @@ class LiveDisplay(Display):
     def progress(self, step: int) -> None:
         """Move the bar when it is time."""
         self.log(step, {})
+
+    def watch(self, rows: Callable[[], Sequence[WorkerRow]]) -> None:
+        """Show what workers do whenever the panel is drawn."""
+        self._workers = rows
 
     def text(self, line: str) -> None:
         """Write a message above the panel."""
@@ -236,6 +246,13 @@ class LiveDisplay(Display):
             ]
             if cells:
                 parts.append(Columns(cells, equal=True, title=group.strip("/")))
+        cells = []
+        for name, state, restarts, version in self._workers():
+            style = {"idle": "", "restarting": "bold red"}.get(state, "green")
+            more = f" v{version}" * bool(version) + f" {restarts} restarts" * bool(restarts)
+            cells.append(Text.assemble((f"{name} ", "dim"), (state, style), more))
+        if cells:
+            parts.append(Columns(cells, equal=True, title="workers"))
         width = max(self._console.width - _ECHO, 20)
         title = Text(self._title) if self._title else None  # names may look like markup
         return Panel(Group(*parts), title=title, title_align="left", width=width)

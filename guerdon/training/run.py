@@ -94,7 +94,9 @@ class Result(Mapping[str, Any]):
 class Host(Protocol):
     """A worker that a run's loop is in, for the process that started the run."""
 
-    display: Display
+    @property
+    def display(self) -> Display:
+        """The display of the run."""
 
     def asked(self) -> bool:
         """Return whether the user has asked the run to stop."""

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import cached_property
@@ -30,7 +30,7 @@ from guerdon.config import sources
 from guerdon.data.files import atomic_file, check_plain, naming, open_plain
 from guerdon.extras import require
 from guerdon.limits import read_bytes
-from guerdon.training.display import Display
+from guerdon.training.display import Display, WorkerRow
 from guerdon.training.metric_files import AppendedFile, TensorBoardFile
 
 FORMAT = 1
@@ -352,6 +352,10 @@ class Recorder:
     def progress(self, step: int) -> None:
         """Update the display between two calls of `log`; cheap."""
         self._display.progress(step)
+
+    def watch(self, rows: Callable[[], Sequence[WorkerRow]]) -> None:
+        """Show what the workers of the run do."""
+        self._display.watch(rows)
 
     def interrupt(self) -> None:
         """Show that the user has asked the run to stop; may be called by a signal handler."""

@@ -1,6 +1,7 @@
 """Workers and runs that are killed, hang or raise errors."""
 
 import json
+import logging
 import os
 import re
 import signal
@@ -142,12 +143,54 @@ def test_what_a_cluster_lacks_is_named(ray):
 
     with (
         pytest.raises(RuntimeError) as caught,
-        reserved([{"CPU": 60.0}, {"CPU": 40.0, "GPU": 1.0}], wait_seconds=0.5),
+        reserved(
+            {"learner 0": {"CPU": 60.0}, "collector 0": {"CPU": 40.0, "GPU": 1.0}}, wait_seconds=0.5
+        ),
     ):
         pass
     assert "there are 1 node, 100 CPUs are wanted, 4 there" in str(caught.value)
     assert "1 GPUs are wanted, 0 there" in str(caught.value)
     assert all(each["state"] == "REMOVED" for each in ray.util.placement_group_table().values())
+
+
+LATE = "waiting for collector 1; evaluator 1 to start, on 1 node"
+
+
+class Late(logging.Handler):
+    """Keeps warnings, and makes a file when only some workers are missing."""
+
+    def __init__(self, path):
+        super().__init__(logging.WARNING)
+        self.path, self.texts = path, []
+
+    def emit(self, record):
+        self.texts.append(record.getMessage())
+        if self.texts[-1] == LATE or len(self.texts) > 600:
+            self.path.touch()
+
+
+@pytest.mark.usefixtures("ray")
+def test_workers_that_have_not_joined_are_named(tmp_path, monkeypatch):
+    from guerdon.parallel import cluster, workers
+
+    def make(number, start):  # noqa: ARG001
+        while number == 1 and not (tmp_path / "go").exists():
+            time.sleep(0.01)
+
+    monkeypatch.setattr(cluster, "REPORT", 0.1)
+    late, logger = Late(tmp_path / "go"), logging.getLogger("guerdon.parallel")
+    made = [
+        workers.Worker(role, i, make, [], {"num_cpus": 0}, workers.Restarts(0))
+        for role, i in (("collector", 0), ("collector", 1), ("evaluator", 1))
+    ]
+    logger.addHandler(late)
+    try:
+        workers.start_all(made)
+    finally:
+        logger.removeHandler(late)
+        for each in made:
+            each.stop()
+    assert LATE in late.texts
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense"])

@@ -49,6 +49,9 @@ class Kills(Display):
         super().__init__()
         self.folder, self.killed = folder, False
 
+    def watch(self, rows):
+        self.rows = rows
+
     def progress(self, step):
         if step >= STOP and not self.killed:
             self.killed = True
@@ -67,6 +70,10 @@ def test_a_learner_that_is_killed_continues_from_its_checkpoint(case, mode, tmp_
     monkeypatch.setattr(learner, "display_of", lambda *_: shown)
     made = config(case, folder, mode=mode)
     result = train(made, seed=3, callback=Waits(tmp_path / "marker"))
+    (name, _, restarts, _), *others = shown.rows()
+    assert (name, restarts) == ("learner 0", 1)
+    assert [name for name, *_ in others] == ["collector 0", "collector 1"]
+    assert all(version > 0 for *_, version in others)
     state, step = load_checkpoint(folder / "checkpoints")
     assert result["env_steps"] == step >= 256
     lost = state["collector"]["steps_lost"]
