@@ -17,6 +17,7 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 
 from guerdon.config.schema import RuntimeConfig
+from guerdon.parallel.shipping import Files, copied
 
 log = logging.getLogger(__name__)
 _STORE = 512 << 20  # bytes of shared memory: a few rollouts and weights
@@ -29,7 +30,7 @@ Bundles = Mapping[str, dict[str, float]]
 
 
 @contextmanager
-def connected(config: RuntimeConfig, bundles: Bundles) -> Iterator[None]:
+def connected(config: RuntimeConfig, bundles: Bundles, files: Files) -> Iterator[Files]:
     """Join the Ray cluster of an address, or start Ray on this machine and stop it at the end.
 
     Ray that this process has already started or joined is used as it is.
@@ -38,11 +39,16 @@ def connected(config: RuntimeConfig, bundles: Bundles) -> Iterator[None]:
         config: The section ``runtime``.
         bundles: Resources of each worker; Ray on this machine has as many, whether or not the
             machine has that many cores.
+        files: Files that the workers of a cluster need.
+
+    Yields:
+        Those that were shipped.
     """
     if ray.is_initialized():
-        yield
+        yield {}
         return
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    files = {} if config.address is None else files
     if config.address is not None:
         options["address"] = config.address
     else:
@@ -55,7 +61,9 @@ def connected(config: RuntimeConfig, bundles: Bundles) -> Iterator[None]:
             "include_dashboard": False,
             "object_store_memory": _STORE,
         }
-    with _own_sigterm():
+    with _own_sigterm(), copied(files) as folder:
+        if files:
+            options["runtime_env"] = {"working_dir": folder}
         try:
             if config.address is not None and config.address != "auto":
                 host, _, port = config.address.rpartition(":")
@@ -69,7 +77,7 @@ def connected(config: RuntimeConfig, bundles: Bundles) -> Iterator[None]:
                 "HOST:PORT or auto, start one with `ray start --head`, or leave the address out"
             ) from error
     try:
-        yield
+        yield files
     finally:
         ray.shutdown()
 

@@ -20,6 +20,7 @@ from guerdon.collect import ShardedEnv
 from guerdon.config import GuerdonConfig
 from guerdon.parallel.ranks import RankError
 from guerdon.parallel.runtime import RayRuntime
+from guerdon.parallel.shipping import Files
 from guerdon.parallel.workers import Failures, Worker, cause_of, reason_of, restart
 from guerdon.training.callback import Callback
 from guerdon.training.display import Display, Mode, WorkerRow
@@ -54,13 +55,14 @@ class Learner:
 
     Args:
         group: Resources of all workers of the run.
+        files: Files that were shipped to workers.
         folder: Working directory of the process that started the run.
     """
 
-    def __init__(self, group: PlacementGroup, folder: str) -> None:
+    def __init__(self, group: PlacementGroup, files: Files, folder: str) -> None:
         with suppress(OSError):  # another node may not have it
             os.chdir(folder)
-        self._group = group
+        self._group, self._files = group, files
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._asked = threading.Event()
         self.asked = self._asked.is_set
@@ -90,7 +92,7 @@ class Learner:
 
     def runtime(self, config: GuerdonConfig) -> RayRuntime:
         """See `Host`."""
-        return RayRuntime(config, self._group, _Start(self._reached, self._tell))
+        return RayRuntime(config, self._group, self._files, _Start(self._reached, self._tell))
 
     def _tell(self, *event: Any) -> None:
         self._events.put(event)

@@ -4,6 +4,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,6 +19,7 @@ from guerdon.parallel.evaluators import EvaluationMaker, Evaluators
 from guerdon.parallel.logs import RoleLogs, files, worker_logger
 from guerdon.parallel.platforms import resources
 from guerdon.parallel.ranks import LOOPBACK, LeadingRanks, Rank
+from guerdon.parallel.shipping import Files, named_files, with_copies
 from guerdon.parallel.workers import Restarts, Worker, process_options, start_all
 from guerdon.policy import POLICIES
 from guerdon.training.callback import Callback
@@ -31,6 +33,7 @@ class RayRuntime:
     Args:
         config: Config of the run.
         group: Resources of all workers, if this is in one of them; else they are reserved.
+        files: Files that were shipped to workers, if this is in one of them.
         start: Called when the run starts, if this is in a worker.
     """
 
@@ -38,9 +41,11 @@ class RayRuntime:
         self,
         config: GuerdonConfig,
         group: PlacementGroup | None = None,
+        files: Files | None = None,
         start: Callback | None = None,
     ) -> None:
         self._config, self._group, self._start = config, group, start
+        self._files = files or {}
         self._bundles = {
             f"{role} {i}": bundle
             for role, (number, bundle) in resources(config).items()
@@ -54,7 +59,8 @@ class RayRuntime:
         section = self._config.runtime
         with ExitStack() as stack:
             if self._group is None:
-                stack.enter_context(connected(section, self._bundles))
+                files = named_files(self._config)
+                self._files = stack.enter_context(connected(section, self._bundles, files))
                 self._group = stack.enter_context(reserved(self._bundles, section.wait_seconds))
             stack.callback(self._stop)
             self._stack = stack.pop_all()
@@ -76,21 +82,24 @@ class RayRuntime:
         for i in numbers:
             name = f"{role} {i}"
             options = process_options(self._bundles[name], self._group, names.index(name))
-            workers.append(Worker(role, i, make, self._config.imports, options, self.restarts))
+            imports = with_copies(self._config.imports, self._files)
+            workers.append(Worker(role, i, make, imports, options, self.restarts))
         self._workers[role] = workers
         return workers
 
-    def learner(self, make: Callable[[PlacementGroup, str], Any]) -> Worker:
+    def learner(self, make: Callable[[PlacementGroup, Files, str], Any]) -> Worker:
         """Start the worker that the loop of the run is in."""
         assert self._group is not None
-        group, folder = self._group, str(Path.cwd())
-        (worker,) = self._made("learner", lambda *_: make(group, folder), [0])
+        group, files, folder = self._group, self._files, str(Path.cwd())
+        (worker,) = self._made("learner", lambda *_: make(group, files, folder), [0])
         worker.options["max_concurrency"] = 2
+        worker.imports = self._config.imports  # the run folder and these are where they are here
         start_all([worker])
         return worker
 
     def shards(self, make: ShardMaker) -> Shards:
         """Start the collectors."""
+        make = replace(make, config=with_copies(make.config, self._files))
         self._make, section = make, self._config.runtime
         workers = self._made("collector", make, range(section.num_collectors))
         if section.mode == "sync":

@@ -104,7 +104,7 @@ class Worker:
     ) -> None:
         self.role, self.number, self._make = role, number, make
         self.name = f"{role} {number}"
-        self._imports, self.options, self.restarts = imports, options, restarts
+        self.imports, self.options, self.restarts = imports, options, restarts
         self.log = worker_logger(role, number)
         self.starts = self.failures = self.version = 0
         self.state = "idle"
@@ -118,7 +118,7 @@ class Worker:
         """Start the process, and begin to make the object; returns Ray's reference."""
         self._host = Host.options(**self.options).remote()  # type: ignore[attr-defined]
         given = cloudpickled((registered(), self._make))
-        made = self._host.make.remote(self._imports, given, self.number, self.starts)
+        made = self._host.make.remote(self.imports, given, self.number, self.starts)
         self.starts += 1
         return made
 

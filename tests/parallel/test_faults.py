@@ -198,7 +198,7 @@ def test_no_cluster_at_an_address(address):
     program = (
         "from guerdon.config.schema import RuntimeConfig\n"
         "from guerdon.parallel.cluster import connected\n"
-        f"with connected(RuntimeConfig(type='ray', address={address!r}), []): pass"
+        f"with connected(RuntimeConfig(type='ray', address={address!r}), {{}}, {{}}): pass"
     )
     found = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
