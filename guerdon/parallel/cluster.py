@@ -16,8 +16,8 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when Ray is import
 import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 
+from guerdon.config.files import Files, copied
 from guerdon.config.schema import RuntimeConfig
-from guerdon.parallel.shipping import Files, copied
 
 log = logging.getLogger(__name__)
 _STORE = 512 << 20  # bytes of shared memory: a few rollouts and weights

@@ -5,10 +5,9 @@ import os
 import queue
 import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,12 @@ from ray.util.placement_group import PlacementGroup
 
 from guerdon.collect import ShardedEnv
 from guerdon.config import GuerdonConfig
+from guerdon.config.files import Files
 from guerdon.parallel.ranks import RankError
 from guerdon.parallel.runtime import RayRuntime
-from guerdon.parallel.shipping import Files
 from guerdon.parallel.workers import Failures, Worker, cause_of, reason_of, restart
 from guerdon.training.callback import Callback
-from guerdon.training.display import Display, Mode, WorkerRow
+from guerdon.training.display import Display, ForwardedDisplay, Mode, WorkerRow
 from guerdon.training.process import interrupts
 from guerdon.training.replay import final_parts
 from guerdon.training.run import Result, Run, Summary, display_of, train
@@ -66,7 +65,7 @@ class Learner:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._asked = threading.Event()
         self.asked = self._asked.is_set
-        self.display = _Forwarded(self._tell)
+        self.display = ForwardedDisplay(self._tell)
 
     def run(self, reached: Reached, given: Sequence[Any], options: dict[str, Any]) -> Summary:
         """Train, and return the summary; see `guerdon.training.run.train`."""
@@ -96,31 +95,6 @@ class Learner:
 
     def _tell(self, *event: Any) -> None:
         self._events.put(event)
-
-
-class _Forwarded(Display):
-    """Shows nothing here, but where the run was started."""
-
-    def __init__(self, tell: Callable[..., None]) -> None:
-        super().__init__()
-        self._tell = tell
-        self.rows: Callable[[], Sequence[WorkerRow]] = tuple
-        self.text = partial(tell, "text")  # type: ignore[method-assign]
-
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """See `Display`."""
-        self._step = step
-        self._tell("log", step, metrics)
-
-    def progress(self, step: int) -> None:
-        """See `Display`."""
-        if step != self._step:
-            self._step = step
-            self._tell("progress", step)
-
-    def watch(self, rows: Callable[[], Sequence[WorkerRow]]) -> None:
-        """See `Display`."""
-        self.rows = rows
 
 
 class _Start(Callback):

@@ -1,29 +1,21 @@
 """Learning in several workers: the learner sends each batch to the others."""
 
-import hashlib
-import os
-import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import ray
 import torch
 from ray.exceptions import RayTaskError
 from torch import Tensor
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from guerdon.collect.shards import weights_of
 from guerdon.data import Batch
 from guerdon.parallel.logs import worker_logger
 from guerdon.parallel.workers import Failures, Worker, full_text, reason_of
 from guerdon.policy import Policy
-from guerdon.policy.ranks import Ranks, join, leave
+from guerdon.policy.ranks import Ranks, digest, join, leave, meeting
 from guerdon.training.callback import Callback
 from guerdon.training.run import Run
-
-LOOPBACK = "127.0.0.1"
 
 
 class RankError(RuntimeError):
@@ -44,8 +36,7 @@ class Rank:
 
     def join(self, host: str, port: int, seconds: float, state: dict[str, Any]) -> None:
         """Join the others, and continue from the state of the first one's policy."""
-        policy, store = self._policy, TCPStore(host, port)
-        _use_loopback(host)
+        policy, store = self._policy, meeting(host, port)
         add = join(self._rank, self._size, store, policy.device, seconds)
         policy.learn_with(Ranks(self._rank, self._size, add))
         policy.load_training_state(state)
@@ -83,15 +74,12 @@ class LeadingRanks(Ranks, Callback):
         self, policy: Policy, workers: Sequence[Worker], host: str, seconds: float
     ) -> None:
         self._workers, self._seconds, size = list(workers), seconds, len(workers) + 1
-        server = socket.create_server((host, 0))  # not on all interfaces, as TCPStore's own
-        port = server.getsockname()[1]
-        store = TCPStore(
-            host, port, is_master=True, wait_for_workers=False, master_listen_fd=server.detach()
-        )
-        _use_loopback(host)
-        state = ray.put(policy.training_state())
-        sent = [worker.send("join", host, port, seconds, state) for worker in workers]
-        self._together = join(0, size, store, policy.device, seconds)
+        store, state = meeting(host), ray.put(policy.training_state())
+        sent = [worker.send("join", host, store.port, seconds, state) for worker in workers]
+        try:
+            self._together = join(0, size, store, policy.device, seconds)
+        except RuntimeError as error:
+            raise RankError(f"the learners do not find each other: {error}") from error
         super().__init__(0, size, self._added)
         self._answers(sent)
         policy.learn_with(self)
@@ -141,16 +129,3 @@ class LeadingRanks(Ranks, Callback):
             self._together(value)
         except RuntimeError as error:
             raise RankError(f"the learners have lost each other: {error}") from error
-
-
-def digest(policy: Policy) -> str:
-    """Return a checksum of the parameters and buffers of a policy."""
-    found = hashlib.sha256()
-    for each in weights_of(policy).values():
-        found.update(np.ascontiguousarray(each).tobytes())
-    return found.hexdigest()
-
-
-def _use_loopback(host: str) -> None:
-    if host == LOOPBACK:  # else Gloo listens at the address of the host's name
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")

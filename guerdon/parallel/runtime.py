@@ -13,15 +13,16 @@ from ray.util.placement_group import PlacementGroup
 
 from guerdon.collect.shards import ShardInfo, Shards
 from guerdon.config import GuerdonConfig
+from guerdon.config.files import Files, named_files, with_copies
 from guerdon.parallel.cluster import connected, nodes, reserved
 from guerdon.parallel.collectors import AsyncShards, RayShards
 from guerdon.parallel.evaluators import EvaluationMaker, Evaluators
 from guerdon.parallel.logs import RoleLogs, files, worker_logger
 from guerdon.parallel.platforms import resources
-from guerdon.parallel.ranks import LOOPBACK, LeadingRanks, Rank
-from guerdon.parallel.shipping import Files, named_files, with_copies
+from guerdon.parallel.ranks import LeadingRanks, Rank
 from guerdon.parallel.workers import Restarts, Worker, process_options, start_all
 from guerdon.policy import POLICIES
+from guerdon.policy.ranks import LOOPBACK
 from guerdon.training.callback import Callback
 from guerdon.training.parts import ShardMaker
 from guerdon.training.run import Run

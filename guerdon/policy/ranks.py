@@ -1,5 +1,8 @@
 """Learning in several processes: each computes the gradient of its rows of every batch."""
 
+import hashlib
+import os
+import socket
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
@@ -79,6 +82,25 @@ def _rows(values: Any, part: slice) -> Any:
 
 
 ALONE = Ranks()
+LOOPBACK = "127.0.0.1"
+
+
+def meeting(host: str, port: int | None = None) -> Any:
+    """Return the store that processes find each other with; one of them opens its port.
+
+    Args:
+        host: Address of the process that opens it, which listens there alone.
+        port: Its port; None to open one.
+    """
+    if host == LOOPBACK:  # else Gloo listens at the address of the host's name
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    if port is not None:
+        return distributed.TCPStore(host, port)  # type: ignore[attr-defined]
+    server = socket.create_server((host, 0))
+    return distributed.TCPStore(  # type: ignore[attr-defined]
+        host, server.getsockname()[1],
+        is_master=True, wait_for_workers=False, master_listen_fd=server.detach(),
+    )  # fmt: skip
 
 
 def join(
@@ -104,3 +126,11 @@ def leave() -> None:
     """Leave the other processes, which fails what they wait for."""
     if distributed.is_initialized():
         distributed.destroy_process_group()
+
+
+def digest(policy: Any) -> str:
+    """Return a checksum of the parameters and buffers of a policy."""
+    found = hashlib.sha256()
+    for each in policy.state_dict().values():
+        found.update(each.contiguous().numpy(force=True).tobytes())
+    return found.hexdigest()

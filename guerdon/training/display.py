@@ -156,6 +156,38 @@ class Display:
         return texts
 
 
+class ForwardedDisplay(Display):
+    """Shows nothing, but passes everything on to the process that started the run.
+
+    Args:
+        tell: Called with the name of a method and its arguments.
+    """
+
+    def __init__(self, tell: Callable[..., None]) -> None:
+        super().__init__()
+        self._tell = tell
+        self.rows: Callable[[], Sequence[WorkerRow]] = tuple
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """See `Display`."""
+        self._step = step
+        self._tell("log", step, metrics)
+
+    def progress(self, step: int) -> None:
+        """See `Display`."""
+        if step != self._step:
+            self._step = step
+            self._tell("progress", step)
+
+    def text(self, line: str) -> None:
+        """See `Display`."""
+        self._tell("text", line)
+
+    def watch(self, rows: Callable[[], Sequence[WorkerRow]]) -> None:
+        """See `Display`."""
+        self.rows = rows
+
+
 class LiveDisplay(Display):
     """A panel that is redrawn in place, at most four times a second and without a thread."""
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from guerdon.config import compose
-from guerdon.parallel.shipping import copied, named_files, with_copies
+from guerdon.config.files import copied, named_files, with_copies
 from guerdon.training.checkpoints import checkpoint_steps
 from tests.processes import Program
 from tests.training.running import config_of

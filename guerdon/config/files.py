@@ -10,8 +10,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from guerdon.config import GuerdonConfig
 from guerdon.config.imports import is_path, leaves
+from guerdon.config.schema import GuerdonConfig
 
 Files = Mapping[str, str]
 """Paths here, with the paths of their copies in the working directory of workers."""
