@@ -11,6 +11,7 @@ import pytest
 from guerdon.config import compose
 from guerdon.config.errors import ConfigError
 from guerdon.parallel import learner
+from guerdon.policy.ppo import PPO
 from guerdon.training.callback import Callback
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint
 from guerdon.training.display import Display
@@ -157,3 +158,27 @@ def test_two_learners_have_the_same_parameters_also_after_a_failure(case, tmp_pa
 def test_policies_whose_loss_is_not_divided_are_refused():
     with pytest.raises(ConfigError, match=r"'runtime.num_learners' is 2, but the loss of sac"):
         compose("pendulum_sac", ("runtime=ray", "runtime.num_learners=2"))
+
+
+class Fragile(PPO):
+    """Fails once in the second process."""
+
+    def loss(self, rows):
+        marker = Path(os.environ["XDG_STATE_HOME"]) / "failed"
+        if self.ranks.rank == 1 and self.updates >= 2 and not marker.exists():
+            marker.touch()
+            raise ZeroDivisionError("the second one fails")
+        return super().loss(rows)
+
+
+@pytest.mark.usefixtures("ray")
+def test_an_error_of_another_learner_is_shown(tmp_path):
+    folder = tmp_path / "run"
+    made = config("ppo", folder, num_learners=2)
+    result = train(made, display="none", policy_fn=Fragile)
+    assert result["env_steps"] >= 256
+    text = (folder / "log.txt").read_text()
+    reason = "RankError: learner 1: ZeroDivisionError: the second one fails"
+    assert f"the learner was restarted ({reason})" in text
+    text = (folder / "log" / "learner" / "1.txt").read_text()
+    assert f'File "{Path(__file__)}"' in text
