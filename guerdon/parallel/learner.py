@@ -71,7 +71,7 @@ class Learner:
         """Train, and return the summary; see `guerdon.training.run.train`."""
         self._reached = reached
         warnings.showwarning = lambda message, *_, **__: self._tell("warn", str(message))
-        return train(*given, **options, trust=True, display="none", host=self).summary
+        return train(*given, **options, display="none", host=self).summary
 
     def poll(self, asked: bool, seconds: float) -> list[Event]:
         """Return what is new.
@@ -173,7 +173,8 @@ def _shown(
 ) -> Summary:
     """Start a run or resume it, and show what the learner tells; return the summary."""
     if reached.folder is not None:
-        given, options = (None,), options | {"resume": reached.folder, "exact": False}
+        given, options = (None,), {**options, "resume": reached.folder, "exact": False}
+        options["from_reward"] = None
     running, ended = worker.send("run", replace(reached), given, options), False
     while not ended:
         ended = bool(ray.wait([running], timeout=0)[0])

@@ -180,6 +180,7 @@ def train(
     refuse_while_importing("train")
     changes = [*overrides, *([] if seed is None else [f"seed={seed}"])]
     _check_arguments(source, resume, exact, from_reward)
+    given = (source, *changes)
     with ExitStack() as stack:
         values, read_from = override_values(changes), resume or sources.run_dir_of(source)
         used = stack.enter_context(code_of(read_from, trust=trust, own=values))
@@ -196,12 +197,11 @@ def train(
             config = compose_run(resume, changes, policy_fn)
         config = _with_shards(config)
         if config.runtime.num_learners and host is None:
-            given = (config,) if resume is None else (None, *changes)
             start: Callable[..., Result] = _parallel("learner").train_in_worker
             return start(
                 config, display, given,
-                resume=resume, exact=exact, env_setting=env_setting, model=model,
-                policy_fn=policy_fn, callback=callback,
+                resume=resume, exact=exact, from_reward=from_reward, trust=trust,
+                env_setting=env_setting, model=model, policy_fn=policy_fn, callback=callback,
             )  # fmt: skip
         stack.enter_context(threads(config.run.threads))
         state, step, changed = None, None, dict[str, Any]()

@@ -5,9 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from guerdon import entry
 from guerdon.config import compose
+from guerdon.config.errors import ConfigError
 from guerdon.config.files import copied, named_files, with_copies
 from guerdon.training.checkpoints import checkpoint_steps
+from guerdon.training.run import train
 from tests.processes import Program
 from tests.training.running import config_of
 
@@ -91,3 +94,19 @@ def test_workers_of_a_cluster_find_the_files(ray, here, tmp_path, learners):
         assert file.name == "envs.py"
         assert file.is_relative_to(folder)
         assert "working_dir_files" in folder.parts
+
+
+@pytest.mark.usefixtures("ray", "here")
+@pytest.mark.parametrize("learners", [0, 1])
+def test_code_that_another_config_names_is_refused_in_the_learner(tmp_path, learners):
+    runtime = {"runtime": {"type": "ray", "num_learners": learners}}
+    train("config.yaml", "run.max_steps=64", display="none")
+    path = tmp_path / "run" / "config.yaml"
+    Path("other.py").write_text(OWN)
+    path.write_text(path.read_text().replace("envs.py", "other.py"))
+    options = {**runtime, "run": {"dir": str(tmp_path / "new")}, "display": "none"}
+    with pytest.raises(ConfigError, match="was not made by this user"):
+        entry.train(str(path.parent), **options)
+    assert not (tmp_path / "new").exists()
+    entry.train(str(path.parent), **options, trust=True)
+    assert (tmp_path / "new" / "summary.json").exists()
