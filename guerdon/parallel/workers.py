@@ -68,15 +68,17 @@ class Restarts:
         self.number = 0
         self.changed: Callable[[], object] = lambda: None
         """Called when workers do something else."""
-        self._first = ""
+        self._first: tuple[str, BaseException] | None = None
 
     def count(self, name: str, error: BaseException) -> None:
         """Count a restart, or raise an error if there were too many."""
-        reason = reason_of(error)
-        self._first = self._first or f"{name}: {reason}"
+        self._first = self._first or (name, error)
         if self.number >= self.limit:
-            limit = f"'runtime.max_restarts' is {self.limit}"
-            raise WorkerError(f"{name} failed, and {limit}; first failure: {self._first}")
+            first, cause = self._first
+            raise WorkerError(
+                f"{name} failed, and 'runtime.max_restarts' is {self.limit}; first failure: "
+                f"{first}: {reason_of(cause)}"
+            ) from cause  # with its traceback
         self.number += 1
         _log.warning("restarting %s: %s", name, full_text(error))
 
@@ -124,7 +126,7 @@ class Worker:
 
     def send(self, method: str, *args: Any) -> Any:
         """Begin to call a method; returns Ray's reference."""
-        self.state = _STATES.get(method, "idle")
+        self.state = _STATES.get(method, self.state)
         return self._host.call.remote(method, *args)
 
     def call(self, method: str, *args: Any, timeout: float) -> Any:

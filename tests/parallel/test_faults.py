@@ -125,6 +125,7 @@ def test_an_environment_that_always_fails_stops_the_run(mode, tmp_path):
         "collector 0 failed, and 'runtime.max_restarts' is 1; first failure: collector 0: "
         "ZeroDivisionError: the motor is off"
     )
+    assert re.search(r'File ".*environments.py", line \d+, in step', str(caught.value.__cause__))
 
 
 @pytest.mark.usefixtures("ray")

@@ -48,12 +48,13 @@ class Kills(Display):
 
     def __init__(self, folder):
         super().__init__()
-        self.folder, self.killed = folder, False
+        self.folder, self.killed, self.states = folder, False, set()
 
     def watch(self, rows):
         self.rows = rows
 
     def progress(self, step):
+        self.states.add(self.rows()[0][1])
         if step >= STOP and not self.killed:
             self.killed = True
             wait_for((self.folder.parent / "marker").exists)
@@ -73,6 +74,7 @@ def test_a_learner_that_is_killed_continues_from_its_checkpoint(case, mode, tmp_
     result = train(made, seed=3, callback=Waits(tmp_path / "marker"))
     (name, _, restarts, _), *others = shown.rows()
     assert (name, restarts) == ("learner 0", 1)
+    assert shown.states == {"learning", "restarting"}
     assert [name for name, *_ in others] == ["collector 0", "collector 1"]
     assert all(version > 0 for *_, version in others)
     state, step = load_checkpoint(folder / "checkpoints")
