@@ -433,6 +433,8 @@ def _start_from(policy: Policy, run: str) -> None:
 
 def _with_shards(config: GuerdonConfig) -> GuerdonConfig:
     """Write the number of shards to the config, so that the run can be resumed anywhere."""
+    if registry_of("policy").get(config.policy["type"]).offline:
+        return config  # it collects nothing
     collect = config.collect.model_copy(update={"shards": config.n_shards})
     return config.model_copy(update={"collect": collect})
 

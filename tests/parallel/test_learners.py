@@ -94,6 +94,14 @@ def test_a_learner_that_is_killed_continues_from_its_checkpoint(case, mode, tmp_
     assert_same_learning(tmp_path / "serial", folder)
 
 
+@pytest.mark.usefixtures("ray")
+def test_an_offline_policy(tmp_path):
+    made = config_of("bc", tmp_path / "run", runtime=RAY | {"num_collectors": 1})
+    result = train(made, display="none")
+    assert result["updates"] >= 256
+    assert type(result.policy).__name__ == "BC"
+
+
 class Dies(Callback):
     """Ends the process whenever the run starts."""
 
