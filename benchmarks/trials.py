@@ -56,7 +56,9 @@ class Row:
         return f"{self.preset}_{self.variant}" if self.variant else self.preset
 
 
-def run_missing(rows: list[Row], results: Path, jobs: int, minutes: float | None = None) -> None:
+def run_missing(
+    rows: list[Row], results: Path, jobs: int, minutes: float | None = None
+) -> list[str]:
     """Train every row and seed without a result, or with one of another config.
 
     Args:
@@ -89,7 +91,7 @@ def run_missing(rows: list[Row], results: Path, jobs: int, minutes: float | None
             futures[row.reward_of, seed].result()
         return run(row, seed, results, keep=row in kept, deadline=deadline)
 
-    failed = []
+    failed: list[str] = []
     with ThreadPoolExecutor(jobs) as pool:
         for task in tasks:  # one by one: the first ones run already
             futures[task] = pool.submit(work, *task)

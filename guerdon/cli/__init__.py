@@ -138,9 +138,9 @@ def _options(
         raise ValueError(f"-m {mode} needs a config: add -c FILE")
     seeds = [] if seed is None else [f"seed={seed}"]
     if mode == "serial":
-        from guerdon.compat.nervex.run_files import RunFiles
+        from guerdon.compat.nervex.worker.learner import SerialLearner
 
-        runs.run(config, seeds, callback=RunFiles())
+        runs.run(config, seeds, callback=SerialLearner())
     elif mode == "parallel":
         runs.run_on(platform, config, seeds, hosts)
     else:

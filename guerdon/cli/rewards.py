@@ -408,14 +408,15 @@ def serve(
     import os
     import secrets
 
+    from guerdon.parallel.logs import LogFile
     from guerdon.parallel.serve import RewardServer, log
     from guerdon.training.replay import load_reward
+    from guerdon.training.run_folder import RunFolder
 
     given = os.environ.get("GUERDON_TOKEN")
     token = given or secrets.token_urlsafe(16)
-    server = RewardServer(load_reward(run, trust=trust), token, host, port)
-    handler = logging.FileHandler(run / "serve.txt")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    reward, handler = load_reward(run, trust=trust), LogFile(RunFolder(run).served)
+    server = RewardServer(reward, token, host, port)
     log.addHandler(handler)
     log.setLevel(logging.INFO)
     shown = "that of GUERDON_TOKEN" if given else token

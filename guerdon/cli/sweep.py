@@ -344,9 +344,12 @@ def _distribution(kinds: Any, override: Any) -> Any:
 
 def _study(optuna: Any, file: Path, space: dict[str, Any]) -> Any:
     """Return the study of a file, which others may have written."""
-    from guerdon.limits import reading
+    from guerdon.limits import open_regular, reading
 
     with reading(file):
+        if file.exists():  # a killed process may not have finished the last line
+            with open_regular(file, "r+b") as log:
+                log.truncate(log.read().rfind(b"\n") + 1)
         backend = optuna.storages.journal.JournalFileBackend(str(file))
         study = optuna.create_study(
             storage=optuna.storages.JournalStorage(backend), study_name="sweep",
@@ -371,6 +374,8 @@ def _is_partial(trial: Any, space: dict[str, Any]) -> bool:
 
 def _trials(sweep: Sweep, study: Any, space: dict[str, Any], number: int) -> Iterator[Combination]:
     """Yield trials: those that were interrupted or failed, then new ones."""
+    from guerdon.limits import reading
+
     for trial in study.get_trials():
         if _is_partial(trial, space):
             continue
@@ -379,7 +384,8 @@ def _trials(sweep: Sweep, study: Any, space: dict[str, Any], number: int) -> Ite
             yield combination
     while len(sweep.combinations) < number:
         _tell(sweep, study)
-        trial = study.ask(space)
+        with reading(sweep.folder / "optuna.log"):
+            trial = study.ask(space)
         yield sweep.add(_values(trial), trial.number)
 
 

@@ -17,6 +17,7 @@ from gymnasium import spaces
 from guerdon.config.errors import ConfigError, suggestion
 from guerdon.config.schema import DataCollectionConfig
 from guerdon.data.frames import (
+    CHANNELS,
     Trajectory,
     count_trajectories,
     remove_stale,
@@ -29,8 +30,6 @@ from guerdon.envs import Step
 from guerdon.envs.checks import SUCCESS
 from guerdon.envs.rows import column, reported_success
 
-CHANNELS = (1, 3, 4)
-"""Accepted numbers of channels, if none is given."""
 _SECTION = "reward.data_collection"
 _LABELS = ("success_frame", *SUCCESS)  # names of a frame's label in infos
 _WAITING = 16  # maximum number of unwritten episodes (at least one per environment)
@@ -216,7 +215,12 @@ class RewardDataCollector:
         self.close()
 
     def _images(self, obs: Any, key: str) -> np.ndarray:
-        """Return the images of one camera as uint8, in their own layout."""
+        """Return the images of one camera as uint8, in their own layout.
+
+        An observation that is one array is the image of the only camera.
+        """
+        if not hasattr(obs, "keys") and len(self.config.image_keys) == 1:
+            obs = {key: obs}
         if not hasattr(obs, "keys") or key not in obs:
             there = ", ".join(map(repr, obs.keys())) if hasattr(obs, "keys") else "no keys"
             raise ValueError(
@@ -278,6 +282,12 @@ class RewardDataCollector:
         write_trajectory(folder, trajectory, format=self.config.format, note=self._note)
 
 
+def add_labels(rows: dict[str, Any], step: Step, dummy: np.ndarray | None) -> None:  # noqa: ARG001
+    """Store what `RewardDataCollector.watch` reads of ``info`` with the rows of a step."""
+    names = [f"{mark}{name}" for name in (*_LABELS, "success_once") for mark in ("", "_")]
+    rows["info"] = {name: step.info[name] for name in names if name in step.info}
+
+
 # --- inputs of steps
 
 
@@ -295,12 +305,14 @@ def _final_obs(
     return final
 
 
-def _final_row(final: Any, row: int, key: str) -> dict[str, Any] | None:
+def _final_row(final: Any, row: int, key: str) -> Any:
     """Return the final observation of a row as a batch of one; given by camera or by row."""
     if hasattr(final, "keys"):
         return {name: part[row][None] for name, part in final.items() if name == key}
-    found = None if final is None else final[row]
-    return None if found is None else {name: part[None] for name, part in found.items()}
+    found: Any = None if final is None else final[row]
+    if hasattr(found, "keys"):
+        return {name: part[None] for name, part in found.items()}
+    return None if found is None else found[None]
 
 
 def _labels(env_info: Mapping[str, Any], last: np.ndarray, real: np.ndarray) -> np.ndarray:
@@ -348,16 +360,20 @@ def check_cameras(space: spaces.Space[Any], config: DataCollectionConfig, env_id
     """Raise an error for cameras that observations do not have.
 
     Args:
-        space: Observation space.
+        space: Observation space; a single image is that of the only camera.
         config: Config with the cameras.
         env_id: Id of the environment.
     """
-    if not isinstance(space, spaces.Dict):
-        raise ConfigError(
-            f"observations of {env_id!r} are one array without cameras: collecting frames needs a "
-            f"dictionary with one part per camera (for many environments, env.kwargs.obs=both)"
-        )
     size = config.image_size
+    if not isinstance(space, spaces.Dict):
+        is_image = channel_axis((1, *(space.shape or ())), None) is not None
+        if not is_image or len(config.image_keys) > 1:
+            what = "one image, but image_keys has several names" if is_image else "no image"
+            raise ConfigError(
+                f"observations of {env_id!r} are {what}: collecting frames needs one image, or a "
+                "dictionary with one per camera (for many environments, env.kwargs.obs=both)"
+            )
+        space = spaces.Dict({config.image_keys[0]: space})
     shapes = {key: part.shape or () for key, part in space.items()}
     cameras = [key for key, shape in shapes.items() if channel_axis((1, *shape), size) is not None]
     sizes = {}

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from guerdon.collect.collector import Collected, Collector
+from guerdon.collect.collector import Collected, Collector, Watch
 from guerdon.data import ReplayBuffer
 from guerdon.data.batch import Batch, from_leaves
 from guerdon.data.leaves import to_numpy
@@ -23,6 +23,7 @@ from guerdon.policy import Policy
 from guerdon.reward import Reward
 
 _LISTS = ("returns", "lengths", "successes")
+_STEP = ("obs_next", "rew", "terminated", "truncated")
 
 
 Weights = dict[str, np.ndarray]
@@ -98,6 +99,7 @@ class Shard:
         seed: Seed of all random numbers of this shard.
         reward: A copy of the reward, if it ends episodes online.
         store_info: Whether to store ``info`` with transitions.
+        watch: See `Collector`.
     """
 
     def __init__(
@@ -108,14 +110,16 @@ class Shard:
         *,
         reward: Reward | None = None,
         store_info: bool = False,
+        watch: Watch | None = None,
     ) -> None:
         resets, noise, layers = seed.generate_state(3).tolist()
         policy.generator.manual_seed(noise)
         self._policy, self._env, self._reward = policy, env, reward
         self._rollout, self._rollouts = Rollout(1, env.n_envs), 0
         self._collector = _ShardCollector(
-            policy, env, self._rollout, reward=reward, seed=resets, store_info=store_info
-        )
+            policy, env, self._rollout,
+            reward=reward, seed=resets, store_info=store_info, watch=watch,
+        )  # fmt: skip
         # Of PyTorch's global generator, which layers such as dropout draw from.
         self._layers = torch.Generator().manual_seed(layers).get_state()
 
@@ -320,6 +324,7 @@ class ShardedCollector(Collector):
         env: Environments of all shards.
         buffer: A `Rollout` or `ReplayBuffer`.
         reward: Annotates new transitions.
+        store_info: Whether to store ``info`` with transitions, if the shards do.
     """
 
     def __init__(
@@ -329,8 +334,9 @@ class ShardedCollector(Collector):
         buffer: ReplayBuffer | Rollout,
         *,
         reward: Reward | None = None,
+        store_info: bool = False,
     ) -> None:
-        super().__init__(policy, env, buffer, reward=reward)
+        super().__init__(policy, env, buffer, reward=reward, store_info=store_info)
         self._shards = env.shards
         self._ids = np.split(self._everyone, self._shards.number)
         self._progress = 0, 0.0
@@ -355,7 +361,7 @@ class ShardedCollector(Collector):
         order = Order(
             weights_of(self.policy),
             *self._progress,
-            reward=self.reward.training_state() if online and self.reward is not None else None,
+            reward=self.reward.portable_state() if online and self.reward is not None else None,
             n_step=-(-n_step // self._shards.number) or None,
             n_episode=n_episode,
             random=random,
@@ -365,11 +371,12 @@ class ShardedCollector(Collector):
         collected = Collected(metrics=metrics)
         for number, rollout in rollouts:
             ids, found = self._ids[number], rollout.collected
-            if rollout.restarted:
-                self.buffer.cut(ids)
+            lost = ids if rollout.restarted else ids[list(rollout.lost_rows)]
+            self.buffer.cut(lost)
+            if self.watch is not None and len(lost):
+                self.watch({}, _broken(lost), None)
             for env, rows in rollout.lost_rows.items():
                 self.buffer.discard(self.buffer.newest_rows(int(ids[env]), rows))
-                self.buffer.cut(ids[env : env + 1])
             collected.n_step += found.n_step
             for name in _LISTS:
                 getattr(collected, name).extend(getattr(found, name))
@@ -391,8 +398,13 @@ class ShardedCollector(Collector):
             ids = np.concatenate([self._ids[number] for number in sorted(chosen)])
             everyone = len(ids) == self.env.n_envs > 1
             mask = batch.pop("mask")
+            info = batch.get("info") if self.store_info else batch.pop("info", None)
             for t in range(length):
                 real = None if mask[t].all() else mask[t]
+                if self.watch is not None:
+                    shown = {} if info is None else info[t].to_dict()
+                    row = [batch[t][name] for name in _STEP]
+                    self.watch({}, Step._make([ids, *row, shown, None, None, None]), ~mask[t])
                 self.buffer.add(batch[t], None if everyone else ids, real)
 
     def _check_rollout(self) -> None:
@@ -407,6 +419,12 @@ class ShardedCollector(Collector):
         self._shards.load_training_state(state)
         self._version = state["version"]
         super().break_off()
+
+
+def _broken(env_ids: np.ndarray) -> Step:
+    """Return a step without rows, which says that the open episodes of environments are lost."""
+    none = np.zeros(0, bool)
+    return Step(env_ids[:0], None, none, none, none, {}, None, broken=env_ids)
 
 
 def _padded(fields: Batch, length: int) -> Batch:

@@ -1,6 +1,5 @@
 """Dotted keys of configurations as nested dictionaries, and what became of those of others."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,10 +65,10 @@ def put(sections: dict[str, Any], path: str, value: Any) -> None:
     sections.setdefault(key, value)
 
 
-def leaves(sections: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield dotted keys and values; an empty dictionary is a value."""
-    for key, value in sections.items():
-        if isinstance(value, dict) and value:
-            yield from leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
+def merged(weak: Any, strong: dict[str, Any]) -> dict[str, Any]:
+    """Merge sections; `strong` takes precedence."""
+    values = {**weak} if isinstance(weak, dict) else {}
+    for key, value in strong.items():
+        both = isinstance(value, dict) and isinstance(values.get(key), dict)
+        values[key] = merged(values[key], value) if both else value
+    return values

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from guerdon.compat.keys import Report
+from guerdon.compat.keys import Report, merged
 from guerdon.compat.nervex.translate import translate
 from guerdon.compat.rlinf import config as rlinf
 from guerdon.compat.stand_ins import stand_ins
@@ -21,18 +21,13 @@ def translated(
 ) -> tuple[Any, list[str]]:
     """Translate a source and overrides to guerdon's keys, for `guerdon.config.compose`.
 
-    Keys without a meaning in guerdon are dropped with a warning. Keys of another layout set
-    ``eval.select_by: env``, since their stop value is an environment return.
-
-    Args:
-        source: A preset, the path of a file or of a run, sections, a config, or None.
-        overrides: ``key=value``.
-        report: What becomes of the keys is added to this.
+    Keys without a meaning in guerdon are dropped with a warning; what becomes of keys is added to
+    the report. Keys of another layout set ``eval.select_by: env``, since their stop value is an
+    environment return.
     """
-    report, overrides = report or Report(), list(overrides)
+    report, overrides, dropped = report or Report(), list(overrides), list[str]()
     named = source is None or sources.is_preset(source)
     values = {} if named else sections(source, report)  # type: ignore[arg-type]
-    dropped: list[str] = []
     chosen = {text.partition("=")[0].removesuffix(".type") for text in overrides}
     foreign = translate(values, report, chosen)
     with_reward_model, changes = rlinf.translate(values, overrides, dropped)
@@ -48,12 +43,7 @@ def translated(
 def translated_fit(
     source: str | Path | Mapping[str, Any] | None, overrides: Iterable[str] = ()
 ) -> tuple[Any, list[str]]:
-    """Translate a source and overrides of a fit to guerdon's keys, for `compose_fit`.
-
-    Args:
-        source: A preset, the path of a file, sections, or None.
-        overrides: ``key=value``.
-    """
+    """Translate a source and overrides of a fit to guerdon's keys, for `compose_fit`."""
     if source is not None and not sources.is_preset(source):
         source = sources.sections(source)
     dropped: list[str] = []
@@ -91,12 +81,3 @@ def sections(source: Source, report: Report | None = None) -> dict[str, Any]:
         values = sources.sections(source)
     module = None if isinstance(source, Mapping) else imports.loaded(Path(source))
     return merged(sources.plain(getattr(module, "create_config", {})), values)
-
-
-def merged(weak: Any, strong: dict[str, Any]) -> dict[str, Any]:
-    """Merge sections; `strong` takes precedence."""
-    values = {**weak} if isinstance(weak, dict) else {}
-    for key, value in strong.items():
-        both = isinstance(value, dict) and isinstance(values.get(key), dict)
-        values[key] = merged(values[key], value) if both else value
-    return values

@@ -49,10 +49,7 @@ class _Finder(MetaPathFinder, Loader):
         self.report = report
 
     def find_spec(
-        self,
-        fullname: str,
-        path: Sequence[str] | None,
-        target: ModuleType | None = None,
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         package = fullname.partition(".")[0]
         if package not in PACKAGES:

@@ -69,7 +69,7 @@ def _compose(
     choices = DEFAULTS | choices
     _check_sections([*values, *(change.key_or_group for change in changes)], str(choices["policy"]))
     try:
-        config = _merged([*_layers(choices), values])
+        config = _merged([*_layers(choices, values), values])
         _override(config, changes, choices)
         check_interpolations(config)
         composed: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
@@ -227,10 +227,11 @@ def _choose(values: Values, choices: Choices, group: str, option: str) -> None:
 # --- layers
 
 
-def _layers(choices: Choices) -> Iterator[Values]:
+def _layers(choices: Choices, values: Values) -> Iterator[Values]:
     """Yield the options of the chosen groups and their presets, in increasing precedence."""
     env, policy, reward = (choices.get(group) for group in GROUPS)
-    yield _defaults_of("policy", str(policy))
+    section = values.get("policy")
+    yield _defaults_of("policy", str(policy), section if isinstance(section, dict) else {})
     if env is not None:
         known = sources.options("env")
         if env not in known:
@@ -239,17 +240,17 @@ def _layers(choices: Choices) -> Iterator[Values]:
             raise ConfigError(f"unknown env {env!r}: {hint} ({fix})")
         yield sources.read(sources.ZOO / "env" / f"{env}.yaml")
     if reward is not None:
-        yield _defaults_of("reward", reward)
+        yield _defaults_of("reward", reward, {})
     for name in (f"{env}_{policy}", f"{env}_{policy}_{reward}"):
         if (path := sources.ZOO / "preset" / f"{name}.yaml").is_file():
             yield sources.read(path)
 
 
-def _defaults_of(group: str, name: str) -> Values:
+def _defaults_of(group: str, name: str, options: Values) -> Values:
     """Return the type of a registered class, and its defaults for all sections."""
     cls = registry_of(group).get(name)
     defaults = sources.plain(getattr(cls, "defaults", {}))
-    for key in unread(cls) if group == "policy" else ():  # may be set by a base class
+    for key in unread(cls, options) if group == "policy" else ():  # may be set by a base class
         section, _, option = key.partition(".")
         defaults.get(section, {}).pop(option, None)
     if "terms" not in defaults.get(group, {}):

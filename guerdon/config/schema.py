@@ -4,7 +4,7 @@ Options of policies and reward models are defined by the ``Config`` of their cla
 """
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from os.path import normpath
 from typing import Any, ClassVar, Literal, Self
 
@@ -15,6 +15,8 @@ from guerdon.config.imports import find_object, import_all
 from guerdon.config.registry import registry_of
 from guerdon.config.validation import ReadIf, completed, refuse, unknown_key, validated
 
+MOST_ENVS = 1 << 16
+"""Maximum number of environments: a config of a stranger may name any."""
 Backend = Literal["auto", "native", "base", "subprocess", "async_subprocess", "envpool"]
 SUPERSEDES = (
     ("collect.n_step", "collect.n_episode"),
@@ -37,7 +39,7 @@ class EnvConfig(Section):
 
     id: str
     """Gymnasium id (``CartPole-v1``), ``package.module:Name`` or ``path/to/file.py:Name``."""
-    n_envs: int = Field(default=8, ge=1)
+    n_envs: int = Field(default=8, ge=1, le=MOST_ENVS)
     """Number of parallel environments; usually 1 to 64."""
     backend: Backend = "auto"
     """Vectorisation backend; ``auto`` uses a native vector environment if available."""
@@ -254,7 +256,7 @@ class CollectConfig(Section):
     """Off-policy: random steps before learning starts; usually 1,000 to 100,000."""
     buffer_size: int | None = Field(default=None, ge=1)
     """Off-policy: capacity of the replay buffer; usually 10,000 to 1,000,000."""
-    shards: int | None = Field(default=None, ge=1)
+    shards: int | None = Field(default=None, ge=1, le=1_024)
     """Number of equal groups of environments, each with random generators of its own. A serial run
     with k shards learns the same, bit for bit, as one with ``runtime=ray`` and k collectors, which
     sets it; null for a single collector."""
@@ -279,7 +281,9 @@ class EvalConfig(Section):
     the run."""
     episodes: int = Field(default=20, ge=1)
     """Episodes per evaluation; usually 5 to 100."""
-    n_envs: int = Field(default_factory=lambda given: min(given.get("episodes", 1), 10), ge=1)
+    n_envs: int = Field(
+        default_factory=lambda given: min(given.get("episodes", 1), 10), ge=1, le=MOST_ENVS
+    )
     """Number of parallel environments. Default: ``episodes``, at most 10."""
     target_return: float | None = None
     """Mean evaluation return at which the run stops; null for none."""
@@ -358,6 +362,9 @@ class RuntimeConfig(Section):
     """Number of workers that learn; 0 learns in the process that you start. 1 has the whole loop in
     a worker, which is restarted from its last checkpoint if it is killed; of several, each computes
     the gradients of its rows of every batch (`a2c`, `dqn`, `impala`, `ppo`)."""
+    num_reward_workers: int = Field(default=0, ge=0)
+    """Number of workers that annotate, score and train a learned reward; 0 does it in the process
+    of the learner. Of several, the first one only trains."""
     mode: Literal["sync", "async"] = "sync"
     """``sync``: collectors and the learner take turns, and the run is reproducible. ``async``:
     collectors go on while the learner learns, with weights that are a few updates old."""
@@ -380,6 +387,7 @@ class RuntimeConfig(Section):
         ("num_collectors", "type", "ray"),
         ("num_evaluators", "type", "ray"),
         ("num_learners", "type", "ray"),
+        ("num_reward_workers", "type", "ray"),
         ("mode", "type", "ray"),
         ("cpus_per_collector", "type", "ray"),
         ("address", "type", "ray"),
@@ -424,7 +432,7 @@ class GuerdonConfig(Section):
     def _check(self) -> Self:
         name = self.policy["type"]
         policy = registry_of("policy").get(name)
-        idle = dict.fromkeys(unread(policy), name)
+        idle = dict.fromkeys(unread(policy, self.policy), name)
         backends = {self.env.backend, self.env.eval.get("backend")}
         for option, readers in _READ_BY.items():
             if not backends & readers:
@@ -453,7 +461,8 @@ class GuerdonConfig(Section):
                 "weight, or list terms in 'policy.intrinsic.terms' of ppo"
             )
         if not policy.offline:
-            self._check_sizes(policy.on_policy, name, "learn.batch_size" not in idle)
+            on_policy = policy.learns_on_policy(self.policy)
+            self._check_sizes(on_policy, name, "learn.batch_size" not in idle)
         return self
 
     def _check_sizes(self, on_policy: bool, name: str, reads_batch_size: bool) -> None:
@@ -510,8 +519,6 @@ class GuerdonConfig(Section):
                 f"'runtime.num_evaluators' is {self.runtime.num_evaluators}, more than "
                 f"'eval.n_envs' ({self.eval.n_envs}): each needs an environment"
             )
-        if self.reward.collect_data:
-            raise ConfigError(f"'reward.collect_data' needs a serial run: leave {name!r} out")
 
     @property
     def n_shards(self) -> int | None:
@@ -528,11 +535,16 @@ _INSTEAD = {
 }
 
 
-def unread(policy: Any) -> list[str]:
-    """Return the dotted keys of ``collect`` and ``learn`` that have no effect with a policy."""
+def unread(policy: Any, options: Mapping[str, Any]) -> list[str]:
+    """Return the dotted keys of ``collect`` and ``learn`` that have no effect with a policy.
+
+    Args:
+        policy: Its class.
+        options: Its section of the config.
+    """
     if policy.offline:
         return [*(f"collect.{name}" for name in CollectConfig.model_fields), "learn.repeat"]
-    if not policy.on_policy:
+    if not policy.learns_on_policy(options):
         return ["learn.repeat"]
     keys = ["collect.buffer_size", "collect.warmup_steps", "learn.updates_per_collect"]
     return [*keys, *getattr(policy, "ignores", ())]

@@ -1,6 +1,6 @@
 """Sources of a configuration: a preset, a file, a run directory or a mapping."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -114,6 +114,15 @@ def _read_python(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ConfigError(f"'main_config' of {str(path)!r} has to be a dict, or have attributes")
     return values
+
+
+def leaves(sections: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield dotted keys and values; an empty mapping is a value."""
+    for key, value in sections.items():
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def plain(values: Any) -> Any:

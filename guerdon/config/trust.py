@@ -220,6 +220,7 @@ def _record(folder: Path) -> Path:
 
 def _read(file: Path) -> Code:
     try:
-        return dict(read_json(file)["code"])
-    except (OSError, ValueError, LookupError, TypeError):
+        code = read_json(file)["code"].items()
+        return {name: {key: str(each[key]) for key in ("file", "sha256")} for name, each in code}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return {}

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -40,6 +40,8 @@ _NO_LINKS = {  # errors of exFAT and some network file systems
     *(errno.EPERM, errno.EACCES, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 }
 _DIGITS = 32  # length of a digest
+CHANNELS = (1, 3, 4)
+"""Usual numbers of channels."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -268,17 +270,13 @@ def _read_npz(path: pathlib.Path) -> Trajectory:
     arrays, comment = read_archive(path)
     if comment not in (b"", _FORMAT):
         raise ValueError(f"its format is {comment!r}, which a newer guerdon reads")
-    images = {name: arrays.pop(name) for name in list(arrays) if name.startswith("images.")}
-    if arrays.keys() != {"labels", "success_once"} or not images:
+    prefix = "images."
+    images = {name.removeprefix(prefix): arrays[name] for name in arrays if name.startswith(prefix)}
+    if not images or "labels" not in arrays:
         raise ValueError(
-            f"its arrays are {', '.join(sorted([*arrays, *images])) or 'none'}, "
-            f"not images.<camera>, labels and success_once"
+            f"its arrays are {', '.join(sorted(arrays)) or 'none'}, not images.<camera> and labels"
         )
-    once = arrays["success_once"]
-    if once.shape != () or once.dtype != bool:
-        raise ValueError(f"success_once has to be one boolean: {describe(once)}")
-    named = {key.removeprefix("images."): array for key, array in images.items()}
-    return Trajectory(named, arrays["labels"], bool(once))
+    return _trajectory(images, arrays["labels"], arrays.get("success_once"))
 
 
 def _read_npy(path: pathlib.Path) -> Trajectory:
@@ -289,19 +287,53 @@ def _read_npy(path: pathlib.Path) -> Trajectory:
         raise ValueError("it holds an array, not a dictionary of 'images' and 'labels'")
     array = safe_unpickle(content[file.tell() :])
     found = array.item() if isinstance(array, np.ndarray) and array.shape == () else array
-    if not isinstance(found, dict) or found.keys() != {"images", "labels"}:
+    if not isinstance(found, dict) or not {"images", "labels"} <= found.keys():
         raise ValueError("it has no dictionary of 'images' and 'labels'")
-    images, labels = found["images"], found["labels"]
+    images = found["images"]
     if not isinstance(images, dict) or not all(isinstance(key, str) for key in images):
         raise ValueError("its images are not a dictionary by camera")
-    for array in (labels, *images.values()):
-        if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
-            raise ValueError(
-                f"its images and labels have to be arrays of numbers: {describe(array)}"
-            )
-    labels = labels.astype(np.float32)
-    once = bool((labels >= 0.5).any())
-    return Trajectory({key: to_uint8(array, key) for key, array in images.items()}, labels, once)
+    return _trajectory(images, found["labels"], found.get("success_once"))
+
+
+def _trajectory(images: Mapping[str, Any], labels: Any, success_once: Any) -> Trajectory:
+    """Return the trajectory of a file, of which other programs may have written the arrays."""
+    label = _array(labels, "labels").astype(np.float32)
+    if label.ndim == 2 and label.shape[1] == 1:
+        label = label[:, 0]
+    once = bool((label >= 0.5).any())
+    if success_once is not None:
+        given = _array(success_once, "success_once")
+        if given.size != 1 or not np.isin(given, (0, 1)).all():
+            raise ValueError(f"success_once has to be one boolean: {describe(success_once)}")
+        once = bool(given.item())
+    return Trajectory({key: _frames(each, key) for key, each in images.items()}, label, once)
+
+
+def _array(values: Any, name: str) -> np.ndarray:
+    """Return an array, or a list of numbers or arrays, as an array of numbers."""
+    try:
+        array = np.asarray(values)
+    except ValueError:  # of different shapes
+        array = np.zeros(0, object)
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"{name} have to be arrays of numbers: {describe(values)}")
+    return array
+
+
+def _frames(images: Any, key: str) -> np.ndarray:
+    """Return images as uint8 [T, C, H, W]; they may have other numbers, and channels last."""
+    array = _array(images, f"images of {key!r}")
+    if array.size and array.dtype.kind in "iuf":
+        # A maximum between 1 and 2 may be an error of rounding.
+        least = 2 if array.dtype.kind == "f" else 0
+        if array.min() >= 0 and least <= array.max() <= 255:
+            array = np.rint(array).astype(np.uint8)
+    array = to_uint8(array, key)
+    if array.ndim == 4:
+        first, last = array.shape[1], array.shape[3]
+        if first not in CHANNELS and last in CHANNELS and last < min(array.shape[1:3]):
+            array = np.ascontiguousarray(np.moveaxis(array, 3, 1))
+    return array
 
 
 # --- all frames

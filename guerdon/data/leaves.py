@@ -4,8 +4,9 @@ A leaf is a NumPy array, a torch tensor, or any other Python object, which is ke
 nodes are always of type `Batch`.
 """
 
+import math
 import reprlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,47 @@ def describe(leaf: Any) -> str:
         return f"{type(leaf).__name__} of keys ({', '.join(map(str, leaf.keys()))})"
     plain_leaf = leaf.item() if isinstance(leaf, np.generic) else leaf
     return f"{type(leaf).__name__} {reprlib.repr(plain_leaf)}"
+
+
+def check_like(found: Any, own: Any, name: str = "it") -> None:
+    """Raise an error if saved values cannot be in the place of those of a new object.
+
+    Only what both have is compared: types and dtypes, whole numbers, which have to be counters, and
+    numbers, which have to be finite where they are in the new object.
+
+    Args:
+        found: The saved values.
+        own: Those of the new object.
+        name: What they are called in the error.
+    """
+    if isinstance(own, Mapping) and isinstance(found, Mapping):
+        for key in own.keys() & found.keys():
+            check_like(found[key], own[key], f"{name}.{key}")
+    elif isinstance(own, list | tuple) and isinstance(found, list | tuple):
+        for i, (each, mine) in enumerate(zip(found, own, strict=False)):
+            check_like(each, mine, f"{name}[{i}]")
+    elif not (isinstance(own, list) and found is None) and not _is_like(found, own):
+        raise ValueError(f"{name} is {describe(found)}")
+
+
+def _is_like(found: Any, own: Any) -> bool:
+    found, own = (each.item() if isinstance(each, np.generic) else each for each in (found, own))
+    if isinstance(own, Array):
+        if not isinstance(found, Array) or not len(own.reshape(-1)):
+            return isinstance(found, Array)
+        alike = isinstance(found, torch.Tensor) == isinstance(own, torch.Tensor)
+        return alike and found.dtype == own.dtype and (_is_finite(found) or not _is_finite(own))
+    if type(own) is int:
+        return type(found) is int and min(own, 0) <= found < 1 << (53 if own < 1 << 53 else 128)
+    if type(own) is float:
+        return type(found) in (int, float) and (math.isfinite(found) or not math.isfinite(own))
+    return own is None or own in ([], (), {}) or isinstance(found, type(own))
+
+
+def _is_finite(leaf: Array) -> bool:
+    if isinstance(leaf, torch.Tensor):
+        return bool(leaf.isfinite().all())
+    return leaf.dtype.kind != "f" or bool(np.isfinite(leaf).all())
 
 
 def _describe_all(values: Sequence[Any]) -> str:

@@ -137,8 +137,8 @@ def remove_preferences(path: pathlib.Path, digests: Mapping[str, str]) -> None:
 def _pair_of(line: bytes) -> Any:
     """Return the pair of a line; None if it is damaged."""
     try:
-        return json.loads(line)["pair"]
-    except (ValueError, TypeError, KeyError):
+        return str(json.loads(line)["pair"])
+    except (ValueError, TypeError, KeyError, RecursionError):
         return None
 
 

@@ -18,9 +18,11 @@ from guerdon.envs.ids import UnusableEnvironmentError
 from guerdon.envs.rows import reported_success
 from guerdon.envs.tabletop import CAMERA, ObsMode, check_obs, observation_space
 from guerdon.extras import require
+from guerdon.nn.spaces import is_image
 
 SIZE = 64
 """Default height and width of images."""
+_WHOLE = "whole"  # an observation that is no dictionary
 
 
 class ImageObservation(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -31,9 +33,9 @@ class ImageObservation(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     Args:
         env: Environment with observations of a fixed size. For observations with goals, the state
-            consists of ``observation`` and ``desired_goal``.
+            consists of ``observation`` and ``desired_goal``. Images are no part of the state.
         obs: Observation: ``state``, ``image``, or ``both`` in a dictionary with the keys ``state``
-            and ``base_camera``.
+            and ``base_camera``. An environment that observes only images has no state.
         camera_size: Height and width of the image.
         image: Returns an image, uint8 [height, width, 3], of any size. By default the environment
             is rendered, and has to be made with ``render_mode="rgb_array"``.
@@ -55,8 +57,14 @@ class ImageObservation(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._succeeded = succeeded or _info_success
         self._once = False
         self._read = _read_space(env.observation_space)
-        state = spaces.Box(-np.inf, np.inf, (spaces.flatdim(self._read),))
+        size = spaces.flatdim(self._read) if self._read.spaces else 0
+        if obs == "state" and not size:
+            raise UnusableEnvironmentError(f"{env} observes only images, no state: set obs=image")
+        state = spaces.Box(-np.inf, np.inf, (size,))
         self.observation_space = observation_space(obs, state, camera_size)
+        if obs == "both" and not size:
+            pixels = observation_space("image", state, camera_size)
+            self.observation_space = spaces.Dict({CAMERA: pixels})
         if obs != "state":
             self._check_image()
 
@@ -80,8 +88,11 @@ class ImageObservation(gymnasium.Wrapper[Any, Any, Any, Any]):
     def _observed(self, observation: Any) -> Any:
         if self._obs == "image":
             return self._image()
-        if isinstance(self._read, spaces.Dict):
-            observation = {key: observation[key] for key in self._read}
+        if not self._read.spaces:
+            return {CAMERA: self._image()}
+        if not isinstance(observation, dict):
+            observation = {_WHOLE: observation}
+        observation = {key: observation[key] for key in self._read}
         state = np.asarray(spaces.flatten(self._read, observation), np.float32)
         if self._obs == "state":
             return state
@@ -112,13 +123,15 @@ class ImageObservation(gymnasium.Wrapper[Any, Any, Any, Any]):
             )
 
 
-def _read_space(space: spaces.Space[Any]) -> spaces.Space[Any]:
-    """Return the part of a space that forms the state."""
-    if isinstance(space, spaces.Dict) and {"observation", "desired_goal"} <= {*space}:
-        space = spaces.Dict([(key, space[key]) for key in ("observation", "desired_goal")])
-    if not space.is_np_flattenable:
+def _read_space(space: spaces.Space[Any]) -> spaces.Dict:
+    """Return the parts of a space that form the state; without images, which a state is not."""
+    parts = space.spaces if isinstance(space, spaces.Dict) else {_WHOLE: space}
+    if {"observation", "desired_goal"} <= {*parts}:
+        parts = {key: parts[key] for key in ("observation", "desired_goal")}
+    read = spaces.Dict([(key, part) for key, part in parts.items() if not is_image(part)])
+    if not read.is_np_flattenable:
         raise UnusableEnvironmentError(f"a state needs a fixed size, but this one is {space}")
-    return space
+    return read
 
 
 def _info_success(reward: float, terminated: bool, info: dict[str, Any]) -> Any:  # noqa: ARG001

@@ -5,7 +5,7 @@ import json
 import re
 import textwrap
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -195,7 +195,7 @@ def group_runs(runs: Sequence[Path]) -> list[tuple[str, list[Path]]]:
             content = sources.read(file)
             section = content.get("run")
             name = str(section.get("name", "run")) if isinstance(section, dict) else run.name
-            values = dict(sorted(_flat(content)))
+            values = {key: json.dumps(each) for key, each in sorted(sources.leaves(content))}
         options = [(key, values[key]) for key in values if not re.match(r"seed$|run\.", key)]
         members = groups.setdefault(tuple(options), [])
         names += [] if members else [name]
@@ -210,14 +210,6 @@ def group_runs(runs: Sequence[Path]) -> list[tuple[str, list[Path]]]:
         ]
         labels.append(name + (f" ({', '.join(different)})" if different else ""))
     return list(zip(labels, groups.values(), strict=True))
-
-
-def _flat(values: dict[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
-    for key, value in values.items():
-        if isinstance(value, dict) and value:
-            yield from _flat(value, f"{path}{key}.")
-        else:
-            yield f"{path}{key}", json.dumps(value)
 
 
 def on_grid(curves: Sequence[Curve], points: int = 200) -> tuple[np.ndarray, np.ndarray]:

@@ -17,7 +17,7 @@ from guerdon.data.files import atomic_file
 from guerdon.data.frames import Frames, read_trajectory
 from guerdon.lab import page
 from guerdon.lab.curves import LARGEST, Curve, read_metrics
-from guerdon.limits import DAMAGE
+from guerdon.limits import DAMAGE, reading
 from guerdon.ops.classification import calibration_curve, ensemble_probability, pr_curve
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint
 from guerdon.training.fit import read_frames
@@ -118,7 +118,7 @@ def _described(folder: Path) -> Described:
             about=f"{config['env']['id']} · {config['policy']['type']} · reward: "
             f"{' + '.join(named)} · seed {config['seed']}",
             reward_types=[term["type"] for term in terms.values()],
-            checkpoint_path=reward["checkpoint_path"],
+            checkpoint_path=reward["checkpoint_path"] and str(reward["checkpoint_path"]),
             collected={kind: str(data[f"{kind}_dir"]) for kind in kinds},
         )
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -172,11 +172,11 @@ def _alarms(folder: Path) -> str:
             numbers = [
                 [str(row.obs), str(row.act), text] for row, text in zip(rows, captions, strict=True)
             ]
+            title = f"Step {step:,}: {alarm['text']}"
+            images = page.images(title, frames, captions) if all(frames) else ""
         except (*DAMAGE, OSError) as error:
             shown.append(page.paragraph(f"The alarm of step {step:,} cannot be shown: {error}."))
             continue
-        title = f"Step {step:,}: {alarm['text']}"
-        images = page.images(title, frames, captions) if all(frames) else ""
         table = page.table(numbers, ("observation", "action", ""))
         shown.append(images or page.paragraph(title) + table)
     return "".join(shown)
@@ -318,6 +318,11 @@ def _configuration(file: Path, starts: Sequence[Mapping[str, Any]] = ()) -> str:
 
 
 def _fit_sections(folder: Path) -> page.Sections:
+    with reading(folder):
+        return _sections_of_fit(folder)
+
+
+def _sections_of_fit(folder: Path) -> page.Sections:
     meta, root = read_classifier(folder)["meta"], folder
     if not (root / FIT_CONFIG).is_file():
         root = folder.parent  # of one of its checkpoints

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from guerdon.config.errors import ConfigError
 from guerdon.config.schema import Section, check_image_size
+from guerdon.data.leaves import check_like
 from guerdon.nn.augment import augment
 from guerdon.nn.convolution import resnet10
 
@@ -234,6 +235,7 @@ def build_members(saved: Mapping[str, Any]) -> list[BinaryRewardClassifier]:
     config, members = ClassifierConfig(**saved["meta"]["model"]), []
     for weights in saved["members"]:
         member = BinaryRewardClassifier(config, load_pretrained=False)
+        check_like(weights, member.state_dict(), "the classifier")
         member.load_state_dict(weights)
         members.append(member.eval())
     return members

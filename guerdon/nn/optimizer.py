@@ -90,6 +90,8 @@ class Optimizer:
                 f"the optimizer's state is for {state['exp_avg'].numel():,} parameters, "
                 f"but there are {self._vector.numel():,}: the model differs"
             )
+        if state["exp_avg_sq"].shape != self._vector.shape or bool((state["exp_avg_sq"] < 0).any()):
+            raise ValueError("the optimizer's state has mean squares that are none")
         for name, value in self._state.items():
             value.copy_(state[name])
 

@@ -29,7 +29,13 @@ from guerdon.ops.preferences import (
     preference_loss,
     preference_probability,
 )
-from guerdon.ops.returns import backward_scan, generalized_advantage, multistep_return, vtrace
+from guerdon.ops.returns import (
+    backward_scan,
+    generalized_advantage,
+    lambda_returns,
+    multistep_return,
+    vtrace,
+)
 from guerdon.ops.rewards import (
     airl_reward,
     balanced_reward,
@@ -38,7 +44,17 @@ from guerdon.ops.rewards import (
     gail_reward,
     log_d_reward,
 )
-from guerdon.ops.td import double_q_value, huber_loss, select_action, soft_value, squared_loss
+from guerdon.ops.td import (
+    categorical_projection,
+    double_q_value,
+    huber_loss,
+    quantile_td_error,
+    select_action,
+    soft_value,
+    squared_loss,
+    value_inv_transform,
+    value_transform,
+)
 
 __all__ = [
     "a2c_policy_loss",
@@ -52,6 +68,7 @@ __all__ = [
     "categorical_log_prob",
     "categorical_log_prob_entropy",
     "categorical_mode",
+    "categorical_projection",
     "categorical_sample",
     "clip_fraction",
     "clipped_gaussian_log_prob",
@@ -66,6 +83,7 @@ __all__ = [
     "gaussian_sample",
     "generalized_advantage",
     "huber_loss",
+    "lambda_returns",
     "log_d_reward",
     "multistep_return",
     "pearson_distance",
@@ -75,10 +93,13 @@ __all__ = [
     "preference_logit",
     "preference_loss",
     "preference_probability",
+    "quantile_td_error",
     "select_action",
     "soft_value",
     "squared_loss",
     "squashed_gaussian_log_prob",
     "squashed_gaussian_sample",
+    "value_inv_transform",
+    "value_transform",
     "vtrace",
 ]

@@ -99,6 +99,20 @@ def vtrace(
     return target, advantage, rho
 
 
+@torch.no_grad()
+def lambda_returns(
+    bootstrap_values: torch.Tensor,
+    rewards: torch.Tensor,
+    gammas: float | torch.Tensor,
+    lambda_: float | torch.Tensor,
+) -> torch.Tensor:
+    """Lambda-returns [T, B] of values [T + 1, B]; all else is [T, B], or a number."""
+    value, gamma = bootstrap_values[1:], torch.as_tensor(gammas).expand_as(rewards)
+    decay = torch.as_tensor(lambda_, dtype=rewards.dtype).expand_as(rewards).clone()
+    decay[-1] = 0  # nothing is known about later rewards
+    return backward_scan(rewards + gamma * (1 - decay) * value, gamma * decay)
+
+
 def multistep_return(
     r_t: torch.Tensor, discount_t: torch.Tensor, mask: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import ray
 
 from guerdon.collect.shards import Order, ShardInfo, ShardRollout, shares
+from guerdon.data.leaves import check_like
 from guerdon.parallel.logs import Journal
 from guerdon.parallel.workers import Failures, Worker, call_all, start_all
 
@@ -99,10 +100,14 @@ class RayShards:
 
     def load_training_state(self, state: dict[str, Any]) -> None:
         """See `Shards`."""
-        self._lost_steps, self.steps_lost = state.get("lost_steps", 0), state.get("steps_lost")
-        self.journal.accepted = dict(state.get("accepted", {}))
-        for worker, starts in zip(self._workers, state.get("starts", ()), strict=False):
-            worker.starts = max(worker.starts, starts)
+        accepted, starts = state.get("accepted", {}), state.get("starts", ())
+        lost = state.get("steps_lost")
+        counters = [state.get("lost_steps", 0), lost or 0, *accepted.values(), *starts]
+        check_like(counters, [0] * len(counters), "collectors")
+        self._lost_steps, self.steps_lost = state.get("lost_steps", 0), lost
+        self.journal.accepted = dict(accepted)
+        for worker, number in zip(self._workers, starts, strict=False):
+            worker.starts = max(worker.starts, number)
         if state["shards"] is not None:
             self._on_all("load_training_state", [(each,) for each in state["shards"]])
             return
@@ -223,3 +228,4 @@ class AsyncShards(RayShards):
         """See `Shards`."""
         super().load_training_state(state)
         self._dropped_steps = state.get("dropped_steps", 0)
+        check_like(self._dropped_steps, 0, "dropped_steps")

@@ -102,7 +102,7 @@ class Evaluators:
         """Evaluate the policy."""
         number = len(self._workers)
         weights = ray.put(weights_of(policy))
-        state = None if reward.is_env else reward.training_state()
+        state = None if reward.is_env else reward.portable_state()
         seeds = [seed]
         if number > 1:
             seeds = np.random.SeedSequence(seed).generate_state(number).tolist()

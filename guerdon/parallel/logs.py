@@ -1,5 +1,6 @@
 """Log files of the workers of a run, in ``log/<role>/``."""
 
+import io
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from guerdon.collect.shards import ShardRollout
+from guerdon.data.files import open_plain
 from guerdon.training.callback import Callback
 
 ROLES = ("collector", "learner", "reward", "evaluator", "coordinator")
@@ -18,6 +20,17 @@ def worker_logger(role: str, number: int | None = None) -> logging.Logger:
     """Return the logger of a role, or of one worker of it."""
     logger = logging.getLogger(f"guerdon.parallel.{role}")
     return logger if number is None else logger.getChild(str(number))
+
+
+class LogFile(logging.FileHandler):
+    """Appends records with their times to a file of a run; links are not followed."""
+
+    def __init__(self, path: Path, delay: bool = False) -> None:
+        super().__init__(path, delay=delay)
+        self.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+
+    def _open(self) -> io.TextIOWrapper:
+        return io.TextIOWrapper(open_plain(self.baseFilename, "ab"), encoding="utf-8")
 
 
 @contextmanager
@@ -36,8 +49,7 @@ def files(folder: Path, workers: Iterable[Any]) -> Iterator[None]:
     whole = logging.getLogger("guerdon.parallel")
     added = []
     for path, logger in loggers.items():
-        handler = logging.FileHandler(path, delay=True, encoding="utf-8")
-        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+        handler = LogFile(path, delay=True)
         logger.addHandler(handler)
         added.append((logger, handler))
     before = whole.level

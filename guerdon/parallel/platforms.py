@@ -45,6 +45,7 @@ def resources(config: GuerdonConfig) -> dict[str, tuple[int, dict[str, float]]]:
     found = {
         "learner": (section.num_learners, learner),
         "collector": (section.num_collectors, {"CPU": section.cpus_per_collector}),
+        "reward": (section.num_reward_workers, {"CPU": 1.0}),
         "evaluator": (section.num_evaluators, {"CPU": 1.0}),
     }
     return {role: each for role, each in found.items() if each[0]}

@@ -14,15 +14,18 @@ from ray.util.placement_group import PlacementGroup
 from guerdon.collect.shards import ShardInfo, Shards
 from guerdon.config import GuerdonConfig
 from guerdon.config.files import Files, named_files, with_copies
+from guerdon.envs import VectorEnv
 from guerdon.parallel.cluster import connected, nodes, reserved
 from guerdon.parallel.collectors import AsyncShards, RayShards
 from guerdon.parallel.evaluators import EvaluationMaker, Evaluators
 from guerdon.parallel.logs import RoleLogs, files, worker_logger
 from guerdon.parallel.platforms import resources
 from guerdon.parallel.ranks import LeadingRanks, Rank
+from guerdon.parallel.rewards import RemoteReward, RewardMaker
 from guerdon.parallel.workers import Restarts, Worker, process_options, start_all
 from guerdon.policy import POLICIES
 from guerdon.policy.ranks import LOOPBACK
+from guerdon.reward import Reward
 from guerdon.training.callback import Callback
 from guerdon.training.parts import ShardMaker
 from guerdon.training.run import Run
@@ -109,8 +112,17 @@ class RayRuntime:
         limit = section.max_staleness if getattr(kind, "on_policy", False) else None
         return AsyncShards(workers, section.timeout, limit)
 
+    def reward(self, reward: Reward, env: VectorEnv) -> Reward:
+        """Start the workers of the reward, after the collectors, if there are some."""
+        section = self._config.runtime
+        if not section.num_reward_workers:
+            return reward
+        maker = RewardMaker(self._make, env.observation_space, env.action_space, env.n_envs)
+        workers = self._made("reward", maker, range(section.num_reward_workers))
+        return RemoteReward(reward, workers, section.timeout, waits=section.mode == "sync")
+
     def evaluate(self) -> Evaluators | None:
-        """Start the evaluators, after the collectors; None if there are none."""
+        """Start the evaluators, after the workers of the reward; None if there are none."""
         section = self._config.runtime
         if not section.num_evaluators:
             return None

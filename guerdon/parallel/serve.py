@@ -8,6 +8,9 @@ import hmac
 import json
 import logging
 import queue
+import re
+import socket
+import sys
 import threading
 import time
 import urllib.error
@@ -15,6 +18,7 @@ import urllib.request
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 
@@ -24,12 +28,16 @@ from safetensors.numpy import save as save_arrays
 
 from guerdon.data import Batch
 from guerdon.data.batch import flatten, unflatten
+from guerdon.data.leaves import describe
 from guerdon.limits import DAMAGE, parse_json
 from guerdon.reward import Reward
 
 log = logging.getLogger(__name__)
 JSON, ARRAYS = "application/json", "application/x-safetensors"
-_MOST_BYTES = 1 << 28  # of a request
+_MOST_BYTES = {ARRAYS: 1 << 28, JSON: 1 << 22}  # of a request; JSON takes far more memory
+_MOST_ROWS = 1 << 20  # of a request
+_CONNECTIONS = 256  # beyond them, the one that has waited longest for its client is closed
+_LOCAL = re.compile(r"(localhost|127(\.\d+){3}|\[::1\])(:\d+)?")
 _REPORT = 1_000  # requests between lines in the log
 _SOCKET_SECONDS = 30.0  # for the rest of a request that has begun
 FIELDS = ("obs", "act", "obs_next", "rew", "terminated", "truncated")
@@ -93,9 +101,12 @@ class Scorer:
             ends = np.cumsum([len(each.batch) for each in requests])[:-1]
             for request, part in zip(requests, np.split(rewards, ends), strict=True):
                 request.answer.set_result(part)
-        except Exception as error:  # of the request: the server goes on
-            for request in requests:
-                request.answer.set_exception(error)
+        except Exception as error:  # of a request: the server goes on
+            if len(requests) == 1:
+                requests[0].answer.set_exception(error)
+                return
+            for request in requests:  # the others are not refused with it
+                self._answer([request])
 
 
 def _layout(batch: Batch) -> Any:
@@ -114,27 +125,28 @@ def _parsed(body: bytes, kind: str, fields: tuple[str, ...]) -> Batch:
     if kind == ARRAYS:
         named = load_arrays(body)
         batch = unflatten({tuple(name.split(".")): each for name, each in named.items()})
-    elif kind == JSON:
+    else:
         given = parse_json(body, "the request")
         if not isinstance(given, dict):
             raise ValueError("the request has to be an object of fields, such as obs and act")
         batch = Batch(given)
-        single = {path for path, leaf in flatten(batch) if leaf.dtype == np.float64}
-        batch = unflatten(
-            {path: leaf.astype(np.float32) if path in single else leaf
-             for path, leaf in flatten(batch)}
-        )  # fmt: skip
-    else:
-        raise ValueError(f"the content type is {kind!r}: send {JSON} or {ARRAYS}")
+    batch = Batch({name: batch[name] for name in FIELDS if name in batch})
     missing = [name for name in fields if name not in batch and name not in ("rew", "annotations")]
     if missing:
         raise ValueError(f"the request has no {missing[0]!r}: the reward reads {', '.join(fields)}")
     rows = len(batch)
-    if not rows:
-        raise ValueError("the request has no transitions")
+    if not 0 < rows <= _MOST_ROWS:
+        raise ValueError(f"the request has {rows:,} transitions: send 1 to {_MOST_ROWS:,}")
+    read = {}
+    for path, leaf in flatten(batch):
+        if not isinstance(leaf, np.ndarray) or leaf.dtype.kind not in "biuf" or not leaf.size:
+            raise ValueError(f"{'.'.join(path)} is {describe(leaf)}: send numbers")
+        doubles = kind == JSON and leaf.dtype == np.float64
+        read[path] = leaf.astype(np.float32) if doubles else leaf
+        if not np.isfinite(read[path]).all():
+            raise ValueError(f"{'.'.join(path)} has values that are not finite")
     flags = {name: np.zeros(rows, bool) for name in ("terminated", "truncated")}
-    given = dict(batch.items())
-    return Batch({"rew": np.zeros(rows, np.float32), **flags, **given})
+    return Batch({"rew": np.zeros(rows, np.float32), **flags, **unflatten(read)})
 
 
 class RewardServer:
@@ -159,7 +171,7 @@ class RewardServer:
         self._http = _HTTPServer((host, port), _Handler)
         self._http.owner = self
         name, number = self._http.server_address[:2]
-        self.url = f"http://{name!s}:{number}"
+        self.is_local, self.url = str(name).startswith("127."), f"http://{name!s}:{number}"
 
     def serve(self) -> None:
         """Answer requests until `close` is called in another thread."""
@@ -198,54 +210,106 @@ class _HTTPServer(ThreadingHTTPServer):
     request_queue_size = 128  # clients that may connect at once
     owner: RewardServer
 
+    def __init__(self, *args: Any) -> None:
+        self._waiting: dict[socket.socket, None] = {}  # for their clients, the longest first
+        self._lock = threading.Lock()
+        super().__init__(*args)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self.waits(request)
+        super().process_request(request, client_address)
+
+    def waits(self, request: socket.socket) -> None:
+        """Note that a connection waits for its client; close another one if there are too many."""
+        with self._lock:
+            self._waiting[request] = None
+            if len(self._waiting) > _CONNECTIONS:
+                first = next(iter(self._waiting))
+                del self._waiting[first]
+                with suppress(OSError):
+                    first.shutdown(socket.SHUT_RDWR)  # its thread ends
+
+    def answers(self, request: Any) -> None:
+        """Note that a connection has a whole request, or has ended."""
+        with self._lock:
+            self._waiting.pop(request, None)
+
+    def shutdown_request(self, request: Any) -> None:
+        self.answers(request)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
+        if not isinstance(error := sys.exception(), OSError):  # of a client that has gone
+            log.error("a connection failed", exc_info=error)
+
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"  # connections stay open
+    server_version, sys_version = "guerdon", ""
     timeout = _SOCKET_SECONDS
-
-    @property
-    def _owner(self) -> RewardServer:
-        assert isinstance(self.server, _HTTPServer)
-        return self.server.owner
+    server: _HTTPServer
 
     def do_GET(self) -> None:
-        if not self._authorized():
+        owner = self.server.owner
+        if not self._is_allowed():
             return
         if self.path == "/info":
-            self._send_json({"fields": self._owner.fields, "terms": self._owner.terms})
+            self._send_json({"fields": owner.fields, "terms": owner.terms})
         elif self.path == "/stats":
-            self._send_json(self._owner.stats())
+            self._send_json(owner.stats())
         else:
             self._refuse(404, f"there is no {self.path}")
 
     def do_POST(self) -> None:
-        if not self._authorized():
+        if not self._is_allowed():
             return
-        size = self.headers.get("Content-Length", "")
-        if self.path != "/score" or not size.isdigit() or int(size) > _MOST_BYTES:
-            self._refuse(404 if self.path != "/score" else 413, "POST at most 256 MiB to /score")
+        owner, kind = self.server.owner, self.headers.get_content_type()
+        sizes, most = self.headers.get_all("Content-Length", []), _MOST_BYTES.get(kind, 0)
+        if self.path != "/score":
+            self._refuse(404, f"there is no {self.path}")
             return
-        start, body = time.perf_counter(), self.rfile.read(int(size))
-        kind = self.headers.get_content_type()
+        if not most:
+            self._refuse(400, f"the content type is {kind!r}: send {JSON} or {ARRAYS}")
+            return
+        if len(sizes) != 1 or not re.fullmatch("[0-9]{1,9}", sizes[0]) or int(sizes[0]) > most:
+            self._refuse(413, f"send a Content-Length, of at most {most >> 20} MiB for {kind}")
+            return
+        start, body, batch = time.perf_counter(), self.rfile.read(int(sizes[0])), None
+        self.server.answers(self.connection)
         try:
-            batch = _parsed(body, kind, self._owner.fields)
-            rewards = self._owner.scorer.score(batch)
+            if len(body) < int(sizes[0]):
+                raise ValueError("the request ends before its Content-Length")
+            batch = _parsed(body, kind, owner.fields)
+            rewards = owner.scorer.score(batch)
+            if not np.isfinite(rewards).all():
+                raise ValueError("the reward of these transitions is not finite")
         except Exception as error:
-            if not isinstance(error, (*DAMAGE, OSError)) and kind != ARRAYS:
+            reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+            # The reward's own errors may name files.
+            if batch is not None and (not isinstance(error, DAMAGE) or re.search(r"[/\\]", reason)):
                 log.exception("a request failed")
-            self._refuse(400, f"{type(error).__name__}: {error}")
+                reason = "the reward cannot be computed: its error is in the log of the server"
+            self._refuse(400, reason)
             return
-        self._owner.count(len(batch), time.perf_counter() - start)
+        owner.count(len(batch), time.perf_counter() - start)
         if kind == ARRAYS:
             self._send(200, ARRAYS, save_arrays({"reward": np.ascontiguousarray(rewards)}))
         else:
             self._send_json({"reward": rewards.tolist()})
+        self.server.waits(self.connection)
 
-    def _authorized(self) -> bool:
-        given, token = self.headers.get("Authorization", ""), self._owner.token
-        if hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
+    def _is_allowed(self) -> bool:
+        given, token = self.headers.get("Authorization", ""), self.server.owner.token
+        hosts = self.headers.get_all("Host", [])
+        # A page in a browser, whose name was given this address, sends its name.
+        if self.server.owner.is_local and not (len(hosts) == 1 and _LOCAL.fullmatch(hosts[0])):
+            self._refuse(403, "send 'Host: localhost' or the address: others are not served")
+        elif not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
+            self._refuse(401, "send the server's token as 'Authorization: Bearer TOKEN'")
+        elif "Transfer-Encoding" in self.headers:
+            self._refuse(501, "send a Content-Length, and no chunks")
+        else:
             return True
-        self._refuse(401, "send the server's token as 'Authorization: Bearer TOKEN'")
         return False
 
     def _refuse(self, status: int, reason: str) -> None:
@@ -266,6 +330,11 @@ class _Handler(BaseHTTPRequestHandler):
         log.debug(format, *args)
 
 
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any) -> None:
+        """Refuse: the token is for one server."""
+
+
 class RewardClient:
     """Client of a `RewardServer`.
 
@@ -279,6 +348,7 @@ class RewardClient:
         if not url.startswith(("http://", "https://")):
             raise ValueError(f"the URL of a reward server starts with http://, not {url!r}")
         self._url, self._token, self._timeout = url.rstrip("/"), token, timeout
+        self._open = urllib.request.build_opener(_NoRedirect).open
 
     def score(self, transitions: Mapping[str, Any] | None = None, **fields: Any) -> np.ndarray:
         """Return the rewards of transitions [T, ...].
@@ -305,9 +375,11 @@ class RewardClient:
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": ARRAYS}
         request = urllib.request.Request(self._url + path, body, headers)
         try:
-            with urllib.request.urlopen(request, timeout=self._timeout) as answer:
+            with self._open(request, timeout=self._timeout) as answer:
                 found: bytes = answer.read()
         except urllib.error.HTTPError as error:
-            reason = json.loads(error.read() or b"{}").get("error", error.reason)
+            reason = error.reason
+            with suppress(ValueError, TypeError, LookupError):  # it is another server
+                reason = json.loads(error.read())["error"]
             raise ValueError(f"{self._url} refuses the request: {reason}") from error
         return found

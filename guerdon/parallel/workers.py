@@ -21,7 +21,14 @@ from guerdon.training.display import WorkerRow
 
 _log = logging.getLogger(__name__)
 Failures = (RayError,)
-_STATES = {"collect": "collecting", "play": "evaluating", "learn": "learning", "run": "learning"}
+_STATES = {
+    "collect": "collecting",
+    "play": "evaluating",
+    "annotate": "scoring",
+    "scores": "scoring",
+    "run": "learning",
+    "learn": "learning",
+}
 """What a worker does, by the method that is called."""
 
 

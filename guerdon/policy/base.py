@@ -272,6 +272,11 @@ class Policy(nn.Module):
         for optimizer in self.optimizers.values():
             optimizer.average = ranks.average
 
+    @classmethod
+    def learns_on_policy(cls, options: Mapping[str, Any]) -> bool:  # noqa: ARG003
+        """Return whether it is on-policy with some options, for classes that read it from them."""
+        return cls.on_policy
+
     def load_expert_data(self) -> None:
         """Read the demonstrations that it learns from, if any; called before training."""
 

@@ -12,13 +12,13 @@ from torch import Tensor
 from guerdon import ops
 from guerdon.config.schema import Section
 from guerdon.config.validation import ReadIf
-from guerdon.data import MixedReplay, PrioritizedReplayBuffer, ReplayBuffer, Rollout
 from guerdon.data.batch import Batch, from_leaves
 from guerdon.nn import ModelConfig, QNetwork
 from guerdon.nn.optimizer import Optimizer
 from guerdon.nn.target import make_target, update_target
 from guerdon.policy.advantages import with_returns
-from guerdon.policy.base import Metrics, Policy, PolicyConfig, register_policy
+from guerdon.policy.base import Metrics, register_policy
+from guerdon.policy.prioritized import PrioritizedConfig, PrioritizedPolicy
 
 
 class EpsilonConfig(Section):
@@ -34,7 +34,7 @@ class EpsilonConfig(Section):
     """``linear``, or ``exp`` with the decay as time constant."""
 
 
-class DQNConfig(PolicyConfig):
+class DQNConfig(PrioritizedConfig):
     """Options of `dqn`."""
 
     learning_rate: float = Field(default=5e-4, gt=0)
@@ -64,13 +64,6 @@ class DQNConfig(PolicyConfig):
     """Whether to use the Huber loss instead of the squared error. It limits outliers, but if values
     are much larger than 1, rare terminal transitions are outliers, too: then scale the reward, or
     set this to false."""
-    prioritized: bool = False
-    """Prioritized experience replay (https://arxiv.org/abs/1511.05952)."""
-    alpha: float = Field(default=0.6, ge=0, le=1)
-    """Exponent of priorities, if prioritized: 0 samples uniformly; usually 0.4 to 0.7."""
-    beta: float = Field(default=0.4, ge=0, le=1)
-    """Initial exponent of importance weights, if prioritized, usually 0.4; it grows to 1 over the
-    run."""
     epsilon: EpsilonConfig = EpsilonConfig()
     """Epsilon-greedy exploration."""
     read_if: ClassVar[ReadIf] = (
@@ -85,7 +78,7 @@ class DQNConfig(PolicyConfig):
 
 
 @register_policy("dqn")
-class DQN(Policy):
+class DQN(PrioritizedPolicy):
     """Deep Q-learning: double, dueling, soft, n-step and prioritized as options."""
 
     Config = DQNConfig
@@ -100,6 +93,7 @@ class DQN(Policy):
         """Make the network, its target and the optimizer."""
         if not isinstance(self.action_space, spaces.Discrete):
             raise ValueError(f"dqn supports Discrete action spaces, not {self.action_space}")
+        super().build()
         config = self.config
         self.start = int(self.action_space.start)
         self.segment_length = config.n_step
@@ -113,16 +107,6 @@ class DQN(Policy):
             schedule.start, schedule.end, schedule.decay, schedule.type
         )
         self.epsilon = schedule.start
-        self._beta = config.beta
-
-    def make_buffer(
-        self, size: int, n_envs: int, seed: int, history: int = 0
-    ) -> ReplayBuffer | Rollout:
-        """See `Policy`; with priorities if ``prioritized``."""
-        if not self.config.prioritized:
-            return super().make_buffer(size, n_envs, seed, history)
-        config = self.config
-        return PrioritizedReplayBuffer(size, config.alpha, config.beta, n_envs=n_envs, seed=seed)
 
     def forward(self, batch: Batch, state: Any = None) -> Batch:  # noqa: ARG002 - not recurrent
         """Choose the best actions, epsilon-greedily or softly while collecting."""
@@ -145,15 +129,6 @@ class DQN(Policy):
         """Update epsilon and the exponent of importance weights."""
         super().advance(env_steps, progress)
         self.epsilon = self._schedule(env_steps)
-        self._beta = self.config.beta + (1 - self.config.beta) * min(progress, 1.0)
-
-    def read(
-        self, batch_size: int, source: Any, fields: tuple[str, ...]
-    ) -> tuple[Batch, np.ndarray]:
-        """See `Policy`; with the current exponent of importance weights."""
-        if isinstance(source, PrioritizedReplayBuffer | MixedReplay):
-            source.set_beta(self._beta)
-        return super().read(batch_size, source, fields)
 
     @torch.no_grad()
     def process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> Batch:  # noqa: ARG002
@@ -187,23 +162,18 @@ class DQN(Policy):
             update_target(self.target, self.model)
         if config.prioritized:
             error = value.detach() - rows.target
-            batch.error = self.ranks.gathered(error, len(batch.target))
+            batch.priority = self.ranks.gathered(error, len(batch.target)).abs()
         return {
             "train/loss": self.ranks.average(loss.detach()),
             **({} if config.soft else {"train/epsilon": self.epsilon}),
             "train/learning_rate": self.optimizers["model"].learning_rate,
         }
 
-    def post_process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> None:
-        """Update priorities."""
-        if "error" in batch and isinstance(buffer, PrioritizedReplayBuffer | MixedReplay):
-            buffer.update_weight(indices, batch.error.abs())
-
     def training_state(self) -> dict[str, Any]:
         """See `Policy`; with the values of the schedules."""
-        return super().training_state() | {"epsilon": self.epsilon, "beta": self._beta}
+        return super().training_state() | {"epsilon": self.epsilon}
 
     def load_training_state(self, state: Mapping[str, Any]) -> None:
         """Load the result of `training_state`."""
         super().load_training_state(state)
-        self.epsilon, self._beta = state["epsilon"], state["beta"]
+        self.epsilon = state["epsilon"]

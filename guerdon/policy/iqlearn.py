@@ -26,9 +26,11 @@ class IQLearnConfig(DemonstrationsConfig, SACConfig):
     """Learning rate of Adam, for actor and critics; usually 1e-4 to 1e-3."""
     temperature: Annotated[float, Field(gt=0)] | Literal["auto"] = 0.01
     """Entropy coefficient, usually 0.001 to 0.1; ``auto`` tunes it towards `target_entropy`."""
-    method: Literal["value_expert", "v0"] = "value_expert"
+    method: Literal["value", "value_expert", "v0"] = "value"
     """Estimate of the value at the start of episodes: by the differences of values along the
-    demonstrations, or by their first observations (``v0``)."""
+    transitions of the policy and of the demonstrations (``value``, which lowers values where the
+    policy leaves the demonstrations), along the demonstrations alone (``value_expert``), or by
+    their first observations (``v0``)."""
     alpha: float = Field(default=0.5, gt=0)
     """Scale of the recovered reward, whose square is penalised by 1 / (4 alpha); usually 0.1 to
     10."""
@@ -137,7 +139,8 @@ class IQLearn(SAC):
             first = self.observation(Batch(obs=self.first_obs).to_device(self.device).obs)
             start = (1 - config.gamma) * self.value(self.critic, first).mean()
         else:
-            start = (self.value(self.critic, batch.obs) - value_next)[:, shown].mean()
+            start = self.value(self.critic, batch.obs) - value_next
+            start = (start if config.method == "value" else start[:, shown]).mean()
         penalty = reward.square().mean() / (4 * config.alpha)
         return start - reward[:, shown].mean() + penalty, reward.detach()
 

@@ -12,6 +12,7 @@ from guerdon.config.schema import as_terms
 from guerdon.config.validation import validated
 from guerdon.data.batch import Batch, from_leaves
 from guerdon.data.demonstrations import KEYS, Demonstrations, as_like
+from guerdon.data.leaves import check_like
 from guerdon.ops.checks import weighted_mean
 from guerdon.reward.base import (
     REWARDS,
@@ -238,7 +239,7 @@ class Reward:
         if type(model) is EnvReward and weight == 1 and not others:
             terms = {name: as_rewards(model.score(batch), batch.rew)}
         else:
-            terms = self._scores(batch)
+            terms = self.scores(batch)
         if self._ending and "terminated" in batch:
             paid = terms[self._ending[0]] > 0
             ends = [key for key in ("terminated", "done") if key in batch]
@@ -250,7 +251,8 @@ class Reward:
         return from_leaves(dict(batch.items()) | found)
 
     @torch.no_grad()
-    def _scores(self, batch: Batch) -> dict[str, torch.Tensor]:
+    def scores(self, batch: Batch) -> dict[str, torch.Tensor]:
+        """Return the rewards of each term for the result of `transform`, on a device."""
         scores = {}
         for name, (model, _) in self.terms.items():
             read = batch
@@ -273,7 +275,7 @@ class Reward:
         if self.ood == "off" or not known:
             return {}
         read = self._with_rows_before(batch, indices, source).to_device(self.models[0].device)
-        rewards = self._scores(read)
+        rewards = self.scores(read)
         found = {}
         for name in known:
             model, own = self.terms[name].model, read
@@ -327,7 +329,7 @@ class Reward:
     def _sum_of(self, batch: Batch, indices: Any, source: Any) -> torch.Tensor:
         """Return the unscaled sum of all terms of a rollout."""
         read = self._with_rows_before(batch, indices, source)
-        return self._sum(self._scores(read.to_device(self.models[0].device)))
+        return self._sum(self.scores(read.to_device(self.models[0].device)))
 
     def reward_stats(self) -> Metrics:
         """Return mean and standard deviation of the newest rewards; empty for the environment's.
@@ -383,12 +385,15 @@ class Reward:
 
         See `RewardModel.collect_data`; they have the fields of `collects`.
         """
-        for name, (model, _) in self.terms.items() if self.cotrain else ():
-            own = name in self._annotators
-            model.collect_data(batch.replace(**dict(batch.columns[name].items())) if own else batch)
+        self._collect(batch)
         if self.scaler:
             rew = self._sum_of(batch, indices, source).numpy(force=True)
             self.scaler.collect(rew, batch.mask, batch.first)
+
+    def _collect(self, batch: Batch) -> None:
+        for name, (model, _) in self.terms.items() if self.cotrain else ():
+            own = name in self._annotators
+            model.collect_data(batch.replace(**dict(batch.columns[name].items())) if own else batch)
 
     def add_episodes(self, buffer: Any, episodes: Sequence[Batch]) -> None:
         """Add demonstrated episodes, annotated, to a replay buffer that has transitions."""
@@ -437,14 +442,19 @@ class Reward:
 
     def training_state(self) -> dict[str, Any]:
         """Return everything needed to resume."""
-        terms = {name: term.model.training_state() for name, term in self.terms.items()}
-        scaler = {"scaler": self.scaler.training_state()} if self.scaler else {}
-        return {"terms": terms, "updates": self.updates, **scaler}
+        return self._state(
+            {name: model.training_state() for name, (model, _) in self.terms.items()}
+        )
 
     def portable_state(self) -> dict[str, Any]:
         """Return the state that another run can start from."""
-        terms = {name: term.model.portable_state() for name, term in self.terms.items()}
-        return self.training_state() | {"terms": terms}
+        return self._state(
+            {name: model.portable_state() for name, (model, _) in self.terms.items()}
+        )
+
+    def _state(self, terms: dict[str, Any]) -> dict[str, Any]:
+        scaler = {"scaler": self.scaler.training_state()} if self.scaler else {}
+        return {"terms": terms, "updates": self.updates, **scaler}
 
     def load_training_state(self, state: Mapping[str, Any]) -> None:
         """Restore `training_state` or `portable_state`."""
@@ -453,6 +463,7 @@ class Reward:
                 f"the saved reward has the terms {list(state['terms'])}, "
                 f"but this one has {list(self.terms)}"
             )
+        check_like(state, self.portable_state(), "the reward")
         for name, term in self.terms.items():
             term.model.load_training_state(state["terms"][name])
         self.updates = state.get("updates", 0)

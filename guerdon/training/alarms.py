@@ -115,7 +115,7 @@ def _disagreement_alarm(learned: Line, line: Line) -> str | None:
 def _novelty_alarm(learned: Line, line: Line) -> str | None:  # noqa: ARG001 - as all rules
     errors = [value for _, value in line]
     newest = errors[-len(errors) // 4 :]
-    if len(errors) < 4 * EVALUATIONS or min(newest) < NOVELTY * max(errors):
+    if len(errors) < 4 * EVALUATIONS or not 0 < NOVELTY * max(errors) <= min(newest):
         return None
     return (
         f"novelty does not wear off: its error is still {newest[-1] / max(errors):.0%} of the "
@@ -237,4 +237,4 @@ class History:
             name: [(int(step), float(value)) for step, value in line]
             for name, line in state["series"].items()
         }
-        self.holding = [Alarm(*alarm) for alarm in state["holding"]]
+        self.holding = [Alarm(*map(str, alarm)) for alarm in state["holding"]]

@@ -135,7 +135,7 @@ def load_weights(
     state, step = load_checkpoint(folder, given, parts=("policy", "weights"))
     with reading(folder):
         weights = dict(state["weights"] if which == "best" else state["policy"]["module"])
-        if not all(isinstance(each, Tensor) for each in weights.values()):
+        if not all(isinstance(x, Tensor) and bool(x.isfinite().all()) for x in weights.values()):
             raise ValueError("it has something else in the place of weights")
     return weights, step
 

@@ -12,6 +12,7 @@ import numpy as np
 from guerdon.collect import Collected, Collector
 from guerdon.config.schema import EvalConfig
 from guerdon.data.batch import Batch
+from guerdon.data.leaves import check_like
 from guerdon.data.rollout import Rollout
 from guerdon.envs import Step, VectorEnv
 from guerdon.envs.rows import reported_success
@@ -316,8 +317,10 @@ class Evaluator:
         self.score, self.best = state["score"], dict(state["best"])
         if self.best:
             sum(self.best[name] or 0 for name in ("step", "score", "return", "reward_updates"))
+            own = self._policy.state_dict()
+            check_like(self.best, {"step": 0, "weights": own}, "its best policy")
             shapes = {name: value.shape for name, value in self.best["weights"].items()}
-            if shapes != {name: value.shape for name, value in self._policy.state_dict().items()}:
+            if shapes != {name: value.shape for name, value in own.items()}:
                 raise ValueError("its best policy has other weights")
         if state.get("scored_by") != self._scored_by:
             self.score = None

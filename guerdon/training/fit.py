@@ -12,7 +12,9 @@ import numpy as np
 import torch
 
 from guerdon.data.frames import Frames, load_frames
+from guerdon.data.leaves import check_like
 from guerdon.data.serializer import read_tree, write_tree
+from guerdon.limits import reading
 from guerdon.nn.classifier import build_members
 from guerdon.nn.init import seeded
 from guerdon.ops import classification as measure
@@ -338,6 +340,11 @@ class _Fit:
         if not (folder.path / STATE).exists():
             return 0
         state = read_tree(folder.path / STATE, "fit")["fit"]
+        with reading(folder.path):
+            self._restore(state, folder)
+        return self.step
+
+    def _restore(self, state: dict[str, Any], folder: RunFolder) -> None:
         for name, now in self._made_of().items():
             if state["made_of"][name] != now:
                 what = "config in fit.yaml" if name == "config" else "frames"
@@ -345,6 +352,7 @@ class _Fit:
                     f"the {what} changed since the fit in {folder.path} began: undo the change, or "
                     "start again with --overwrite"
                 )
+        check_like(state, self.training_state(), "its state")
         self.step, self.seconds = state["step"], state["seconds"]
         for learner, each in zip(self.learners, state["learners"], strict=True):
             learner.load_training_state(each)
@@ -359,7 +367,6 @@ class _Fit:
             (folder.path / "best").unlink()
             drop_later(folder.path, -1)
             self.best, self.best_step = {}, 0
-        return self.step
 
     def _reference(self, rows: np.ndarray) -> Reference:
         """Return what frames of the policy will be compared with: successes, by their rows."""

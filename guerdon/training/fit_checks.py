@@ -20,9 +20,9 @@ NOTHING, HARM, LOST, CLIPPED = 0.01, 0.05, 0.2, 0.2
 """Shares at which to warn: of accepted frames that show nothing, of failures that are newly
 accepted, of accepted successes that are lost, and of episodes accepted before their success."""
 FOLDS, FOLD_STEPS, FOLD_FRAMES = 3, 150, 4_000
-WRONG, WRONG_OF_LABEL = 0.1, 0.25
+WRONG, WRONG_OF_LABEL = 0.1, 0.15
 """Shares of suspected labels at which to warn: of all frames, and of those with one label."""
-INVERTED = 0.5  # share of trajectories that begin with success at which to warn
+INVERTED = 0.5  # share of trajectories with success that begin with it, at which to warn
 LISTED = 24  # suspected frames
 CLIPPED_EPISODES = "clipped episodes"
 PROBE_COLUMNS = ("", "success", "accepted", "failure", "accepted", "trained")
@@ -267,11 +267,12 @@ def _suspects(frames: Frames, rows: np.ndarray, probability: np.ndarray) -> dict
 def label_warnings(found: dict[str, Any] | None, frames: Frames) -> list[str]:
     """Return warnings about labels; `found`: what `suspected_labels` returns."""
     warnings = []
-    _, first = np.unique(frames.episodes, return_index=True)
-    if (begin := float(frames.labels[first].mean())) > INVERTED:
+    episodes, first = np.unique(frames.episodes, return_index=True)
+    succeeds = np.isin(episodes, frames.episodes[frames.labels])
+    if (begin := float(frames.labels[first[succeeds]].mean())) > INVERTED:
         warnings.append(
-            f"{begin:.0%} of the trajectories begin with a frame with label 1: see whether 0 and 1 "
-            "are inverted"
+            f"{begin:.0%} of the trajectories with success begin with a frame with label 1: see "
+            "whether 0 and 1 are inverted"
         )
     if frames.from_positive.all():
         warnings.append(

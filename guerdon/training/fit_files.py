@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ConfigDict, Field
@@ -20,12 +21,14 @@ from guerdon.config.schema import Section
 from guerdon.config.validation import ReadIf, validated
 from guerdon.config.yaml_limits import check_interpolations
 from guerdon.data.files import atomic_file, replace_folder, restore
+from guerdon.data.leaves import check_like
 from guerdon.limits import reading
 from guerdon.nn.classifier import BinaryRewardClassifier, ClassifierConfig, build_members
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint
 from guerdon.training.run_folder import RunFolder
 
 CONFIG, PART = "fit.yaml", "classifier"
+_META: dict[str, Any] = {"model": {}, "threshold": 0.5, "temperature": 1.0, "held_out": {}}
 STATE = "state"
 """Folder of what is needed to resume a fit."""
 # What a fit writes.
@@ -242,7 +245,10 @@ def read_classifier(path: str | Path) -> dict[str, Any]:
     if PART not in state:
         raise ValueError(f"{path} has checkpoints, but not of a classifier")
     with reading(path):
-        return {**state[PART], "meta": {**state[PART]["meta"], "path": str(path)}}
+        meta = {**state[PART]["meta"], "path": str(path)}
+        check_like({key: meta[key] for key in _META}, _META, "its metadata")
+        check_like([meta["held_out"][key] for key in ("logits", "labels")], [np.zeros(0)] * 2)
+        return {**state[PART], "meta": meta}
 
 
 def check_fits(meta: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:

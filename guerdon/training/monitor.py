@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from guerdon.collect import Collected
+from guerdon.data.leaves import check_like
 from guerdon.training.evaluation import Evaluator
 
 _RECENT = 100  # episodes that means are over
@@ -259,6 +260,7 @@ class Monitor:
 
     def load_training_state(self, state: Mapping[str, Any]) -> None:
         """Restore `training_state`."""
+        check_like(state, self.training_state(), "monitor")
         self.progress = Progress(**state["progress"])
         self._evaluated_at, self._saved_at = state["evaluated_at"], state["saved_at"]
         self._confirmed_at = state.get("confirmed_at", -1)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from guerdon.collect import Collector, LocalShards, Shard, ShardedCollector, ShardedEnv, Shards
-from guerdon.collect.reward_data import RewardDataCollector, check_cameras
+from guerdon.collect.reward_data import RewardDataCollector, add_labels, check_cameras
 from guerdon.collect.shards import ShardInfo
 from guerdon.config import GuerdonConfig, compose, sources
 from guerdon.config.schema import DataCollectionConfig, EnvConfig
@@ -19,6 +19,7 @@ from guerdon.config.validation import validated
 from guerdon.data import ReplayBuffer, Rollout
 from guerdon.data.demonstrations import Demonstrations
 from guerdon.data.journal import Journal
+from guerdon.data.leaves import check_like
 from guerdon.envs import VectorEnv, make_vec
 from guerdon.envs.ids import registered_limit
 from guerdon.nn import seeded
@@ -95,6 +96,7 @@ class Parts:
     def load_training_state(self, state: dict[str, Any]) -> None:
         """Restore `training_state`."""
         for name, part in self._states.items():
+            check_like(state[name], part.training_state(), name)
             part.load_training_state(state[name])
         cpu, *others = state["torch"]
         torch.set_rng_state(cpu)
@@ -159,6 +161,7 @@ class ShardMaker:
             return Shard(
                 policy, env, seed,
                 reward=reward if reward.ends_online else None, store_info=_stores_info(reward),
+                watch=add_labels if config.reward.collect_data else None,
             )  # fmt: skip
         except BaseException:
             env.close()
@@ -186,6 +189,9 @@ class Runtime(Protocol):
 
     def shards(self, make: ShardMaker) -> Shards:
         """Start the shards."""
+
+    def reward(self, reward: Reward, env: VectorEnv) -> Reward:
+        """Start the processes that score with the reward and train it, if there are some."""
 
     def evaluate(self) -> Callable[..., Any] | None:
         """Start the processes that evaluate, if there are some; see `Parts.evaluate`."""
@@ -242,6 +248,8 @@ def make_parts(
             raise ValueError(f"the policy {name!r} cannot learn from {path}: {error}") from error
         journal = Journal()
         reward = prepare_reward(config, policy, env, seeds.reward, journal.note)
+        if runtime is not None:
+            reward = runtime.reward(reward, env)
         if policy.on_policy:
             size = rollout_steps(config, env) * env.n_envs
         else:
@@ -253,7 +261,9 @@ def make_parts(
                 "be reset here: set it to read, or use env.backend=base"
             )
         if isinstance(env, ShardedEnv):
-            collector: Collector = ShardedCollector(policy, env, buffer, reward=reward)
+            collector: Collector = ShardedCollector(
+                policy, env, buffer, reward=reward, store_info=_stores_info(reward)
+            )
         else:
             collector = Collector(
                 policy, env, buffer,

@@ -19,8 +19,9 @@ from guerdon.config.trust import code_of
 from guerdon.config.validation import validated
 from guerdon.data import Batch, Rollout
 from guerdon.data.demonstrations import KEYS, Demonstrations
+from guerdon.data.leaves import check_like
 from guerdon.envs import Step, VectorEnv, make_vec
-from guerdon.limits import DAMAGE
+from guerdon.limits import DAMAGE, reading
 from guerdon.policy import Policy, create_policy
 from guerdon.reward import Reward, Setting, make_reward
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint, load_weights
@@ -151,6 +152,8 @@ def _load(
             config.policy, env.observation_space, env.action_space, device=device, model=model
         )
     weights, step = load_weights(run_dir, checkpoint)
+    with reading(run_dir):
+        check_like(weights, policy.state_dict(), "the policy")
     try:
         # Only the networks: an optimizer or a generator of another device cannot be loaded here.
         policy.load_state_dict(weights)

@@ -22,6 +22,7 @@ from guerdon.config import (
 )
 from guerdon.config.imports import find_object, refuse_while_importing
 from guerdon.config.trust import code_of, remember
+from guerdon.data.leaves import check_like
 from guerdon.data.serializer import DamagedError
 from guerdon.envs.ids import registered_limit
 from guerdon.extras import require
@@ -428,6 +429,8 @@ def _start_from(policy: Policy, run: str) -> None:
             f"the policy of {run} ('policy.init_from') does not fit this one: "
             f"{', '.join(misfits)}; use its 'policy.type' and 'policy.model', and the same spaces"
         )
+    with reading(run):
+        check_like(weights, ours, "the policy")
     policy.load_state_dict(weights)
 
 
@@ -586,6 +589,8 @@ class Run:
         if state is not None:
             with reading(self.folder.checkpoints):
                 self.monitor.load_training_state(state["monitor"])
+                if self.monitor.step != step:
+                    raise ValueError(f"the checkpoint of step {step} is of another step")
                 self.evaluator.load_training_state(state["evaluator"])
                 if "alarms" in state:  # not of an older version
                     self.history.load_training_state(state["alarms"])

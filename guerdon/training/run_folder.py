@@ -60,6 +60,8 @@ class RunFolder:
         self.reward = self.path / "reward"  # the reward on its own
         self.videos = self.path / "videos"
         self.alarms = self.path / "alarms"  # transitions to look at
+        self.roles = self.path / "log"  # logs of the workers of a parallel run
+        self.served = self.path / "serve.txt"  # log of its served reward
         for own in [each for each in vars(self).values() if each != self.path]:
             for each in (own, *own.rglob("*")):
                 check_plain(each)
@@ -411,6 +413,7 @@ class WarningHandler(logging.Handler):
 def _start_wandb(folder: RunFolder, name: str) -> Any:
     """Start a run of Weights & Biases, or continue it when the run is resumed."""
     wandb: Any = require("wandb", "wandb")
+    check_plain(folder.path / "wandb")
     try:
         started = wandb.init(
             project=os.environ.get("WANDB_PROJECT", "guerdon"),

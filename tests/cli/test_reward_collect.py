@@ -224,7 +224,7 @@ def test_mistakes_are_sentences(run, tmp_path):
     assert "not 'beast'" in said(run, "--checkpoint", "best,beast")
     assert "is not a run directory" in said(tmp_path)
     train(tmp_path / "blind")
-    assert "observations of 'CartPole-v1' are one array" in said(tmp_path / "blind")
+    assert "observations of 'CartPole-v1' are no image" in said(tmp_path / "blind")
     assert not (tmp_path / "out").exists()
 
 
@@ -273,7 +273,7 @@ def test_a_run_in_which_no_episode_ended_says_why(tmp_path):
 @pytest.mark.parametrize(
     ("source", "options", "sentence"),
     [
-        ("cartpole_ppo", (), "observations of 'CartPole-v1' are one array"),
+        ("cartpole_ppo", (), "observations of 'CartPole-v1' are no image"),
         ("reach_ppo", ("image_keys=[base_camra]",), "did you mean 'base_camera'?"),
         ("reach_ppo", ("image_keys=[state]",), "no image: choose from base_camera"),
         (

@@ -70,8 +70,9 @@ def test_cameras_that_are_there_pass(tmp_path):
     check_cameras(SPACE, configured(tmp_path, **two), "Mine-v0")
 
 
-def test_one_array_is_no_camera(tmp_path):
-    with pytest.raises(
-        ConfigError, match=r"'Mine-v0' are one array without cameras: .* env.kwargs.obs=both"
-    ):
-        check_cameras(picture(8, 8, 3), configured(tmp_path), "Mine-v0")
+def test_one_image_is_that_of_the_only_camera(tmp_path):
+    check_cameras(picture(8, 8, 3), configured(tmp_path), "Mine-v0")
+    with pytest.raises(ConfigError, match="'Mine-v0' are one image, but image_keys has several"):
+        check_cameras(picture(8, 8, 3), configured(tmp_path, image_keys=["a", "b"]), "Mine-v0")
+    with pytest.raises(ConfigError, match=r"'Mine-v0' are no image: .* env.kwargs.obs=both"):
+        check_cameras(SPACE["state"], configured(tmp_path), "Mine-v0")

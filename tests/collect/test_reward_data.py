@@ -289,11 +289,26 @@ def test_frames_of_another_size_are_resized(tmp_path):
     assert trajectory.images["base_camera"].tolist() == [[[[15, 150]]], [[[16, 151]]]]
 
 
+def test_one_image_is_that_of_the_only_camera(tmp_path):
+    seen = [output(*marks)["obs"]["base_camera"] for marks in ((1, 2), (3, 4), (5, 6))]
+    with collector_into(tmp_path, n_envs=2) as data:
+        data.add_env_output({"obs": seen[0]}, told(0, 0), False)
+        data.add_env_output({"obs": seen[1]}, told(0, 0), np.array([True, False]))
+        final = [None, seen[0][1]]
+        data.add_env_output({"obs": seen[2], "final_obs": final}, told(0, 0), True)
+    assert [colors(each) for each, _ in saved(tmp_path)] == [[1, 3], [5], [2, 4, 2]]
+    with (
+        collector_into(tmp_path, image_keys=["left", "right"]) as data,
+        pytest.raises(ValueError, match=r"no keys; name cameras in 'reward\.data_collection.im"),
+    ):
+        data.add_env_output({"obs": seen[0][:1]}, told(0), True)
+
+
 @pytest.mark.parametrize(
     ("obs", "info", "message"),
     [
         ({"hand": 1, "state": 2}, told(0), "no camera 'base_camera': there are 'hand', 'state'; "),
-        (np.zeros(3), told(0), "no keys; name cameras in 'reward.data_collection.image_key"),
+        (np.zeros(3), told(0), r"frames of 'base_camera' have the shape \(\): they have to be"),
         ({"base_camera": np.zeros((1, 4, 4), np.uint8)}, told(0), r"shape \(4, 4\): they have"),
         ({"base_camera": np.zeros((1, 9, 9, 2), np.uint8)}, told(0), "of 1, 3 or 4 channels"),
         ({"base_camera": np.full((1, 4, 4, 3), 2.0)}, told(0), r"not in \[0, 1\]: give them as"),

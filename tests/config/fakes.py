@@ -27,7 +27,15 @@ class ValueConfig(PolicyConfig):
     model: ModelConfig = ModelConfig(activation="relu")
 
 
-class OnPolicy:
+class Kind:
+    """Has what the configuration asks of the class of a policy."""
+
+    @classmethod
+    def learns_on_policy(cls, options):  # noqa: ARG003
+        return cls.on_policy
+
+
+class OnPolicy(Kind):
     """Learns from its own rollouts."""
 
     Config = PolicyConfig
@@ -36,7 +44,7 @@ class OnPolicy:
     defaults: ClassVar = {"collect": {"n_step": 256}, "learn": {"batch_size": 64, "repeat": 4}}
 
 
-class OffPolicy:
+class OffPolicy(Kind):
     """Learns from a buffer."""
 
     Config = ValueConfig

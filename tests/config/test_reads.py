@@ -37,7 +37,13 @@ class Whole(PPO):
     ],
 )
 def test_what_a_policy_does_not_read_is_known(policy, keys):
-    assert unread(policy) == keys
+    assert unread(policy, {}) == keys
+
+
+def test_options_may_make_a_policy_on_policy():
+    assert unread(CommonPolicy, {"on_policy": True}) == ON_POLICY
+    assert unread(Rollouts, {"on_policy": False}) == ["learn.repeat"]
+    assert unread(DQN, {"on_policy": True}) == ["learn.repeat"]
 
 
 @pytest.mark.parametrize(

@@ -125,15 +125,45 @@ def test_the_documents_own_file_is_read(tmp_path):
     assert found.success_once
 
 
-def test_floats_up_to_255_are_an_error_that_says_so(tmp_path):
-    images = np.arange(4, dtype=np.float32).reshape(1, 1, 2, 2)
-    path = save_npy(tmp_path, {"images": {"a": images}, "labels": np.float32([0])})
+def test_floats_that_are_no_pixels_are_an_error(tmp_path):
+    for high in (1.5, 256.0, np.nan):
+        images = np.full((1, 1, 2, 2), high, np.float32)
+        path = save_npy(tmp_path, {"images": {"a": images}, "labels": np.float32([0])})
+        with pytest.raises(ValueError, match=rf"float32 from {high:g} to {high:g}, not in \[0, 1"):
+            read_trajectory(path)
     with pytest.raises(ValueError, match=r"float32 from 0 to 3, not in \[0, 1\]: .*divide them"):
-        read_trajectory(path)
-    with pytest.raises(ValueError, match="from nan"):
-        to_uint8(np.float32([np.nan]), "a")
+        to_uint8(np.arange(4, dtype=np.float32), "a")
     with pytest.raises(ValueError, match="images of 'a' are int64"):
         to_uint8(np.array([1]), "a")
+
+
+PIXELS = np.arange(2 * 3 * 8 * 9, dtype=np.uint8).reshape(2, 3, 8, 9)
+
+
+@pytest.mark.parametrize(
+    "images",
+    [
+        PIXELS,
+        PIXELS.astype(np.float64),
+        PIXELS.astype(np.int64),
+        PIXELS.transpose(0, 2, 3, 1),
+        PIXELS.transpose(0, 2, 3, 1) / np.float32(255),
+        [*PIXELS.astype(np.float32)],
+    ],
+    ids=["as here", "floats", "integers", "channels last", "shares", "a list"],
+)
+@pytest.mark.parametrize(
+    "labels",
+    [[0, 1], [0.0, np.float32(1)], np.array([[0], [1]]), [[0.0], [1.0]], np.array([False, True])],
+    ids=["list", "numbers", "column", "list of lists", "booleans"],
+)
+def test_files_of_other_programs_are_understood(tmp_path, images, labels):
+    content = {"images": {"a": images}, "labels": labels, "actions": [1, 2], "success": True}
+    found = [read_trajectory(save_npy(tmp_path, content))]
+    np.savez(tmp_path / "0.npz", **{"images.a": images, "labels": labels, "actions": [1, 2]})
+    found.append(read_trajectory(tmp_path / "0.npz"))
+    for each in found:
+        assert_same(each, Trajectory({"a": PIXELS}, np.float32([0, 1]), True))
 
 
 # --- numbers
@@ -287,13 +317,15 @@ GOOD = {"images.a": IMAGES, "labels": LABELS, "success_once": np.array(False)}
     ("arrays", "message"),
     [
         ({}, "its arrays are none, not images"),
-        ({**GOOD, "more": LABELS}, "its arrays are images.a, labels, more, success_once, not"),
         ({key: GOOD[key] for key in ("labels", "success_once")}, "its arrays are labels, succ"),
         ({**GOOD, "labels": LABELS[:1]}, "2 images of 'a' for 1 labels"),
-        ({**GOOD, "labels": LABELS.astype("f8")}, "labels have to be float32"),
-        ({**GOOD, "images.a": IMAGES.astype("f4")}, "images of 'a' have to be uint8"),
-        ({**GOOD, "images.a": np.array(["x"])}, "images of 'a' have to be uint8"),
-        ({**GOOD, "success_once": np.array([True])}, "success_once has to be one boolean"),
+        ({**GOOD, "labels": np.tile(LABELS, (2, 1)).T}, r"labels have to be .* \[T\]"),
+        ({**GOOD, "labels": LABELS + 2}, r"a label is not in \[0, 1\]"),
+        ({**GOOD, "images.a": IMAGES[0]}, r"images of 'a' have to be uint8 \[T, C, H, W\]"),
+        ({**GOOD, "images.a": IMAGES.astype("f4") - 9}, r"images of 'a' are .*, not in \[0, 1"),
+        ({**GOOD, "images.a": np.array(["x"])}, "images of 'a' have to be arrays of numbers"),
+        ({**GOOD, "success_once": np.array([True] * 2)}, "success_once has to be one boolean"),
+        ({**GOOD, "success_once": np.array(7)}, "success_once has to be one boolean"),
     ],
 )
 def test_an_npz_of_something_else_is_named(tmp_path, arrays, message):
@@ -311,7 +343,9 @@ def test_an_npz_of_something_else_is_named(tmp_path, arrays, message):
         ([1], "it holds an array"),
         ({"images": {"a": IMAGES}}, "it has no dictionary of 'images' and 'labels'"),
         ({"images": IMAGES, "labels": LABELS}, "not a dictionary by camera"),
-        ({"images": {"a": [1]}, "labels": LABELS}, r"have to be arrays of numbers: list \[1\]"),
+        ({"images": {"a": [1]}, "labels": LABELS}, r"images of 'a' have to be .*, H, W\]"),
+        ({"images": {"a": [[1], [2, 3]]}, "labels": LABELS}, "have to be arrays of numbers: list"),
+        ({"images": {"a": IMAGES}, "labels": ["x"]}, "labels have to be arrays of numbers: list"),
         ({"images": {"a": IMAGES}, "labels": np.array(["x"])}, "have to be arrays of numbers"),
         ({"images": {"a": IMAGES}, "labels": LABELS[:1]}, "2 images of 'a' for 1 labels"),
     ],

@@ -56,6 +56,34 @@ class Lamp(gymnasium.Env):
 # --- observations
 
 
+class Seen(Lamp):
+    """Observes images: one, or one beside a number."""
+
+    def __init__(self, render_mode="rgb_array", number=False):
+        super().__init__(render_mode)
+        self.number = number
+        image = spaces.Box(0, 255, (8, 8, 3), np.uint8)
+        self.observation_space = image
+        if number:
+            self.observation_space = spaces.Dict(eye=image, light=spaces.Box(0, 255, (1,)))
+
+    def observed(self):
+        image = np.full((8, 8, 3), self.light, np.uint8)
+        return {"eye": image, "light": np.float32([self.light])} if self.number else image
+
+
+def test_pixels_are_no_part_of_a_state():
+    env = ImageObservation(Seen(), camera_size=4)
+    assert list(env.observation_space) == ["base_camera"]
+    assert env.observation_space.contains(env.reset()[0])
+    assert (env.step(0)[0]["base_camera"] == 10).all()
+    env = ImageObservation(Seen(number=True), camera_size=4)
+    assert env.observation_space["state"].shape == (1,)
+    assert env.step(env.reset() and 0)[0]["state"].tolist() == [10]
+    with pytest.raises(UnusableEnvironmentError, match="observes only images, no state: set obs=i"):
+        ImageObservation(Seen(), "state")
+
+
 class Striped(Lamp):
     """Shows stripes, always in one array."""
 

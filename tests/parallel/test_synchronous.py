@@ -102,7 +102,7 @@ REWARDS = {
 def test_learned_rewards_learn_the_same(reward, tmp_path):
     changes = {"reward": {"terms": REWARDS[reward]}}
     run_serial("ppo_normalized", tmp_path / "serial", **changes)
-    runtime = {**RAY, "num_evaluators": 1}
+    runtime = {**RAY, "num_evaluators": 1, "num_reward_workers": 1}
     run_on_ray("ppo_normalized", tmp_path / "ray", runtime=runtime, **changes)
     assert_same_learning(tmp_path / "serial", tmp_path / "ray")
 

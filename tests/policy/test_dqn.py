@@ -60,7 +60,7 @@ def test_targets_and_errors_carry_no_gradient():
     rows = processed(policy, buffer)
     assert not rows.target.requires_grad
     policy.learn(rows)
-    assert not rows.error.requires_grad
+    assert not rows.priority.requires_grad
 
 
 def test_epsilon_falls_with_the_steps_of_the_environment():

@@ -50,8 +50,18 @@ def two_rows():
 REWARDS = np.array([LOG3 - 0.5 * LOG2, 2 * LOG3 - 0.5 * LOG2])
 
 
-def test_the_loss_of_the_values_of_the_expert():
+def test_the_loss_of_the_values_of_the_policy_and_the_expert():
+    # Without those of the policy, values outside the demonstrations are only extrapolated.
     policy = by_hand(alpha=0.5)
+    loss, _ = policy.loss(policy.process_fn(two_rows(), None, None))
+    of_policy, of_expert = LOG2, np.mean([LOG4, np.log(10.0)]) - 0.5 * LOG2
+    penalty = np.mean(np.square([0.0, REWARDS[0], 0.0, REWARDS[1]])) / (4 * 0.5)
+    value = (of_policy + of_expert) / 2
+    assert float(loss) == pytest.approx(value - REWARDS.mean() + penalty, rel=1e-5)
+
+
+def test_the_loss_of_the_values_of_the_expert():
+    policy = by_hand(alpha=0.5, method="value_expert")
     loss, reward = policy.loss(policy.process_fn(two_rows(), None, None))
     np.testing.assert_allclose(reward, [[0.0, REWARDS[0]], [0.0, REWARDS[1]]], rtol=1e-6)
     value = np.mean([LOG4, np.log(10.0)]) - 0.5 * LOG2

@@ -38,7 +38,7 @@ def learned(case, ranks):
         batch.obs = torch.randn(ROWS, 3, generator=generator)
         batch.act = torch.randint(2, (ROWS,), generator=generator)
         metrics = ranks.learn(policy, batch, {"batch_size": 5, "repeat": 2})
-        errors.append(batch.get("error", torch.zeros(0)))
+        errors.append(batch.get("priority", torch.zeros(0)))
     found = {f"gradient {i}": each for i, each in enumerate(gradients)}
     found |= {name: torch.as_tensor(value).float() for name, value in metrics.items()}
     return found | policy.state_dict() | {"errors": torch.cat(errors)}

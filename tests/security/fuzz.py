@@ -218,6 +218,7 @@ def work(pipe: Any, folder: Path, good: Path, module: str) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     folder.mkdir(exist_ok=True)
     os.chdir(folder)
+    os.environ["XDG_STATE_HOME"] = str(folder / "state")
     with contextlib.suppress(EOFError):
         while True:
             name, files, seed = pipe.recv()

@@ -1,18 +1,28 @@
 """Every kind of file that guerdon reads: how a good one is made, and how it is read."""
 
+import contextlib
+import io
 import json
+import os
 import pickle
 import shutil
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import optuna
 import torch
 
 import guerdon
+from guerdon.cli import sweep as sweeping
 from guerdon.cli.sweep import Run as SweepRun
+from guerdon.compat.layouts import translated_fit
+from guerdon.compat.rlinf.checkpoint import as_fit, as_safetensors, write_checkpoints
 from guerdon.config import compose
+from guerdon.config.trust import code_of, remember
 from guerdon.data import (
     Batch,
     Demonstrations,
@@ -23,15 +33,22 @@ from guerdon.data import (
 )
 from guerdon.data.demonstrations import KEYS
 from guerdon.data.frames import Trajectory, load_frames, read_trajectory, write_trajectory
+from guerdon.data.journal import Journal
+from guerdon.data.serializer import write_tree
 from guerdon.data.spaces import space_to_json
+from guerdon.lab.compare import compare_rewards
 from guerdon.lab.report import write_report
 from guerdon.nn.classifier import BinaryRewardClassifier, ClassifierConfig
+from guerdon.training.callback import Callback
 from guerdon.training.checkpoints import load_checkpoint, save_checkpoint
-from guerdon.training.fit_files import PART, FitConfig, compose_fit, load_classifier
+from guerdon.training.fit import _Fit, fit
+from guerdon.training.fit_files import PART, STATE, FitConfig, compose_fit, load_classifier
 from guerdon.training.run_folder import RunFolder
 from tests.data.test_array_files import write_arrays
 from tests.saved import test_saved
 from tests.security.mutations import Kind
+from tests.training import picturing
+from tests.training.running import config_of
 
 SAVED = test_saved.VERSIONS[-1]
 SMALL = {"image_size": [3, 16, 16], "hidden_dim": 4, "num_spatial_blocks": 1, "width": 2}
@@ -258,6 +275,204 @@ def make_fit_config(folder: Path) -> None:
     (folder / "fit.yaml").write_text(text)
 
 
+def fit_config(folder: Path) -> FitConfig:
+    return picturing.config(folder / "fit", num_epochs=1, save_interval=4)
+
+
+@cache
+def real_fit() -> tempfile.TemporaryDirectory:
+    """A fit, and beside it the frames, which are not damaged."""
+    made = tempfile.TemporaryDirectory()
+    folder = Path(made.name)
+    picturing.write(folder, number=30)
+    data = {f"{kind}_dir": str(folder / kind) for kind in ("positive", "negative")}
+    fit(picturing.config(folder / "fit", num_epochs=1, data=data), display="none")
+    shutil.rmtree(folder / "fit" / "tb")  # which is not read
+    return made
+
+
+def make_fit_with_test(folder: Path) -> None:
+    shutil.copytree(Path(real_fit().name) / "fit", folder / "fit")
+
+
+def read_report_of_fit(folder: Path) -> Any:
+    write_report(folder / "fit", folder / "report.html")
+    write_checkpoints(folder / "fit")
+
+
+def make_state_of_fit(folder: Path) -> None:
+    made = _Fit(fit_config(folder), picturing.frames(30))
+    (folder / "fit").mkdir()
+    write_tree(folder / "fit" / STATE, {"fit": made.training_state()}, "fit")
+
+
+def read_state_of_fit(folder: Path) -> Any:
+    made = _Fit(fit_config(folder), picturing.frames(30))
+    made.restore(RunFolder(folder / "fit"))
+    state = made.training_state()
+    return state["step"], [learner["weights"] for learner in state["learners"]]
+
+
+def make_pt_classifier(folder: Path) -> None:
+    make_fit(folder)
+    write_checkpoints(folder / "fit")
+    (folder / "fit" / "step_1" / "checkpoint.pt").rename(folder / "mine.pt")
+    shutil.rmtree(folder / "fit")
+
+
+def read_pt_classifier(folder: Path) -> Any:
+    members, meta = load_classifier(as_fit(folder / "mine.pt"))
+    return [dict(member.state_dict()) for member in members], meta["threshold"]
+
+
+def make_pt_encoder(folder: Path) -> None:
+    state = {f"layer{i}.0.conv1.weight": torch.ones(2, 2, 3, 3) for i in (1, 2)}
+    torch.save(state | {"conv1.weight": torch.ones(2, 3, 7, 7)}, folder / "mine.pt")
+
+
+# --- runs that are resumed, swept and compared
+
+
+class Stop(Callback):
+    def on_start(self, run: Any) -> None:
+        run.stop()
+
+
+def make_resumable(case: str, **sections: Any) -> Callable[[Path], Any]:
+    def make(folder: Path) -> None:
+        run = {"max_steps": 128, "checkpoint_every": 64, "keep": 1}
+        config = config_of(case, folder / "run", run=run, **sections)
+        guerdon.train(config, seed=0, display="none")
+        shutil.rmtree(folder / "run" / "tb")
+
+    return make
+
+
+def read_resumable(folder: Path) -> None:
+    path = folder / "run"
+    guerdon.train(resume=path, callback=Stop(), trust=True, display="none")
+
+
+def make_alarms(folder: Path) -> None:
+    copy_saved("run/config.yaml", "run/metrics.jsonl")(folder)
+    rows = {"score": np.float32([0.5, 0.9]), "rew": np.float32([1, 2]), "act": np.array([0, 1])}
+    for step, shape in ((64, (2, 4)), (128, (2, 3, 8, 8))):
+        obs = np.ones(shape, np.uint8)
+        tree = {"text": "an alarm", "transitions": {**rows, "obs": obs, "obs_next": obs}}
+        save_checkpoint(folder / "run" / "alarms", step, {"alarm": tree}, keep=9)
+
+
+def read_alarms(folder: Path) -> None:
+    write_report(folder / "run", folder / "report.html")
+
+
+def make_workflow(folder: Path) -> None:
+    make_run(folder)
+    make_fit_with_test(folder)
+    summary = {"env_steps": 9, "eval_success_rate": 0.5, "eval_model_success_rate": 0.5}
+    fitted = {"pr_auc": 1.0, "precision": 1.0, "recall": 0.5, "calibration_error": 0.1}
+    result = {"seed": 0, "collect": summary, "learn": summary, "fit": fitted}
+    result |= {"trajectories": {"positive": 1, "negative": 2}, "seconds": {"collect": 1.5}}
+    (folder / "workflow.json").write_text(json.dumps(result))
+    for stage in ("collect", "learn"):
+        copy_saved("run/config.yaml", "run/summary.json", "run/metrics.jsonl")(folder / stage)
+        for path in (folder / stage / "run").iterdir():
+            path.rename(folder / stage / path.name)
+    shutil.rmtree(folder / "run")
+    (folder / "fit").rename(folder / "classifier")
+
+
+def make_compared(folder: Path) -> None:
+    copy_saved("run", "demonstrations")(folder)
+
+
+def constant_reward(batch: Batch) -> np.ndarray:
+    return np.asarray(batch.obs, np.float32).reshape(len(batch.rew), -1)[:, 0]
+
+
+def read_compared(folder: Path) -> None:
+    where = folder / "demonstrations"
+    rewards = (folder / "run", constant_reward)
+    compare_rewards(*rewards, on=where, samples=16, pairs=4, out=folder / "out")
+
+
+def opened_sweep(folder: Path) -> tuple[Any, Any, Any]:
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    arguments = ["cartpole_ppo", "policy.gamma=0.9,0.99", "seed=0"]
+    sweep = sweeping.Sweep("sweep", arguments, [], folder / "sweep", 1, "eval_return_mean")
+    sweep.prepare([], ["eval_return_mean", "policy.gamma=0.9,0.99"])
+    kinds = optuna.distributions
+    space = {key: sweeping._distribution(kinds, each) for key, each in sweep.swept.items()}
+    study = sweeping._study(optuna, folder / "sweep" / "optuna.log", space)
+    return sweep, study, space
+
+
+def make_sweep(folder: Path) -> None:
+    sweep, study, space = opened_sweep(folder)
+    for each in sweeping._trials(sweep, study, space, 2):
+        each.runs[0].folder.mkdir()
+        for name in ("config.yaml", "metrics.jsonl", "summary.json"):
+            shutil.copy(SAVED / "run" / name, each.runs[0].folder)
+    sweeping._tell(sweep, study)
+
+
+def read_sweep(folder: Path) -> None:
+    sweep, study, space = opened_sweep(folder)
+    for each in sweeping._trials(sweep, study, space, 2):
+        assert {*each.values.values()} <= {"0.9", "0.99"}
+    sweeping._tell(sweep, study)
+    with contextlib.redirect_stdout(io.StringIO()):
+        sweep.report()
+
+
+def make_journal(folder: Path) -> None:
+    make_frames("npz")(folder)
+    copy_saved("preferences.jsonl", "preferences_segments")(folder)
+    journal = Journal()
+    journal.open(folder / "outputs.jsonl")
+    for path in sorted(folder.glob("*tive/*")):
+        journal.note(path.absolute(), path.read_bytes())
+    file = folder / "preferences.jsonl"
+    journal.note(file, file.read_bytes().strip(), pair="a")
+    journal.close()
+    file = folder / "outputs.jsonl"  # of the copy that is read
+    file.write_text(file.read_text().replace(str(folder.absolute()), "case"))
+
+
+def read_journal(folder: Path) -> None:
+    journal = Journal()
+    try:
+        journal.open(folder / "outputs.jsonl", 0)
+    finally:
+        journal.close()
+
+
+def make_record(folder: Path) -> None:
+    copy_saved("run/config.yaml")(folder)
+    config = folder / "run" / "config.yaml"
+    config.write_text(config.read_text().replace("imports: []", "imports: [colorsys]", 1))
+    with state_home(folder / "state"):
+        RunFolder(folder / "run").info.write_text(json.dumps({"starts": [{"command": "guerdon"}]}))
+        remember(folder / "run", ["colorsys"], {"imports": []})
+
+
+def read_record(folder: Path) -> None:
+    with state_home(folder / "state"), code_of(folder / "run"):
+        compose(folder / "run")
+
+
+@contextlib.contextmanager
+def state_home(folder: Path) -> Iterator[None]:
+    before = os.environ.pop("XDG_STATE_HOME", None)
+    os.environ["XDG_STATE_HOME"] = str(folder)
+    try:
+        yield
+    finally:
+        del os.environ["XDG_STATE_HOME"]
+        if before is not None:
+            os.environ["XDG_STATE_HOME"] = before
+
+
 KINDS: dict[str, Kind] = {
     "checkpoint": Kind(
         copy_saved("run/checkpoints"),
@@ -294,4 +509,25 @@ KINDS: dict[str, Kind] = {
     "files of a run": Kind(make_run, read_run_files, share=2),
     "fit": Kind(make_fit, read_fit, checked=True, share=0.5),
     "encoder": Kind(make_encoder, read_encoder),
+    "fit with a test": Kind(make_fit_with_test, read_report_of_fit),
+    "state of a fit": Kind(make_state_of_fit, read_state_of_fit, checked=True, share=0.5),
+    "classifier .pt": Kind(make_pt_classifier, read_pt_classifier, share=0.5),
+    "encoder .pt": Kind(
+        make_pt_encoder, lambda folder: as_safetensors(folder / "mine.pt"), share=0.5
+    ),
+    "config of RLinf": Kind(
+        make_fit_config,
+        lambda folder: compose_fit(*translated_fit(str(folder / "fit.yaml"), [])),
+        share=0.5,
+    ),
+    "resumed run": Kind(make_resumable("dqn_prioritized_3_step"), read_resumable, share=0.5),
+    "resumed run of shards": Kind(
+        make_resumable("ppo", collect={"shards": 3, "n_step": 32}), read_resumable, share=0.5
+    ),
+    "alarms": Kind(make_alarms, read_alarms),
+    "three stages": Kind(make_workflow, lambda folder: write_report(folder), share=0.5),
+    "compared rewards": Kind(make_compared, read_compared, share=0.5),
+    "sweep": Kind(make_sweep, read_sweep, share=0.5),
+    "journal": Kind(make_journal, read_journal),
+    "record of trusted code": Kind(make_record, read_record, share=0.5),
 }

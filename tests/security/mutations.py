@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from guerdon.data import Batch
 from guerdon.data.serializer import describe_file, manifest_text
-from guerdon.data.unpickle import safe_unpickle
+from guerdon.data.unpickle import load_weights, safe_unpickle
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Kind:
 
 SPECIAL = [
     *(0, 1, -1, 2, 3, 5, 7, 12, 24, 48, 63, 64, 255, 256, 10**4, 10**6, 2**31 - 1, -(2**31)),
-    *(2**32, 2**53, 2**63 - 1, -(2**63), 10**30),
+    *(2**32, 2**53, 2**63 - 1, -(2**63), 10**30, 1.7e308, -1.7e308, 1e308, 5e-324, 0.5),
 ]
 SCALARS = st.one_of(
     st.sampled_from(SPECIAL),
@@ -161,7 +161,7 @@ def _change_field(path: Path, at: int, how: str, value: Any) -> None:
         match path.suffix:
             case ".json":
                 path.write_text(json.dumps(_edited(json.loads(data), at, how, value)))
-            case ".jsonl":
+            case ".jsonl" | ".log":
                 lines = data.decode().splitlines()
                 number = at % len(lines)
                 lines[number] = json.dumps(_edited(json.loads(lines[number]), at, how, value))
@@ -180,6 +180,8 @@ def _change_field(path: Path, at: int, how: str, value: Any) -> None:
                 path.write_bytes(_edited_archive(data, at, how, value))
             case ".pkl":
                 path.write_bytes(pickle.dumps(_edited(safe_unpickle(data), at, how, value)))
+            case ".pt":
+                torch.save(_edited(load_weights(path), at, how, value), path)
             case ".bin":
                 _edit_numbers(path, at, value)
     except Exception:  # it is damaged already

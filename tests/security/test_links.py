@@ -4,20 +4,25 @@ import json
 import os
 import re
 import shutil
+import socket
 
 import pytest
 
-from guerdon.training.replay import evaluate_run
+from guerdon.lab.report import write_report
+from guerdon.parallel.logs import LogFile, files, worker_logger
+from guerdon.training.replay import evaluate_run, load_reward
 from guerdon.training.reward_files import with_reward_of
 from guerdon.training.run import train
 from guerdon.training.run_folder import RunFolder
 from tests.cli.tiny import BUDGET, guerdon
 from tests.training.running import config_of, resume, run
 
-SUB = ("checkpoints", "best", "reward", "tb", "videos")
+SUB = ("checkpoints", "best", "reward", "tb", "videos", "alarms", "log")
 FILES = (
     *(".lock", "config.yaml", "metrics.jsonl", "log.txt", "summary.json", "run.json"),
     *("outputs.jsonl", "checkpoints/latest", "checkpoints/scheduled", "best/latest"),
+    *("serve.txt", "log/learner", "log/learner/learner.txt", "alarms/latest", "tb/events"),
+    *("reward/step_9", "videos/best.mp4", "videos/.best.mp4"),
     *("checkpoints/step_33", "checkpoints/step_33/state.json", "best/.step_1.tmp"),
 )
 
@@ -50,6 +55,7 @@ def moved(finished, tmp_path):
             part.rename(elsewhere)
         else:
             elsewhere.write_text("my thesis")
+        part.parent.mkdir(parents=True, exist_ok=True)
         part.symlink_to(os.path.relpath(elsewhere, part.parent))
         return folder, elsewhere
 
@@ -66,13 +72,37 @@ def test_a_link_inside_a_run_is_refused_and_what_it_names_is_untouched(name, mov
         lambda: resume(folder, exact=True),
         lambda: evaluate_run(folder, episodes=1),
         lambda: with_reward_of({}, None, [], folder),
+        lambda: write_report(folder),
+        lambda: load_reward(folder),
     ):
         with pytest.raises(ValueError, match=said):
             use()
     assert (content(elsewhere) if elsewhere.is_dir() else elsewhere.read_bytes()) == before
 
 
-@pytest.mark.parametrize("name", [".lock", "log.txt", "metrics.jsonl", "checkpoints", "tb"])
+def test_a_served_reward_is_not_logged_through_a_link(moved):
+    folder, elsewhere = moved("serve.txt")
+    with socket.create_server(("127.0.0.1", 0)) as used:  # so that a server does not start
+        port = used.getsockname()[1]
+        result = guerdon("reward", "serve", folder, "--port", port)
+    assert result.exit_code == 2
+    assert f"Error: {folder / 'serve.txt'} is a symbolic link" in result.stderr
+    with pytest.raises(ValueError, match=r"serve\.txt is a symbolic link"):
+        LogFile(folder / "serve.txt")
+    assert elsewhere.read_text() == "my thesis"
+
+
+def test_logs_of_workers_are_not_written_through_a_link_that_appears(tmp_path):
+    thesis, link = tmp_path / "thesis", tmp_path / "run" / "log" / "learner" / "learner.txt"
+    thesis.write_text("my thesis")
+    with files(tmp_path / "run", {}):
+        link.symlink_to(thesis)
+        with pytest.raises(ValueError, match=r"learner\.txt is a symbolic link"):
+            worker_logger("learner").info("something")
+    assert thesis.read_text() == "my thesis"
+
+
+@pytest.mark.parametrize("name", [".lock", "log.txt", "metrics.jsonl", "checkpoints", "tb", "log"])
 def test_a_new_run_is_not_written_through_links_that_wait_for_it(name, tmp_path):
     folder, thesis = tmp_path / "run", tmp_path / "thesis"
     folder.mkdir()

@@ -223,6 +223,16 @@ def test_the_rule_for_suspected_labels_by_hand():
     assert found["frames"][0]["file"] is None
 
 
+@pytest.mark.parametrize(
+    ("shares", "warns"), [((0.07, 0.07, 0.07), False), ((0.11, 0.1, 0.12), True),
+                          ((0.05, 0.22, 0.02), True), ((0.05, 0.02, 0.22), True)],
+)  # fmt: skip
+def test_many_suspected_labels_are_a_warning(shares, warns):
+    names = ("suspected", "suspected_successes", "suspected_failures")
+    found = label_warnings(dict(zip(names, shares, strict=True)), frames())
+    assert ["look wrong" in each for each in found] == [True] * warns
+
+
 def test_too_few_episodes_are_not_checked_and_a_stop_ends_the_check():
     section = compose_fit({"reward": sections("x")}).reward
     assert suspected_labels(frames(number=3), section, 0) is None
@@ -233,10 +243,12 @@ def test_episodes_that_begin_with_success_may_be_inverted():
     data = frames()
     assert label_warnings(None, data) == []
     data.labels = ~data.labels
-    assert (
-        "100% of the trajectories begin with a frame with label 1: see whether 0 and 1"
-        in (label_warnings(None, data)[0])
-    )
+    said = "100% of the trajectories with success begin with a frame with label 1: see whether 0"
+    assert said in label_warnings(None, data)[0]
+    data = frames()  # and if only the labels of successful trajectories are
+    positive = data.from_positive[data.episodes]
+    data.labels[positive] = ~data.labels[positive]
+    assert said in label_warnings(None, data)[0]
 
 
 def test_labels_that_cannot_be_checked_are_a_warning():

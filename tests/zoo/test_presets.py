@@ -78,7 +78,7 @@ def few_iterations(*choices, n_step=64):
         f"env.eval={{max_episode_steps: 100, backend: {config.env.backend}}}",
     ]
     overrides += few_reward_steps(*config.reward.terms.values())
-    if "learn.batch_size" not in unread(policy):
+    if "learn.batch_size" not in unread(policy, config.policy):
         overrides += [f"learn.batch_size={min(config.learn.batch_size, 32)}"]
     if not on_policy:
         overrides += [f"collect.warmup_steps={warmup}", "collect.buffer_size=200"]

@@ -3,50 +3,33 @@
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
-import torch
+
+from guerdon.nn import seeded
 
 
 class Draws:
-    """A private state of the global generators, from a seed.
+    """Seeds for code that draws from the global generators: others at every use.
 
     Attributes:
-        state: The state; it is replaced, never changed in place.
+        uses: Number of uses so far.
     """
 
     def __init__(self, seed: int = 0) -> None:
-        self.state: dict[str, Any] = {
-            "torch": torch.Generator().manual_seed(seed).get_state(),
-            "numpy": np.random.MT19937(seed).state,
-            "python": random.Random(seed).getstate(),
-        }
+        self._seed, self.uses = seed, 0
 
     @contextmanager
     def own(self, advance: bool = True) -> Iterator[None]:
-        """Set the global generators to this state, and restore them afterwards.
-
-        Args:
-            advance: Whether the next use continues the sequence instead of repeating it.
-        """
-        others = _exchange(self.state)
+        """Seed the global generators, and restore them; without `advance`, as the next use will."""
+        seeds = np.random.SeedSequence((self._seed, self.uses)).generate_state(3).tolist()
+        self.uses += advance
+        others = np.random.get_state(), random.getstate()  # noqa: NPY002 - what users draw from
         try:
-            yield
+            with seeded(seeds[0]):
+                np.random.set_state({**np.random.MT19937(seeds[1]).state})  # noqa: NPY002
+                random.setstate(random.Random(seeds[2]).getstate())
+                yield
         finally:
-            drawn = _exchange(others)
-        if advance:
-            self.state = drawn
-
-
-def _exchange(state: dict[str, Any]) -> dict[str, Any]:
-    """Set the global generators to a state, and return the one before."""
-    before = {
-        "torch": torch.get_rng_state(),
-        "numpy": np.random.get_state(legacy=False),  # noqa: NPY002 - what users draw from
-        "python": random.getstate(),
-    }
-    torch.set_rng_state(state["torch"])
-    np.random.set_state(state["numpy"])  # noqa: NPY002
-    random.setstate(state["python"])
-    return before
+            np.random.set_state(others[0])  # noqa: NPY002
+            random.setstate(others[1])

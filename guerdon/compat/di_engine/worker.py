@@ -3,7 +3,6 @@
 policy, collector, replay_buffer, learner = create_workers((main_config, create_config), seed=0)
 """
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,12 +28,7 @@ class Workers(NamedTuple):
 
 
 def create_workers(source: Source, seed: int = 0) -> Workers:
-    """Make the parts of a loop from a config, whose reward is left to the loop.
-
-    Args:
-        source: See `serial_pipeline`; not a preset.
-        seed: Random seed.
-    """
+    """Make the parts of a loop from a config (not a preset), whose reward is left to the loop."""
     values, changes = translated(sections(source))
     values.pop("reward", None)
     config = configuration.compose(values, [*changes, f"seed={seed}"])
@@ -71,16 +65,10 @@ class SerialCollector:
     def __init__(self, parts: Parts, config: configuration.GuerdonConfig) -> None:
         self._parts, self._config, self.envstep = parts, config, 0
 
-    def collect(
-        self,
-        train_iter: int = 0,  # noqa: ARG002 - part of the interface
-        policy_kwargs: Mapping[str, Any] | None = None,
-    ) -> Items:
+    def collect(self, train_iter: int = 0, policy_kwargs: Any = None) -> Items:  # noqa: ARG002
         """Collect as many transitions as the config says; they are in the replay buffer, too.
 
-        Args:
-            train_iter: Number of updates so far.
-            policy_kwargs: ``eps``: probability of a random action, instead of the schedule's.
+        ``policy_kwargs["eps"]`` is the probability of a random action, instead of the schedule's.
         """
         policy: Any = self._parts.policy
         policy.advance(self.envstep, self.envstep / self._config.run.max_steps)

@@ -13,20 +13,17 @@ import torch
 from torch import Tensor
 
 from guerdon import ops
-from guerdon.compat.nervex.samples import Transition
 
+Transition = dict[str, Any]
 Strategy = Literal["final", "future", "episode"]
 
 
 class Adder:
     """Makes training samples. Transitions are not changed; only `get_traj` empties its cache.
 
-    Args:
-        use_cuda: Whether to compute on the GPU; otherwise on the device of the data.
-        unroll_len: Transitions per sample; above 1 for recurrent networks.
-        her_strategy: Goals of `get_her`: achieved at the end of the trajectory (``final``), after
-            the transition (``future``) or anywhere (``episode``).
-        her_replay_k: Relabelled copies of each transition in `get_her`.
+    Samples have `unroll_len` transitions, above 1 for recurrent networks. `get_her` makes
+    `her_replay_k` copies of each, with goals that were achieved at the end of the trajectory
+    (``final``), after the transition (``future``) or anywhere (``episode``).
     """
 
     def __init__(
@@ -41,18 +38,15 @@ class Adder:
         if her_strategy not in get_args(Strategy):
             names = ", ".join(map(repr, get_args(Strategy)))
             raise ValueError(f"unknown her_strategy {her_strategy!r}: use one of {names}")
-        self._use_cuda = use_cuda
-        self._unroll_len = unroll_len
-        self._her_strategy = her_strategy
-        self._her_replay_k = her_replay_k
+        self._use_cuda, self._unroll_len = use_cuda, unroll_len
+        self._her_strategy, self._her_replay_k = her_strategy, her_replay_k
 
     def get_traj(
         self, cache: deque[Transition], traj_len: float | str, return_num: int = 0
     ) -> list[Transition]:
-        """Remove and return the oldest transitions of a cache, at most `traj_len`.
+        """Remove and return at most `traj_len` transitions, or ``"inf"``, the oldest first.
 
-        That may be ``inf``, or ``"inf"`` as in configs. `return_num` more, for n-step returns, stay
-        in the cache.
+        `return_num` more, for n-step returns, are returned and stay in the cache.
         """
         n_taken = int(min(len(cache), float(traj_len)))
         n_ahead = min(len(cache) - n_taken, return_num)
@@ -69,16 +63,15 @@ class Adder:
         """
         if not data:
             return []
-        with torch.no_grad():
-            rows = [{"done": False, **transition} for transition in data]
-            reward, value, done = (
-                self._numbers(rows, key)[:, None] for key in ("reward", "value", "done")
-            )
-            after = torch.as_tensor(last_value, dtype=value.dtype, device=value.device)
-            value_next = torch.cat([value[1:], after.reshape(1, 1)])
-            advantage = ops.generalized_advantage(
-                reward, value, value_next, gamma * (1 - done), done.bool(), gae_lambda
-            )
+        rows = [{"done": False, **transition} for transition in data]
+        reward, value, done = (
+            self._numbers(rows, key)[:, None].detach() for key in ("reward", "value", "done")
+        )
+        after = torch.as_tensor(last_value, dtype=value.dtype, device=value.device).detach()
+        advantage = ops.generalized_advantage(
+            reward, value, torch.cat([value[1:], after.reshape(1, 1)]), gamma * (1 - done),
+            done.bool(), gae_lambda,
+        )  # fmt: skip
         return [_changed(data[t], adv=adv) for t, adv in enumerate(advantage[:, 0].unbind())]
 
     def get_gae_with_default_last_value(
@@ -86,8 +79,7 @@ class Adder:
     ) -> list[Transition]:
         """Return the transitions as `get_gae`, without a given last value.
 
-        If the trajectory did not terminate (`done`), its last transition only gives that value, and
-        is left out.
+        If the trajectory did not terminate, its last transition only gives that value.
         """
         if done or not data:
             return self.get_gae(data, 0.0, gamma, gae_lambda)
@@ -96,12 +88,11 @@ class Adder:
     def get_nstep_return_data(
         self, data: list[Transition], nstep: int, traj_len: float | str
     ) -> list[Transition]:
-        """Return the first transitions of a trajectory with the data of their n-step returns.
+        """Return the first `traj_len` transitions with the data of their n-step returns.
 
         ``reward`` becomes the next `nstep` rewards, zeros after a termination; ``done`` is whether
         the episode terminated among them, ``next_obs`` the observation after the last. Transitions
-        whose window is cut short without a termination are left out. At most `traj_len` are
-        returned; an `nstep` of 1 changes nothing else.
+        whose window is cut short without a termination are left out.
         """
         n_rows = int(min(len(data), float(traj_len)))
         if nstep == 1:
@@ -123,9 +114,9 @@ class Adder:
     def get_train_sample(self, data: list[Transition]) -> list[Any]:
         """Return the transitions as training samples.
 
-        With an `unroll_len` of 1 these are the transitions. Otherwise each key of a sample has a
-        list of `unroll_len` values, and ``mask`` is True for real ones. A last sample that is too
-        short starts earlier, so that it overlaps the previous one; zeros pad a shorter trajectory.
+        With an `unroll_len` above 1, each key of a sample has a list of as many values, and
+        ``mask`` is True for real ones. A last sample that is too short starts earlier, so that it
+        overlaps the previous one; zeros pad a shorter trajectory.
         """
         length = self._unroll_len
         if length == 1:
@@ -152,31 +143,22 @@ class Adder:
     ) -> list[Transition]:
         """Return relabelled copies of the transitions of an episode: hindsight experience replay.
 
-        Goals are drawn from torch's global generator. In a run, `reward=her` does the same on read.
-
-        Args:
-            data: A trajectory with ``obs``, ``next_obs`` and ``reward``.
-            merge_func: Makes an observation from a state and a goal; by default they are
-                concatenated.
-            split_func: Splits an observation into state, desired goal and achieved goal; by default
-                into halves, and the state is the achieved goal.
-            goal_reward_func: Maps achieved and desired goals to a reward; by default 1 if they are
-                equal, else 0.
+        Goals are drawn from torch's global generator. `split_func` splits an observation into
+        state, desired goal and achieved goal: by default into halves, where the state is the
+        achieved goal. `merge_func` makes one from a state and a goal, and `goal_reward_func` a
+        reward from achieved and desired goal: by default 1 if they are equal, else 0.
         """
         merge = merge_func or (lambda state, goal: torch.cat([state, goal]))
         split, reward = split_func or _split_goal, goal_reward_func or _goal_reward
         found, last = [], len(data) - 1
         for index, transition in enumerate(data):
-            state, _, _ = split(transition["obs"])
+            state = split(transition["obs"])[0]
             next_state, _, achieved = split(transition["next_obs"])
             for _ in range(self._her_replay_k):
                 low = {"final": last, "future": index, "episode": 0}[self._her_strategy]
                 goal = split(data[int(torch.randint(low, last + 1, ()))]["next_obs"])[2]
-                changes = {
-                    "obs": merge(state, goal),
-                    "next_obs": merge(next_state, goal),
-                    "reward": reward(achieved, goal),
-                }
+                obs, next_obs = merge(state, goal), merge(next_state, goal)
+                changes = {"obs": obs, "next_obs": next_obs, "reward": reward(achieved, goal)}
                 found.append(_changed(transition, **changes))
         return found
 

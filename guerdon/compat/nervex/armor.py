@@ -16,15 +16,11 @@ _SIDES = ("main", "target", "teacher")
 
 
 class Armor(nn.Module):
-    """Wraps a model for learning, collecting or evaluating.
+    """Wraps a model, which maps observations, or a mapping with "obs", to a dictionary.
 
     `forward`, `mode` and `reset` are the model's; the target's and the teacher's (`add_model`) are
     `target_forward`, `teacher_forward` and so on. Several armors may share a model, so it is not a
     submodule: the policy has to own it. The parameters of an armor itself are not trained.
-
-    Args:
-        model: Maps observations, or a mapping with "obs", to a dictionary. Models that accept only
-            a mapping may still be called with a tensor.
     """
 
     model: nn.Module
@@ -38,8 +34,7 @@ class Armor(nn.Module):
         self._modes: dict[str, bool | None] = dict.fromkeys(_SIDES)
         self._takes_mapping: bool | None = None  # not known before the first tensor
         self._theta: float | None = None
-        self._freq = 1
-        self._updates = 0
+        self._freq, self._updates = 1, 0
 
     def add_model(
         self,
@@ -49,15 +44,10 @@ class Armor(nn.Module):
         update_kwargs: Mapping[str, Any] | None = None,
         teacher_cfg: Mapping[str, Any] | None = None,
     ) -> None:
-        """Add a model that is not trained.
+        """Add a model that is not trained: ``target``, which follows the model, or ``teacher``.
 
-        Args:
-            name: ``target``, which follows the model, or ``teacher``, which stays as it is.
-            model: The model; by default a copy of the armor's.
-            update_type: How the target follows: ``assign`` copies the model at every `freq`-th
-                `target_update`, ``momentum`` moves by the fraction `theta` at each.
-            update_kwargs: ``{"freq": n}`` or ``{"theta": t}``.
-            teacher_cfg: Settings of the teacher, for the code that uses it.
+        By default it is a copy of the armor's. `update_type` ``assign`` copies the model at every
+        `freq`-th `target_update`, ``momentum`` moves by the fraction `theta` at each.
         """
         if name not in _SIDES[1:]:
             raise ValueError(f"an armor has no model {name!r}: add 'target' or 'teacher'")
@@ -66,18 +56,16 @@ class Armor(nn.Module):
             self.teacher_model = added
             self.add_plugin("teacher", "teacher", teacher_cfg=teacher_cfg)
             return
-        options = dict(update_kwargs or {})
-        key = {"assign": "freq", "momentum": "theta"}.get(update_type)
-        if key is None:
+        options, keys = dict(update_kwargs or {}), {"assign": "freq", "momentum": "theta"}
+        if update_type not in keys:
             raise ValueError(f"unknown update_type {update_type!r}: use 'assign' or 'momentum'")
-        if set(options) != {key}:
+        if set(options) != {keys[update_type]}:
             raise ValueError(
-                f"update_type={update_type!r} needs update_kwargs={{{key!r}: ...}}, "
+                f"update_type={update_type!r} needs update_kwargs={{{keys[update_type]!r}: ...}}, "
                 f"and was given {options}"
             )
         self._freq, self._theta = int(options.get("freq", 1)), options.get("theta")
-        self.target_model = added
-        self._updates = 0
+        self.target_model, self._updates = added, 0
 
     def add_plugin(self, side: Side, plugin: str | type[Plugin], **options: Any) -> None:
         """Add a plugin, by its name or class, with its options; later ones wrap earlier ones."""
@@ -163,11 +151,7 @@ class Armor(nn.Module):
         return model
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the states of the model, the target and the update counter.
-
-        As part of another module's state, only the target is included, since the model is a
-        submodule there.
-        """
+        """Return the states of model and target; as part of another module's, the target's."""
         if args or "destination" in kwargs:
             return super().state_dict(*args, **kwargs)
         state: dict[str, Any] = {"model": self.model.state_dict(**kwargs)}

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from guerdon import ops
 from guerdon.compat.nervex.rl_utils import create_noise_generator
-from guerdon.compat.nervex.samples import stack
-from guerdon.compat.nervex.torch_utils import map_tensors
+from guerdon.compat.nervex.torch_utils import map_tensors, stack
 from guerdon.config.registry import Registry
 
 Call = Callable[..., Any]
@@ -52,18 +51,19 @@ class Grad(Plugin):
 class Sampler(Plugin):
     """Base of plugins that choose an ``action`` [...]; here that with the largest logit."""
 
-    generator: torch.Generator | None = None
-    """Random generator on the device of the model; torch's global one by default."""
+    generator: torch.Generator | None = None  # on the device of the model; or torch's global one
+    options: tuple[str, ...] = ()
+    """Inputs of the call that are for `choose`."""
 
     def choose(self, output: Mapping[str, Any]) -> Tensor:
         """Choose actions from the output of the model."""
-        best: Tensor = output["logit"].argmax(-1)
-        return best
+        return ops.categorical_mode(output["logit"])
 
     def forward(self, call: Call, data: Any, **kwargs: Any) -> Any:
         """Return the output with ``action``."""
+        own = {name: kwargs.pop(name) for name in self.options if name in kwargs}
         output = call(data, **kwargs)
-        output["action"] = self.choose(output)
+        output["action"] = self.choose(output, **own)
         return output
 
 
@@ -74,16 +74,13 @@ register_plugin("argmax_sample", Sampler)
 class EpsGreedySample(Sampler):
     """``action`` has the largest logit, or is random with probability ``eps``."""
 
-    def choose(self, output: Mapping[str, Any]) -> Tensor:
-        """See `Sampler`."""
-        if self._eps <= 0:
-            return super().choose(output)
-        return ops.epsilon_greedy_sample(output["logit"], self._eps, self.generator)
+    options = ("eps",)
 
-    def forward(self, call: Call, data: Any, *, eps: float = 0.0, **kwargs: Any) -> Any:
-        """Return the output with ``action``."""
-        self._eps = eps
-        return super().forward(call, data, **kwargs)
+    def choose(self, output: Mapping[str, Any], eps: float = 0.0) -> Tensor:
+        """See `Sampler`."""
+        if eps <= 0:
+            return super().choose(output)
+        return ops.epsilon_greedy_sample(output["logit"], eps, self.generator)
 
 
 @register_plugin("multinomial_sample")
@@ -97,14 +94,9 @@ class MultinomialSample(Sampler):
 
 @register_plugin("action_noise")
 class ActionNoise(Sampler):
-    """Adds noise to continuous actions.
+    """Adds noise to continuous actions: ``gauss``, ``ou`` or another of `rl_utils.noise_mapping`.
 
-    Args:
-        noise_type: ``gauss`` (independent), ``ou`` (Ornstein-Uhlenbeck, one path per row), or
-            another of `rl_utils.noise_mapping`.
-        noise_kwargs: Its arguments; ``{"sigma": 0.1}`` to 0.3 for actions in [-1, 1].
-        noise_range: Bounds of the noise, ``{"min": ..., "max": ...}``, or None.
-        action_range: Bounds of the action, or None.
+    `noise_range` and `action_range` bound the noise and the action, ``{"min": ..., "max": ...}``.
     """
 
     def __init__(
@@ -135,16 +127,12 @@ def _bounded(value: Tensor, bounds: Range | None) -> Tensor:
 
 @register_plugin("hidden_state")
 class HiddenState(Plugin):
-    """Keeps the state of a recurrent model between calls, per environment.
+    """Keeps the state of a recurrent model between calls, per environment; made by `init_fn`.
 
     The model gets the states as "prev_state", a list with one entry per row, and returns them as
-    ``next_state``: a list, or a tensor or a mapping of tensors with one row each.
-
-    Args:
-        state_num: Number of rows of a call without ``data_id``; by default those of the last call.
-        save_prev_state: Whether the output has the states before the call as ``prev_state``;
-            tensors, with zeros for the initial state, are stacked to [B, ...].
-        init_fn: Makes the initial state of an environment.
+    ``next_state``: a list, or a tensor or a mapping of tensors with one row each. A call without
+    ``data_id`` has `state_num` rows; by default those of the last call. With `save_prev_state`, the
+    output has the states before the call as ``prev_state``: tensors are stacked to [B, ...].
     """
 
     def __init__(
@@ -177,18 +165,13 @@ class HiddenState(Plugin):
             output["prev_state"] = stack([zeros if each is None else each for each in before])
         return output
 
-    def reset(
-        self,
-        data_id: Sequence[int] | None = None,
-        state: Sequence[Any] | None = None,
-        **_: Any,
-    ) -> None:
+    def reset(self, data_id: Any = None, state: Sequence[Any] | None = None, **_: Any) -> None:
         """Set the states of all environments, or of `data_id`, to `state` or the initial one."""
         if state is not None:
             rows = range(len(state)) if data_id is None else data_id
             self.states |= dict(zip(rows, state, strict=True))
             return
-        for number in list(self.states) if data_id is None else data_id:
+        for number in [*self.states] if data_id is None else data_id:
             self.states.pop(number, None)
 
 

@@ -28,5 +28,5 @@ class Config:
 
 
 def parallel_transform(cfg: Any, *hosts: Any, **options: Any) -> NoReturn:  # noqa: ARG001
-    """Raise an error: there is no parallel mode yet."""
-    raise ConfigError("the parallel mode is not there yet: use a serial config")
+    """Raise an error: the layout of the parallel mode is not read."""
+    raise ConfigError("guerdon reads no parallel config: train a serial one with -m parallel")

@@ -12,7 +12,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from guerdon.compat.nervex.run_files import LogFiles
+from guerdon.compat.nervex.log_files import LogFiles
+from guerdon.compat.nervex.torch_utils import stack
 from guerdon.config.schema import Section
 from guerdon.config.validation import validated
 from guerdon.data.mixed import divided
@@ -22,9 +23,8 @@ Item = dict[str, Any]
 
 # --- buffers
 
-_SIZES, _USES = ("meta_maxlen", "replay_buffer_size", "size"), ("max_reuse",)
-_NAMES = dict.fromkeys(_SIZES, "maxlen") | dict.fromkeys(_USES, "max_use")
-_PLACE = ("replay_unique_id", "replay_buffer_idx")
+_SIZES = ("meta_maxlen", "replay_buffer_size", "size")
+_NAMES = dict.fromkeys(_SIZES, "maxlen") | {"max_reuse": "max_use"}
 _MEASURES: dict[str, Callable[[Any], Any]] = {"avg": np.mean, "max": np.max, "min": np.min}
 
 
@@ -55,13 +55,7 @@ class _Options(Section):
 
 
 class _Buffer:
-    """Items of one buffer, in the rows of a `PrioritizedReplayBuffer`.
-
-    Args:
-        name: Name of the buffer.
-        settings: See `_Options`; None stands for the default.
-        generator: Random generator for sampling.
-    """
+    """Items of one buffer, in the rows of a `PrioritizedReplayBuffer`; see `_Options`."""
 
     def __init__(
         self, name: str, settings: Mapping[str, Any], generator: np.random.Generator
@@ -83,14 +77,12 @@ class _Buffer:
         self.newest: dict[str, float] = {}
         self._times = {"in": 0, "out": 0}  # pushes and samples
         self._recent = {way: deque[Any](maxlen=monitor.get("tick_expire", 100)) for way in "io"}
-        path = monitor.get("log_path")
-        self.files = None if path is None else LogFiles(path, name)
+        self.files = LogFiles(monitor["log_path"], name) if "log_path" in monitor else None
 
     def push(self, items: Sequence[Any]) -> None:
         """Add items, in place of the oldest where necessary."""
-        for item in items:
-            if not isinstance(item, Mapping):
-                raise TypeError(f"an item is a dictionary, not a {type(item).__name__}")
+        for wrong in [item for item in items if not isinstance(item, Mapping)]:
+            raise TypeError(f"an item is a dictionary, not a {type(wrong).__name__}")
         began = time.monotonic()
         for item in items:
             row = int(self.rows.add(obs=0.0, act=0, rew=0.0, done=True)[0])
@@ -119,19 +111,14 @@ class _Buffer:
         priorities = self.rows.priorities
         weights = (priorities[priorities > 0].min() / priorities[rows]) ** self.rows.beta
         scale = 1 / options.alpha if options.alpha else 0.0
-        found = []
+        copied, found = copy.deepcopy if options.deepcopy else copy.copy, []
         for row, weight in zip(rows.tolist(), weights.tolist(), strict=True):
-            item = (copy.deepcopy if options.deepcopy else copy.copy)(self.items[row])
-            item.update(
-                IS=weight,
-                priority=float(priorities[row] ** scale),
-                reuse=int(self.uses[row]),
-                use=int(self.uses[row]) + 1,
-                staleness=int(max(iteration - self.collected[row], -1)),  # -1: not known
-                replay_unique_id=self.ids[row],
-                replay_buffer_idx=row,
-            )
+            reuse, age = int(self.uses[row]), iteration - self.collected[row]
             self.uses[row] += 1
+            item = copied(self.items[row])
+            item.update(IS=weight, priority=float(priorities[row] ** scale), reuse=reuse)
+            item.update(use=reuse + 1, staleness=int(max(age, -1)))  # -1: not known
+            item.update(replay_unique_id=self.ids[row], replay_buffer_idx=row)
             found.append(item)
         self.counts["sampled"] += number
         self.remove(row for row in set(rows.tolist()) if self.uses[row] >= options.max_use)
@@ -186,12 +173,10 @@ class BufferManager:
     >>> len(manager.sample(4))
     4
 
-    Args:
-        cfg: ``buffer_name``, a list; the options of each buffer under its name; and
-            ``sample_ratio``, each buffer's share of a batch (equal by default). Or the options of
-            one buffer, ``agent``; see `_Options`, whose ``maxlen`` may be ``meta_maxlen``, and
-            ``max_use`` ``max_reuse``.
-        seed: Random seed, or a generator, for sampling.
+    `cfg` has ``buffer_name``, a list; the options of each buffer under its name; and
+    ``sample_ratio``, each buffer's share of a batch (equal by default). Or it has the options of
+    one buffer, ``agent``; see `_Options`, whose ``maxlen`` may be ``meta_maxlen``, and ``max_use``
+    ``max_reuse``. `seed` is for sampling.
     """
 
     def __init__(
@@ -234,8 +219,7 @@ class BufferManager:
         """Draw copies of items from all buffers, by ratio; None if a buffer has too few.
 
         They have ``IS`` (importance weight), ``priority``, ``reuse``, ``staleness`` at the learner
-        iteration `cur_learner_iter`, ``replay_unique_id`` and ``replay_buffer_idx``. A new
-        `sample_ratio` is also that of later samples.
+        iteration, ``replay_unique_id`` and ``replay_buffer_idx``. A new ratio is kept for later.
         """
         with self._lock:
             if sample_ratio is not None:
@@ -245,13 +229,13 @@ class BufferManager:
             ready = [buffer.ready(count, cur_learner_iter) for buffer, count in parts]
             if not all(ready):
                 return None
-            return [
-                item for buffer, count in parts for item in buffer.sample(count, cur_learner_iter)
-            ]
+            found = [buffer.sample(count, cur_learner_iter) for buffer, count in parts]
+        return [item for items in found for item in items]
 
     def update(self, info: Mapping[str, Sequence[Any]]) -> None:
         """Set priorities: ``replay_unique_id``, ``replay_buffer_idx`` and ``priority`` of items."""
-        rows = list(zip(*(info[key] for key in (*_PLACE, "priority")), strict=True))
+        keys = ("replay_unique_id", "replay_buffer_idx", "priority")
+        rows = list(zip(*(info[key] for key in keys), strict=True))
         with self._lock:
             for name, buffer in self.buffer.items():
                 buffer.update(row for row in rows if row[0].rpartition("_")[0] == name)
@@ -355,12 +339,10 @@ def _collated(
         return _collated(list(rows), special, none)
 
     first = batch[0]
-    if none and any(each is None for each in batch):
+    if isinstance(first, str) or (none and any(each is None for each in batch)):
         return list(batch)
     if first is None:
         return None
-    if isinstance(first, str):
-        return list(batch)
     if isinstance(first, Mapping):
         return {key: again(each[key] for each in batch) for key in first}
     if isinstance(first, tuple) and hasattr(first, "_fields"):
@@ -380,6 +362,4 @@ def _stacked(tree: Any) -> Any:
     """Stack lists of tensors in dictionaries."""
     if isinstance(tree, Mapping):
         return {key: _stacked(value) for key, value in tree.items()}
-    if isinstance(tree, list) and isinstance(tree[0], Mapping):
-        return {key: _stacked([each[key] for each in tree]) for key in tree[0]}
-    return torch.stack(tree) if isinstance(tree, list) and isinstance(tree[0], Tensor) else tree
+    return stack(tree) if isinstance(tree, list) else tree

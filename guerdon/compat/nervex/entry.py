@@ -1,5 +1,10 @@
-"""nerveX's entry function."""
+"""nerveX's entry functions."""
 
-from guerdon.compat.di_engine.entry import serial_pipeline
+from functools import partial
 
-__all__ = ["serial_pipeline"]
+from guerdon.compat.di_engine import entry
+from guerdon.compat.nervex.worker.learner import SerialLearner
+
+parallel_pipeline = entry.parallel_pipeline
+serial_pipeline = partial(entry.serial_pipeline, learner=SerialLearner)
+"""`guerdon.serial_pipeline`, with the files of a serial run in the current folder."""

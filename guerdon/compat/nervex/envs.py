@@ -8,26 +8,14 @@ import numpy as np
 from gymnasium import spaces, wrappers
 
 from guerdon.compat.nervex.attr_dict import AttrDict
-from guerdon.compat.nervex.gym_adapter import (
-    BaseEnvInfo,
-    BaseEnvTimestep,
-    EnvElementInfo,
-    as_gymnasium,
-)
+from guerdon.compat.nervex.gym_adapter import BaseEnvInfo as BaseEnvInfo
+from guerdon.compat.nervex.gym_adapter import BaseEnvTimestep as BaseEnvTimestep
+from guerdon.compat.nervex.gym_adapter import EnvElementInfo as EnvElementInfo
+from guerdon.compat.nervex.gym_adapter import as_gymnasium
 from guerdon.compat.stand_ins import here
 from guerdon.config import ConfigError
 from guerdon.config.errors import suggestion
 from guerdon.config.imports import find_object, import_all
-
-__all__ = [
-    "BaseEnv",
-    "BaseEnvInfo",
-    "BaseEnvTimestep",
-    "EnvElementInfo",
-    "env_mapping",
-    "get_vec_env_setting",
-    "register_env",
-]
 
 AnyEnv = gymnasium.Env[Any, Any]
 Setting = tuple[type, list[Any], list[Any]]
@@ -61,12 +49,9 @@ def register_env(name: str, env: type) -> None:
 
 
 def get_vec_env_setting(cfg: dict[str, Any]) -> Setting:
-    """Return the class of ``env_type``, and settings for collecting and evaluating.
+    """Return the `env_setting` of a section ``env``: a class, and settings to collect and evaluate.
 
-    This is the `env_setting` of `serial_pipeline`.
-
-    Args:
-        cfg: The section ``env``; ``import_names`` and numbers of environments are removed from it.
+    ``import_names`` and numbers of environments are removed from the section.
     """
     import_all([here(name) for name in cfg.pop("import_names", [])], "env.import_names")
     name = cfg["env_type"]
@@ -83,12 +68,7 @@ def get_vec_env_setting(cfg: dict[str, Any]) -> Setting:
 
 
 def make_env(env_fn: str, cfg: Mapping[str, Any]) -> AnyEnv:
-    """Make an environment of a class in nerveX's or Gymnasium's form, for ``env.id``.
-
-    Args:
-        env_fn: ``package.module:Name`` or ``path/to/file.py:Name``.
-        cfg: Settings.
-    """
+    """Make an environment of a class in nerveX's or Gymnasium's form, for ``env.id``."""
     return as_gymnasium(find_object(env_fn, "env.kwargs.env_fn"))(AttrDict(cfg))
 
 

@@ -50,14 +50,13 @@ class GymEnv:
         if done:
             info = {**info, "final_eval_reward": self._return}
             info["TimeLimit.truncated"] = truncated and not terminated
-        return BaseEnvTimestep(
-            np.asarray(obs, np.float32), np.array([reward], np.float32), done, info
-        )
+        obs, reward = np.asarray(obs, np.float32), np.array([reward], np.float32)
+        return BaseEnvTimestep(obs, reward, done, info)
 
     def info(self) -> BaseEnvInfo:
         """Return the sizes and bounds of observations, actions and rewards."""
-        reward = EnvElementInfo(1, {"min": -np.inf, "max": np.inf, "dtype": np.float32})
         env = self._env
+        reward = EnvElementInfo(1, {"min": -np.inf, "max": np.inf, "dtype": np.float32})
         return BaseEnvInfo(1, _element(env.observation_space), _element(env.action_space), reward)
 
     def close(self) -> None:

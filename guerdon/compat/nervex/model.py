@@ -20,18 +20,10 @@ Sizes = int | Sequence[int]
 
 @register_model("fc_discrete")
 class FCDiscreteNet(QNetwork):
-    """Q-values of vector observations: ``logit`` [..., action_dim].
+    """Q-values of vector observations, or of uint8 images: ``logit`` [..., action_dim].
 
-    Args:
-        obs_dim: Size of an observation, or the shape of an image; uint8 images are divided by 255.
-        action_dim: Number of actions.
-        hidden_dim_list: Sizes of the hidden layers; by default 128, 128 and `embedding_dim`. Images
-            have convolutions instead.
-        embedding_dim: Size of the last hidden layer; for images of a layer after the convolutions,
-            which by default there is not.
-        lstm_dim: Size of the LSTM of a recurrent network; by default that of the last hidden layer.
-        dueling: Whether the head is dueling.
-        head_kwargs: May have ``dueling``, too.
+    The hidden layers are by default 128, 128 and `embedding_dim`; images have convolutions instead,
+    and another layer if `embedding_dim` is given. `lstm_dim` is by default the size of the last.
     """
 
     def __init__(

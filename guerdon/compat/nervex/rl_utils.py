@@ -16,9 +16,16 @@ from torch import Tensor, nn
 
 from guerdon import ops
 from guerdon.compat.nervex.adder import Adder as Adder
+from guerdon.ops import (
+    categorical_projection,
+    quantile_td_error,
+    select_action,
+    value_inv_transform,
+    value_transform,
+)
 from guerdon.ops import epsilon_greedy as epsilon_greedy
-from guerdon.ops import select_action
-from guerdon.ops.checks import rows_of, same_shape, weighted_mean
+from guerdon.ops import lambda_returns as generalized_lambda_returns
+from guerdon.ops.checks import same_shape, weighted_mean
 
 Criterion = Callable[[Tensor, Tensor], Tensor]
 Density = Callable[[Any, Tensor], tuple[Tensor, Tensor]]
@@ -151,24 +158,6 @@ def dist_nstep_td_error(
     return weighted_mean(-(target * log_prob).sum(-1), weight)
 
 
-@torch.no_grad()
-def categorical_projection(
-    prob_t: Tensor, r_t: Tensor, discount_t: Tensor, support: Tensor
-) -> Tensor:
-    """Project the distribution of r + discount * z onto the atoms z: equation 7 of C51.
-
-    https://arxiv.org/abs/1707.06887: every atom i takes the share `clip(1 - |z' - z_i| / dz, 0, 1)`
-    of a shifted atom z'. Probabilities are [B, n_atom], the evenly spaced atoms [n_atom].
-    """
-    same_shape(1, r_t=r_t, discount_t=discount_t)
-    rows_of(prob_t, r_t=r_t)
-    rows_of(prob_t.T, support=support)
-    shifted = r_t[:, None] + discount_t[:, None] * support
-    shifted = torch.minimum(torch.maximum(shifted, support[0]), support[-1])
-    distance = (shifted[:, None, :] - support[:, None]).abs() / (support[1] - support[0])
-    return ((1 - distance).clamp(min=0) @ prob_t[:, :, None]).squeeze(-1)
-
-
 def iqn_nstep_td_error(
     data: iqn_nstep_td_data, gamma: float, nstep: int = 1, kappa: float = 1.0
 ) -> Tensor:
@@ -179,39 +168,10 @@ def iqn_nstep_td_error(
     """
     q, next_n_q, action, next_n_action, reward, done, replay_quantiles, weight = data
     same_shape(1, action=action, next_n_action=next_n_action, done=done, weight=weight)
-    r_t, discount_t = _nstep(reward, done, gamma, nstep)
     quantile_tm1 = select_action(q.permute(1, 2, 0), action)
     quantile_t = select_action(next_n_q.permute(1, 2, 0), next_n_action)
-    tau = replay_quantiles.reshape(q.shape[:2]).T
-    error = quantile_td_error(quantile_tm1, tau, r_t, discount_t, quantile_t, kappa)
-    return weighted_mean(error, weight)
-
-
-def quantile_td_error(
-    quantile_tm1: Tensor,
-    tau_tm1: Tensor,
-    r_t: Tensor,
-    discount_t: Tensor,
-    quantile_t: Tensor,
-    kappa: float = 1.0,
-) -> Tensor:
-    """Quantile Huber loss [B]: summed over predicted quantiles, averaged over target quantiles.
-
-    Quantiles of the action taken and their fractions are [B, n], those of the next action [B, m],
-    reward and discount [B]. `kappa` is the absolute error above which the loss is linear; 0 gives
-    the plain quantile loss.
-    """
-    same_shape(1, r_t=r_t, discount_t=discount_t)
-    same_shape(2, quantile_tm1=quantile_tm1, tau_tm1=tau_tm1)
-    rows_of(quantile_t, r_t=r_t)
-    rows_of(quantile_tm1, r_t=r_t)
-    target = (r_t[:, None] + discount_t[:, None] * quantile_t).detach()
-    error = target[:, None, :] - quantile_tm1[:, :, None]  # [B, n, m]
-    size = error.abs()
-    if kappa > 0:
-        size = torch.where(size <= kappa, 0.5 * error.square() / kappa, size - 0.5 * kappa)
-    tilt = (tau_tm1.detach()[..., None] - (error.detach() < 0).to(error.dtype)).abs()
-    return (tilt * size).mean(2).sum(1)
+    tau, returns = replay_quantiles.reshape(q.shape[:2]).T, _nstep(reward, done, gamma, nstep)
+    return weighted_mean(quantile_td_error(quantile_tm1, tau, *returns, quantile_t, kappa), weight)
 
 
 def td_lambda_error(data: td_lambda_data, gamma: float = 0.9, lambda_: float = 0.8) -> Tensor:
@@ -221,22 +181,11 @@ def td_lambda_error(data: td_lambda_data, gamma: float = 0.9, lambda_: float = 0
     return ops.squared_loss(target - value[:-1], weight)
 
 
-@torch.no_grad()
-def generalized_lambda_returns(
-    bootstrap_values: Tensor, rewards: Tensor, gammas: float | Tensor, lambda_: float | Tensor
-) -> Tensor:
-    """Lambda-returns [T, B] of values [T + 1, B]; all else is [T, B], or a number."""
-    value, gamma = bootstrap_values[1:], torch.as_tensor(gammas).expand_as(rewards)
-    decay = torch.as_tensor(lambda_, dtype=rewards.dtype).expand_as(rewards).clone()
-    decay[-1] = 0  # nothing is known about later rewards
-    return ops.backward_scan(rewards + gamma * (1 - decay) * value, gamma * decay)
-
-
 def gae(data: gae_data, gamma: float = 0.99, lambda_: float = 0.97) -> Tensor:
-    """Generalized advantage estimation, [T, B].
+    """Generalized advantages [T, B] of value [T + 1, B] and reward [T, B].
 
-    `data` is value [T + 1, B] and reward [T, B]; or value, next_value, reward, done and traj_flag,
-    all [T, B]: whether the trajectory ends after this row for any reason, by default `done`.
+    Or of all fields, [T, B]; ``traj_flag`` is whether the trajectory ends after this row for any
+    reason, by default ``done``.
     """
     value, next_value, reward, done, traj_flag = data
     if done is None:
@@ -263,18 +212,15 @@ def ppo_error(
     `density` maps logits and actions to log-probabilities and entropies.
     """
     log_prob, entropy = density(data.logit_new, data.action)
-    log_prob_old = density(data.logit_old, data.action)[0].detach()
-    value_clip = clip_ratio if use_value_clip else None
+    old, weight = density(data.logit_old, data.action)[0].detach(), data.weight
+    clip = clip_ratio if use_value_clip else None
     losses = ppo_loss(
-        ops.ppo_policy_loss(
-            log_prob, log_prob_old, data.adv, clip_ratio, data.weight, dual_clip=dual_clip
-        ),
-        ops.ppo_value_loss(data.value_new, data.return_, data.value_old, value_clip, data.weight),
-        weighted_mean(entropy, data.weight),
+        ops.ppo_policy_loss(log_prob, old, data.adv, clip_ratio, weight, dual_clip=dual_clip),
+        ops.ppo_value_loss(data.value_new, data.return_, data.value_old, clip, weight),
+        weighted_mean(entropy, weight),
     )
-    return losses, ppo_info(
-        ops.approx_kl(log_prob, log_prob_old), ops.clip_fraction(log_prob, log_prob_old, clip_ratio)
-    )
+    kl, clipped = ops.approx_kl(log_prob, old), ops.clip_fraction(log_prob, old, clip_ratio)
+    return losses, ppo_info(kl, clipped)
 
 
 def _gaussian(logit: tuple[Tensor, Tensor], action: Tensor) -> tuple[Tensor, Tensor]:
@@ -302,11 +248,10 @@ def compute_importance_weights(
     target_output: Tensor, behaviour_output: Tensor, action: Tensor, requires_grad: bool = False
 ) -> Tensor:
     """Ratios of probabilities [T, B] from the logits [T, B, N] of the two policies."""
-    ratio = torch.exp(
-        ops.categorical_log_prob(target_output, action)
-        - ops.categorical_log_prob(behaviour_output, action)
+    now, before = (
+        ops.categorical_log_prob(logit, action) for logit in (target_output, behaviour_output)
     )
-    return ratio if requires_grad else ratio.detach()
+    return torch.exp(now - before) if requires_grad else torch.exp(now - before).detach()
 
 
 def vtrace_error(
@@ -326,32 +271,26 @@ def vtrace_error(
     log_prob, entropy = ops.categorical_log_prob_entropy(target_output, action)
     ratio = compute_importance_weights(target_output, behaviour_output, action)
     v_tm1, v_t = value[:-1].detach(), value[1:].detach()
-    same_shape(2, reward=reward, value=v_tm1, ratio=ratio)
-    delta = ratio.clamp(max=rho_clip_ratio) * (reward + gamma * v_t - v_tm1)
-    trace = gamma * lambda_ * ratio.clamp(max=c_clip_ratio)
-    target = v_tm1 + ops.backward_scan(delta, trace)
-    target_next = torch.cat((target[1:], v_t[-1:]))
-    advantage = ratio.clamp(max=rho_pg_clip_ratio) * (reward + gamma * target_next - v_tm1)
+    never = torch.zeros_like(reward, dtype=torch.bool)
+    target, advantage, _ = ops.vtrace(
+        reward, v_tm1, v_t, torch.full_like(reward, gamma), never, ratio.log(),
+        rho_clip=rho_clip_ratio, c_clip=c_clip_ratio, trace_lambda=lambda_,
+    )  # fmt: skip
     return vtrace_loss(
-        ops.a2c_policy_loss(log_prob, advantage, weight),
+        ops.a2c_policy_loss(log_prob, ratio.clamp(max=rho_pg_clip_ratio) * advantage, weight),
         2 * ops.a2c_value_loss(value[:-1], target, weight),
         weighted_mean(entropy, weight),
     )
 
 
 def upgo_loss(
-    target_output: Tensor,
-    rhos: Tensor,
-    action: Tensor,
-    rewards: Tensor,
-    bootstrap_values: Tensor,
+    target_output: Tensor, rhos: Tensor, action: Tensor, rewards: Tensor, bootstrap_values: Tensor,
     mask: Tensor | None = None,
-) -> Tensor:
-    """Upgoing policy gradient of AlphaStar: https://doi.org/10.1038/s41586-019-1724-z.
+) -> Tensor:  # fmt: skip
+    """Upgoing policy gradient: https://doi.org/10.1038/s41586-019-1724-z.
 
-    The undiscounted return follows the rewards while they are at least as high as expected, and
-    bootstraps from the value before the first step that is worse. Logits are [T, B, N], values
-    [T + 1, B], all else [T, B]; `mask` multiplies the rows.
+    The undiscounted return bootstraps before the first step that is worse than expected. Logits
+    are [T, B, N], values [T + 1, B], all else [T, B]; `mask` multiplies the rows.
     """
     v_tm1, v_t = bootstrap_values[:-1].detach(), bootstrap_values[1:].detach()
     same_shape(2, rhos=rhos, rewards=rewards, values=v_tm1)
@@ -365,9 +304,8 @@ def upgo_loss(
 def coma_error(data: coma_data, gamma: float, lambda_: float) -> coma_loss:
     """Counterfactual multi-agent policy gradients: https://arxiv.org/abs/1705.08926.
 
-    The advantage of an action is its Q-value minus the policy's mean Q-value, given the actions of
-    the other agents. Logits and Q-values are [T, B, A, N] of A agents, action and weight [T, B, A],
-    reward [T, B]; the last step only bootstraps the critic, which learns by TD(lambda).
+    Logits and Q-values are [T, B, A, N] of A agents, action and weight [T, B, A], reward [T, B];
+    the last step only bootstraps the critic, which learns by TD(lambda).
     """
     logit, action, q_value, target_q_value, reward, weight = data
     same_shape(logit=logit, q_value=q_value, target_q_value=target_q_value)
@@ -408,32 +346,13 @@ beta_function_map: dict[str, Callable[..., Tensor]] = {
 """Distortions of the fractions tau by their names in the paper; all but the first have `eta`."""
 
 
-# --- value rescaling: https://arxiv.org/abs/1805.11593, numerically stable
-
-
-def value_transform(x: Tensor, eps: float = 1e-2) -> Tensor:
-    """h(x) = sign(x) (sqrt(|x| + 1) - 1) + eps x, of any shape."""
-    return x / (torch.sqrt(x.abs() + 1) + 1) + eps * x
-
-
-def value_inv_transform(x: Tensor, eps: float = 1e-2) -> Tensor:
-    """Return the inverse of `value_transform`.
-
-    With w = sqrt(|h^-1(x)| + 1) - 1, |x| = eps w^2 + (1 + 2 eps) w, which is solved for w.
-    """
-    linear = 1 + 2 * eps
-    scale = 2 / (linear + torch.sqrt(linear**2 + 4 * eps * x.abs()))
-    return x * scale * (x.abs() * scale + 2)
-
-
 # --- noise on actions
 
 
 class GaussianNoise:
     """Independent noise of mean `mu` and standard deviation `sigma`: call it with a shape."""
 
-    generator: torch.Generator | None = None
-    """Random generator on the device of the noise; torch's global one by default."""
+    generator: torch.Generator | None = None  # on the device of the noise; or torch's global one
 
     def __init__(self, mu: float = 0.0, sigma: float = 1.0) -> None:
         self._mu, self._sigma = mu, sigma

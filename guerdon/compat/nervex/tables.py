@@ -116,7 +116,7 @@ DROPPED = {
     "only runs of guerdon can be started from, with policy.init_from=RUN": "load_path model_path"
     " state_dict_path learn.resume_training",
     "several GPUs are not there yet: one is used": "multi_gpu use_distributed",
-    "several agents, leagues and workers are not there yet": "multi_agent *agent_num *league*",
+    "several agents and leagues are not there yet": "multi_agent *agent_num *league*",
     _DEMONSTRATIONS: "expert_random_collect_size",
 }
 """Keys without a counterpart, by the reason; not reported if that is empty."""

@@ -1,6 +1,6 @@
 """nerveX's optimizers and conversions of data."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal
 
@@ -8,28 +8,34 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from guerdon.data.leaves import to_numpy
+
 # --- optimizers
 
 
-def _limit(optimizer: torch.optim.Optimizer, options: dict[str, Any]) -> None:
-    """Clip gradients before each step, or ignore a step (gradients of 0), by a bound.
+class _Limited(torch.optim.Optimizer):
+    """Base of optimizers that clip gradients, or ignore a step (gradients of 0), by a bound.
 
-    Args:
-        optimizer: The optimizer whose steps it changes.
-        options: ``grad_clip_type``: ``clip_value`` bounds every entry, ``clip_norm`` the norm of
-            all; with ``clip_value``, the bound, and ``clip_norm_type``. The same with ``ignore``.
+    ``grad_clip_type`` is ``clip_value``, which bounds every entry, or ``clip_norm``, the norm of
+    all; ``clip_value`` is the bound. The same with ``ignore``.
     """
-    for way, hook in (("clip", _clip), ("ignore", _ignore)):
-        kind, bound = options.get(f"grad_{way}_type"), options.get(f"{way}_value")
-        known = (f"{way}_value", f"{way}_norm")
-        if kind not in (None, *known):
-            raise ValueError(f"unknown grad_{way}_type {kind!r}: use one of {', '.join(known)}")
-        if kind is None:
-            continue
-        if bound is None:
-            raise ValueError(f"grad_{way}_type={kind!r} needs {way}_value")
-        norm = float(options.get(f"{way}_norm_type", 2.0)) if "norm" in kind else None
-        optimizer.register_step_pre_hook(partial(hook, norm, bound))
+
+    def __init__(self, params: Any, *args: Any, **options: Any) -> None:
+        limits = {}
+        for way in ("clip", "ignore"):
+            names = (f"grad_{way}_type", f"{way}_value", f"{way}_norm_type")
+            limits[way] = [options.pop(name, None) for name in names]
+        super().__init__(params, *args, **options)
+        for way, (kind, bound, norm) in limits.items():
+            known = (f"{way}_value", f"{way}_norm")
+            if kind not in (None, *known):
+                raise ValueError(f"unknown grad_{way}_type {kind!r}: use one of {', '.join(known)}")
+            if kind is not None and bound is None:
+                raise ValueError(f"grad_{way}_type={kind!r} needs {way}_value")
+            if kind is not None:
+                order = float(norm or 2.0) if "norm" in kind else None
+                limit = _clip if way == "clip" else _ignore
+                self.register_step_pre_hook(partial(limit, order, bound))
 
 
 def _clip(norm: float | None, bound: float, optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -48,46 +54,19 @@ def _ignore(norm: float | None, bound: float, optimizer: torch.optim.Optimizer, 
         optimizer.zero_grad(set_to_none=False)  # also of NaN
 
 
-_LIMITS = (
-    "grad_clip_type", "clip_value", "clip_norm_type",
-    "grad_ignore_type", "ignore_value", "ignore_norm_type",
-)  # fmt: skip
-
-
-class Adam(torch.optim.Adam):
-    """Adam that clips or ignores gradients.
-
-    Args:
-        params: Parameters, or groups of them.
-        lr: Learning rate.
-        *args: Further arguments of `torch.optim.Adam`.
-        optim_type: ``adam``, or ``adamw`` with decoupled weight decay.
-        **options: See `_limit`, and `torch.optim.Adam`.
-    """
+class Adam(_Limited, torch.optim.Adam):
+    """`torch.optim.Adam`, or ``adamw``, that clips or ignores gradients; see `_Limited`."""
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 1e-3,
-        *args: Any,
-        optim_type: Literal["adam", "adamw"] = "adam",
-        **options: Any,
+        self, *args: Any, optim_type: Literal["adam", "adamw"] = "adam", **options: Any
     ) -> None:
         if optim_type not in ("adam", "adamw"):
             raise ValueError(f"unknown optim_type {optim_type!r}: use 'adam' or 'adamw'")
-        limits = {name: options.pop(name) for name in _LIMITS if name in options}
-        options["decoupled_weight_decay"] = optim_type == "adamw"
-        super().__init__(params, lr, *args, **options)
-        _limit(self, limits)
+        super().__init__(*args, decoupled_weight_decay=optim_type == "adamw", **options)
 
 
-class RMSprop(torch.optim.RMSprop):
-    """RMSprop that clips or ignores gradients; see `Adam`."""
-
-    def __init__(self, params: Iterable[Any], lr: float = 1e-2, *args: Any, **options: Any) -> None:
-        limits = {name: options.pop(name) for name in _LIMITS if name in options}
-        super().__init__(params, lr, *args, **options)
-        _limit(self, limits)
+class RMSprop(_Limited, torch.optim.RMSprop):
+    """`torch.optim.RMSprop` that clips or ignores gradients; see `_Limited`."""
 
 
 # --- data
@@ -100,11 +79,7 @@ def to_tensor(item: Any, dtype: torch.dtype | None = None) -> Any:
 
 def to_ndarray(item: Any, dtype: Any = None) -> Any:
     """Convert tensors and numbers in nested data to arrays; bool, str and None stay."""
-
-    def array(leaf: Any) -> np.ndarray:
-        return np.asarray(leaf.numpy(force=True) if isinstance(leaf, Tensor) else leaf, dtype)
-
-    return _converted(item, array)
+    return _converted(item, lambda leaf: np.asarray(to_numpy(leaf), dtype))
 
 
 def to_device(item: Any, device: str | torch.device) -> Any:
@@ -125,3 +100,17 @@ def _converted(item: Any, convert: Callable[[Any], Any]) -> Any:
     if isinstance(item, list | tuple):
         return type(item)(_converted(value, convert) for value in item)
     return item if item is None or isinstance(item, bool | np.bool_ | str) else convert(item)
+
+
+def stack(trees: list[Any]) -> Any:
+    """Stack tensors, or mappings of them, along a new first axis; others stay a list."""
+    if isinstance(trees[0], Mapping):
+        return {key: stack([tree[key] for tree in trees]) for key in trees[0]}
+    return torch.stack(trees) if isinstance(trees[0], Tensor) else trees
+
+
+def row(tree: Any, index: int) -> Any:
+    """Return one row of tensors, or of mappings of them."""
+    if isinstance(tree, Mapping):
+        return {key: row(value, index) for key, value in tree.items()}
+    return tree[index]

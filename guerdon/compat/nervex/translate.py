@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from guerdon.compat.keys import Report, get, leaves, put, take
+from guerdon.compat.keys import Report, get, put, take
 from guerdon.compat.nervex import tables
 from guerdon.compat.nervex.envs import env_mapping
 from guerdon.config import ConfigError, imports, registry_of, sources
@@ -31,21 +31,17 @@ _MAX_STEPS, _SAVE_EVERY = 10_000_000, 100_000  # theirs end at the stop value al
 def translate(values: Values, report: Report, chosen: Collection[str] = ()) -> bool:
     """Rename the keys of a config in place; return whether it is one of nerveX or DI-engine.
 
-    Args:
-        values: Sections.
-        report: What becomes of the keys is added to this.
-        chosen: Groups that overrides choose, ``env`` or ``policy``: theirs may be missing here.
+    What becomes of them is added to the report. Overrides choose the groups `chosen` (``env``,
+    ``policy``), which may be missing here.
     """
     if not _is_foreign(values):
         return False
     _refuse_systems(values)
     _take_modules(values, report)
-    absent = _translate_env(values, report)
-    if "env" in chosen:
-        absent = []
+    env = _translate_env(values, report)
     policy, given = _find_policy(values, report)
-    if policy is None and "policy" not in chosen:
-        absent = [f"policy {given!r}", *absent]
+    absent = [f"policy {given!r}"] if policy is None and "policy" not in chosen else []
+    absent += [f"environment {env!r}"] if env is not None and "env" not in chosen else []
     if absent:
         raise ConfigError(
             f"guerdon has no {' and no '.join(absent)}: choose with policy=NAME and env=NAME "
@@ -85,7 +81,8 @@ def _refuse_systems(values: Values) -> None:
     name = str(get(values, "policy.type") or "")
     if "coordinator" in values or name.endswith("_command"):
         raise ConfigError(
-            "this config is for the parallel mode, which is not there yet: use a serial one"
+            "this config is in the layout of the parallel mode, which is not read: train a serial "
+            "one with -m parallel"
         )
     if isinstance(values.get("world_model"), dict):
         kind = get(values, "world_model.type")
@@ -127,27 +124,19 @@ def _can_import(*names: str) -> bool:
 
 def _find_policy(values: Values, report: Report) -> tuple[Any, str]:
     """Return the policy class, or None, and its name in the config; set ``policy.type``."""
-    section = values.setdefault("policy", {})
-    if not isinstance(section, dict):
-        values["policy"] = section = {"type": section}
+    section = values.get("policy", {})
+    values["policy"] = section = section if isinstance(section, dict) else {"type": section}
     given = str(section.pop("policy_type", None) or section.get("type") or DEFAULTS["policy"])
     name, options = tables.POLICIES.get(given, (given, {}))
     if name == "ddpg" and _is_td3(section):
         name = "td3"
     section["type"] = name
-    for key, value in options.items():
+    changes = options if name == given else {**options, "policy.type": name}
+    for key, value in changes.items():
         _adopt(values, report, "policy.type", key, value)
-    if name != given:
-        report.take("policy.type", "policy.type", name)
     if ":" not in name and name not in registry_of("policy").names():
         return None, given
-    policy = registry_of("policy").get(name)
-    if _reads_parts(policy) and section.get("on_policy", policy.on_policy) != policy.on_policy:
-        raise ConfigError(
-            f"'policy.on_policy' is {section['on_policy']}, but {policy.__name__}.on_policy is "
-            f"{policy.on_policy}: give the class the same value"
-        )
-    return policy, given
+    return registry_of("policy").get(name), given
 
 
 def _is_td3(policy: Values) -> bool:
@@ -161,20 +150,22 @@ def _is_td3(policy: Values) -> bool:
 # --- environments
 
 
-def _translate_env(values: Values, report: Report) -> list[str]:
+def _translate_env(values: Values, report: Report) -> Any:
     """Replace the name of an environment by its id; return it if there is none."""
     env = values.setdefault("env", {})
     if not isinstance(env, dict):
-        return []
+        return None
     name = env.pop("env_type", None) or env.pop("type", None)
     if (own := env_mapping.get(str(name))) and own.__module__.partition(".")[0] != "guerdon":
-        _use_class(values, report, own)
-        return []
+        return _use_class(values, report, own)
     env_id = env.pop("env_id", None)
     given, key = (name, "env.env_type") if env_id is None else (env_id, "env.env_id")
     if "id" in env or given is None:
-        return []
-    found: Values = {"env.id": _newer(str(given))}
+        return None
+    found: Values = {"env.id": str(given)}
+    for pattern, replacement in tables.ENV_IDS:
+        if re.fullmatch(pattern, str(given)):
+            found["env.id"] = re.sub(pattern, replacement, str(given))
     if name in tables.ENVS:
         found = tables.ENVS[name] | (found if env_id or "env.id" not in tables.ENVS[name] else {})
         arguments = [each for each in tables.ENV_KEYS.get(name, ()) if each in env]
@@ -187,7 +178,12 @@ def _translate_env(values: Values, report: Report) -> list[str]:
     for new, value in found.items():
         if value is not None:
             _adopt(values, report, key, new, value)
-    return [] if _exists(found["env.id"]) else [f"environment {given!r}"]
+    try:
+        find_spec(found["env.id"])
+    except UnknownEnvironmentError as error:
+        known = isinstance(error.__cause__, MissingExtraError)
+        return None if known or ":" in found["env.id"] else given
+    return None
 
 
 def _use_class(values: Values, report: Report, env: type) -> None:
@@ -204,23 +200,6 @@ def _use_class(values: Values, report: Report, env: type) -> None:
     report.take("env.env_type", "env.kwargs.env_fn", name)
 
 
-def _newer(env_id: str) -> str:
-    """Return the id that replaces one of older versions of Gym."""
-    for pattern, replacement in tables.ENV_IDS:
-        if re.fullmatch(pattern, env_id):
-            return re.sub(pattern, replacement, env_id)
-    return env_id
-
-
-def _exists(env_id: str) -> bool:
-    """Return whether an environment exists, installed or not."""
-    try:
-        find_spec(env_id)
-    except UnknownEnvironmentError as error:
-        return ":" in env_id or isinstance(error.__cause__, MissingExtraError)
-    return True
-
-
 # --- keys
 
 
@@ -234,7 +213,7 @@ def _translate_keys(values: Values, report: Report, policy: Any) -> dict[str, st
         _set(values, "policy.model.activation", type(activation).__name__.lower())
     found = [
         (*_rule(path), path, value)
-        for path, value in leaves(values)
+        for path, value in sources.leaves(values)
         if path.partition(".")[0] in ("env", "policy", "exp_name", *_SECTIONS)
         and not _is_native(path, policy)
     ]
@@ -365,17 +344,17 @@ def _translate_reward(values: Values, report: Report) -> None:
     kept |= {**(ours or {}), **({} if kind is None else {"type": kind})}
     for key, value in section.items():
         path, new = f"reward_model.{key}", tables.REWARD_KEYS.get(key, key)
+        reason = _REWARD_DROPPED.get(key, None if new == key else tables.UNKNOWN)
         if own or key in fields or key == "type":
             kept[key] = value
         elif new != key and new in (*fields, "weight") and value is not None:
             in_folder = (key, kind) == ("data_path", "gail")
             kept[new] = f"{value}/expert_data.pkl" if in_folder else value
             report.take(path, f"reward.{new}", kept[new])
-        elif (reason := _REWARD_DROPPED.get(key)) is not None or new != key:
-            if reason != "" and value is not None:
-                report.dropped[path] = reason or tables.UNKNOWN
-        else:
+        elif reason is None:
             kept[key] = value  # which composition refuses, with the nearest right key
+        elif reason and value is not None:
+            report.dropped[path] = reason
     report.take("reward_model", "reward.type", kept.get("type"))
     if section.get("intrinsic_reward_type") == "assign":  # without the environment's reward
         kept = {"terms": {str(kind): kept}}
@@ -401,13 +380,15 @@ def _settle_amounts(
     steps, batch, updates, epochs = (_amount(values, key) for key in amounts)
     episodes = _amount(values, "collect.n_episode")
     usual = policy.defaults.get("learn", {}).get("batch_size")
-    if "learn.batch_size" in unread(policy):  # it learns from a rollout in one step
+    on_policy = policy.learns_on_policy(values["policy"])
+    idle = unread(policy, values["policy"])
+    if "learn.batch_size" in idle:  # it learns from a rollout in one step
         steps, usual = batch or steps, steps
     batch = batch or usual
     if steps is None and episodes is not None:
         limit = _amount(values, "env.max_episode_steps")
         steps = episodes * (limit or registered_limit(str(get(values, "env.id"))) or 0) or None
-    if policy.on_policy and steps and batch:
+    if on_policy and steps and batch:
         if episodes is None:
             steps = max(steps, batch)  # theirs wait until there is a batch
             _set(values, "collect.n_step", steps)
@@ -417,7 +398,7 @@ def _settle_amounts(
             take(values, "learn.updates_per_collect", [])
             passes = max(1, round(updates * batch / steps))
             _adopt(values, report, old[0], "learn.repeat", passes)
-    if not policy.on_policy and batch and not _reads_parts(policy):
+    if not on_policy and batch and not _reads_parts(policy):
         # Theirs do not learn before there is a batch.
         warmup = max(_amount(values, "collect.warmup_steps") or 0, batch)
         size = _amount(values, "collect.buffer_size") or warmup
@@ -430,7 +411,7 @@ def _settle_amounts(
 
 def _leave_out_unread(values: Values, report: Report, policy: Any) -> None:
     """Leave out what guerdon would refuse, since nothing reads it."""
-    for key in unread(policy):
+    for key in unread(policy, values["policy"]):
         if any(new == key for _, new, _ in report.taken):  # guerdon's own key is an error
             take(values, key, [])
             report.drop_taken(key, f"{values['policy']['type']} does not read {key!r}")

@@ -13,14 +13,9 @@ import torch
 from safetensors.torch import save_file
 
 from guerdon.data.unpickle import load_weights
+from guerdon.limits import reading
 from guerdon.training.checkpoints import checkpoint_steps, save_checkpoint
-from guerdon.training.fit_files import (
-    PART,
-    begin_folder,
-    compose_fit,
-    is_fit,
-    read_classifier,
-)
+from guerdon.training.fit_files import PART, begin_folder, compose_fit, is_fit, read_classifier
 
 _FILE, _META = "checkpoint.pt", "guerdon"
 # Names of torchvision's ResNet, and of `guerdon.nn.convolution.resnet10`.
@@ -38,22 +33,24 @@ def write_checkpoints(save_dir: str | Path) -> None:
         folder = Path(save_dir) / f"step_{step}"
         saved = read_classifier(folder)
         held_out = {key: torch.as_tensor(part) for key, part in saved["meta"]["held_out"].items()}
-        meta = {**saved["meta"], "held_out": held_out}
-        members = saved["members"]
-        content = {"global_step": step, "model_state_dict": members[0], "members": members[1:]}
-        torch.save({**content, _META: meta}, folder / _FILE)
+        first, *members = saved["members"]
+        content = {"global_step": step, "model_state_dict": first, "members": members}
+        torch.save({**content, _META: {**saved["meta"], "held_out": held_out}}, folder / _FILE)
 
 
 def as_fit(path: str | Path, image_size: Any = None) -> Path:
     """Return the folder of a fit for a classifier: converted beside it from a ``.pt`` file.
 
-    Args:
-        path: A fit, or a file of `write_checkpoints` or of RLinf.
-        image_size: Channels, height and width of the images, which RLinf's files do not tell.
+    `image_size` is that of the images, which RLinf's files do not tell.
     """
     path = Path(path)
     if path.suffix != ".pt" or (path.name == _FILE and is_fit(path.parent)):
         return path.parent if path.name == _FILE else path
+    with reading(path):
+        return _converted(path, image_size)
+
+
+def _converted(path: Path, image_size: Any) -> Path:
     saved = load_weights(path)
     if not isinstance(saved, dict):
         raise ValueError(f"{path} has no weights of a classifier: it holds {type(saved).__name__}")
@@ -71,7 +68,7 @@ def as_fit(path: str | Path, image_size: Any = None) -> Path:
         warnings.warn(
             f"the precision and recall of the classifier in {path} are not known, so that nothing "
             "is checked before the policy learns from it",
-            stacklevel=3,
+            stacklevel=4,
         )
     else:
         meta["held_out"] = {key: part.numpy() for key, part in meta["held_out"].items()}
@@ -79,10 +76,15 @@ def as_fit(path: str | Path, image_size: Any = None) -> Path:
     model = {key: value for key, value in meta["model"].items() if key != "freeze_encoder"}
     config = compose_fit({"reward": {"save_dir": str(folder), "model": model}})
     begin_folder(config, overwrite=True)
-    members = [state, *saved.get("members", [])]
+    members = [_floats(each) for each in (state, *saved.get("members", []))]
     part = {"members": members, "meta": {**meta, "model": {**meta["model"]}}}
     save_checkpoint(folder, saved.get("global_step", 0), {PART: part}, keep=1, mark="best")
     return folder
+
+
+def _floats(weights: Weights) -> Weights:
+    """Return weights of whatever precision as float32."""
+    return {k: each.float() if each.is_floating_point() else each for k, each in weights.items()}
 
 
 def is_measured(folder: str | Path) -> bool:
@@ -96,7 +98,8 @@ def as_safetensors(path: str | Path) -> str:
     if path.suffix != ".pt":
         return str(path)
     target = path.with_suffix(".safetensors")
-    save_file(_encoder(load_weights(path)), target)
+    with reading(path):
+        save_file(_encoder(load_weights(path)), target)
     return str(target)
 
 

@@ -4,13 +4,14 @@
 options, which are ignored if it is not used.
 """
 
+import re
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from guerdon.compat.keys import put, take
-from guerdon.config import ConfigError
+from guerdon.compat.keys import merged, put, take
+from guerdon.config import ConfigError, as_overrides, override_values, sources
 
 _USE = "reward.use_reward_model"
 _OPTIONS = "reward.reward_model."
@@ -29,11 +30,25 @@ _FIXED = {
 """Keys of a fit, with the only values that guerdon supports."""
 _GPU, _CAMERA = "reward.gpu_id", "reward.data.image_key"
 _MODEL, _CAMERAS = "reward.model", "reward.model.image_keys"
-_ENCODING = [f"{_MODEL}.{key}" for key in _DROPPED[1:]]
+_ENCODING = tuple(f"{_MODEL}.{key}" for key in _DROPPED[1:])
 _ENCODER = "resnet10_pretrained.pt"  # read from the current folder, if there is one
-_WORDS = {"null": None, "none": None, "true": True, "false": False}
 
 Values = dict[str, Any]
+
+
+def _taken(overrides: Iterable[str], theirs: Sequence[str]) -> tuple[Values, list[str]]:
+    """Split overrides: values of RLinf's keys, as sections, and the other overrides."""
+    values: Values = {}
+    found: list[str] = []
+    for text in overrides:
+        key = text.lstrip("+").partition("=")[0]
+        if any(key == each or key.startswith(f"{each}.") for each in theirs):
+            for name, value in override_values([text]).items():
+                take(values, name, [])
+                put(values, name, value)
+        else:
+            found.append(text)
+    return values, found
 
 
 def translate(
@@ -41,62 +56,45 @@ def translate(
 ) -> tuple[bool, list[str]]:
     """Rename the keys of a config, in place, and of overrides.
 
-    Args:
-        values: Sections.
-        overrides: ``key=value``.
-        dropped: Keys without a meaning in guerdon are appended to this.
-
-    Returns:
-        Whether there are keys of RLinf, and the overrides with guerdon's keys.
+    Keys without a meaning in guerdon are appended to `dropped`. Returns whether there are keys of
+    RLinf, and the overrides with guerdon's keys.
     """
-    pairs = [(text, *text.lstrip("+").partition("=")[::2]) for text in overrides]
     for key in _TRAIN:
         take(values, key, dropped)
-    section = values.get("reward")
-    section = section if isinstance(section, dict) else {}
-    flags = [section["use_reward_model"]] if "use_reward_model" in section else []
-    flags += [value.strip() for _, key, value in pairs if key == _USE]  # the last one counts
-    used = _flag(flags[-1]) if flags else False
-    given = [key for _, key, _ in pairs if key.startswith(_OPTIONS)]
-    if not flags and (given or "reward_model" in section):
-        raise ConfigError(
-            f"'reward.reward_model' has options, but it is not clear whether it is used: set "
-            f"{_USE!r} to true or false"
-        )
+    given, kept = _taken(overrides, [f"reward.{key}" for key in _KEYS])
+    own = values.get("reward")
+    section = own if isinstance(own, dict) else {}
     in_file = bool(section.keys() & set(_KEYS))
-    if in_file:
-        values["reward"] = section = _section(section, used, dropped)
+    if in_file or given:
+        options = _classifier(merged(section if in_file else {}, given.get("reward", {})), dropped)
+        if in_file:
+            values["reward"] = section = options
+        else:
+            kind = [f"reward={options.pop('type')}"] if "type" in options else []
+            kept = [*kind, *as_overrides({"reward": options} if options else {}), *kept]
     if isinstance(data := section.get("data_collection"), dict):
         section["data_collection"] = {
             **({"format": "npy"} if in_file else {}),
             **{key: None if value == "None" else value for key, value in data.items()},
         }
-    kept = ["reward=classifier"] if used else []
-    for text, key, value in pairs:
-        option = key.removeprefix(_OPTIONS)
-        if key == "reward.group_name" or (used and option != key and option in _DROPPED):
-            dropped.append(key)
-        elif key.startswith("reward.data_collection.") and value == "None":
-            kept.append(f"{key}=null")
-        elif option == key and key != _USE:
-            kept.append(text)
-        elif option != key and used:
-            kept.append(f"reward.{option}={value}")
-    foreign = tuple(f"reward.{key}" for key in _KEYS)
-    return in_file or any(key.startswith(foreign) for _, key, _ in pairs), kept
+    none = re.compile(r"^(\+*reward\.data_collection\.\w+)=None$")
+    return in_file or bool(given), [none.sub(r"\1=null", text) for text in kept]
 
 
-def _flag(value: Any) -> bool:
-    word = _WORDS.get(str(value).lower())
-    if word is None:
-        raise ConfigError(f"{_USE!r} is {value!r}: set it to true or false")
-    return word
-
-
-def _section(section: Values, used: bool, dropped: list[str]) -> Values:
+def _classifier(section: Values, dropped: list[str]) -> Values:
+    """Return guerdon's options for RLinf's section ``reward``."""
     options = section.get("reward_model") or {}
     if not isinstance(options, dict):
         raise ConfigError(f"'reward.reward_model' is {options!r}: it should be a mapping")
+    if "reward_model" in section and "use_reward_model" not in section:
+        raise ConfigError(
+            f"'reward.reward_model' has options, but it is not clear whether it is used: set "
+            f"{_USE!r} to true or false"
+        )
+    flag = str(section.get("use_reward_model", False))
+    used = {"true": True, "false": False}.get(flag.lower())
+    if used is None:
+        raise ConfigError(f"{_USE!r} is {flag!r}: set it to true or false")
     kept: Values = {"type": "classifier"} if used else {}
     for prefix, part in (("reward.", section), (_OPTIONS, options if used else {})):
         dropped += [f"{prefix}{key}" for key in part if key in _DROPPED]
@@ -105,11 +103,7 @@ def _section(section: Values, used: bool, dropped: list[str]) -> Values:
 
 
 def model_options(given: Values) -> Values:
-    """Return the options of a classifier; an encoder without weights is not frozen.
-
-    Args:
-        given: RLinf's, whose encoder may be a ``.pt`` file.
-    """
+    """Return the options of a classifier for RLinf's; an encoder without weights is not frozen."""
     from guerdon.compat.rlinf.checkpoint import as_safetensors
 
     options = dict(given)
@@ -128,12 +122,7 @@ def model_options(given: Values) -> Values:
 
 
 def with_folders(values: Any, overrides: Iterable[str]) -> tuple[Any, list[str]]:
-    """Replace a ``reward.checkpoint_path`` that is a ``.pt`` file by its folder, see `as_fit`.
-
-    Args:
-        values: Sections, or the name of a preset.
-        overrides: ``key=value``.
-    """
+    """Replace a ``reward.checkpoint_path`` that is a ``.pt`` file by its folder, see `as_fit`."""
     changes, key = list(overrides), "reward.checkpoint_path"
     section = values.get("reward") if isinstance(values, dict) else {}
     pairs = dict(text.partition("=")[::2] for text in changes)
@@ -151,35 +140,30 @@ def with_folders(values: Any, overrides: Iterable[str]) -> tuple[Any, list[str]]
 def translate_fit(source: Any, overrides: Iterable[str], dropped: list[str]) -> list[str]:
     """Rename and drop keys of the config of a fit, in place, and of overrides.
 
-    Args:
-        source: Sections; other sources have no keys.
-        overrides: ``key=value``.
-        dropped: Keys without a meaning in guerdon are appended to this.
+    Sources other than sections have no keys. Keys without a meaning are appended to `dropped`.
     """
+    unused, kept = _taken(overrides, _FIT)
+    theirs, kept = _taken(kept, (*_FIXED, _GPU, _CAMERA, *_ENCODING))
     values = source if isinstance(source, dict) else {}
+    if take(theirs, _CAMERA, [], keep=True) is not None:
+        take(values, _CAMERAS, [])
+    changed = merged(values, theirs)
     for key in _FIT:
-        take(values, key, dropped)
+        take(changed, key, dropped)
+    dropped += [key for key, _ in sources.leaves(unused)]
     for key in (*_FIXED, _GPU, _CAMERA):
-        for new, value in _renamed(key, take(values, key, []), dropped):
-            put(values, new, value)
-            if new == _CAMERAS and take(values, new, [], keep=True) != value:
+        for new, value in _renamed(key, take(changed, key, []), dropped):
+            put(changed, new, value)
+            if new == _CAMERAS and take(changed, new, [], keep=True) != value:
                 raise ConfigError(f"{key!r} and {new!r} have different cameras: leave out one")
-    kept: list[str] = []
-    for text in overrides:
-        key, _, word = text.lstrip("+").partition("=")
-        if key in (*_FIXED, _GPU, _CAMERA):
-            changed = _renamed(key, _WORDS.get(word, word), dropped)
-            kept += [f"{new}={value}" for new, value in changed]
-        elif key in _ENCODING and values:
-            take(values, key, [])
-            put(values, key, _WORDS.get(word.lower(), word))
-        elif any(key == each or key.startswith(f"{each}.") for each in _FIT):
-            dropped.append(key)
-        else:
-            kept.append(text)
-    model = take(values, _MODEL, [])
+    model = take(changed, _MODEL, [])
     if isinstance(model, dict):
-        put(values, _MODEL, model_options(model))
+        put(changed, _MODEL, model_options(model))
+    if values is not source:
+        found = {key: value for key, value in sources.leaves(changed) if value != {}}
+        return [*as_overrides(found), *kept]
+    values.clear()
+    values.update(changed)
     return kept
 
 

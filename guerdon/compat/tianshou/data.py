@@ -40,12 +40,8 @@ class PrioritizedReplayBuffer(ReplayBuffer, data.PrioritizedReplayBuffer):
 class ListReplayBuffer(data.ReplayBuffer):
     """A buffer in memory that grows instead of overwriting its oldest rows.
 
-    Growing changes the indices of all environments but the first.
-
-    Args:
-        n_envs: Number of environments.
-        storage: See `ReplayBuffer`; not files.
-        **options: See `ReplayBuffer`; without a size.
+    Growing changes the indices of all environments but the first. Options are those of
+    `ReplayBuffer`, without a size, and without files as its storage.
     """
 
     def __init__(
@@ -81,60 +77,51 @@ class ListReplayBuffer(data.ReplayBuffer):
         self._refresh()
 
 
-class Collector:
-    """Steps environments with a policy, and stores the transitions.
+class Collector(collect.Collector):
+    """Steps environments (one, of Gymnasium or with the API of Gym, or several), and stores rows.
 
     A buffer for one environment takes those of several episode by episode, each when it has ended,
-    so that rows of an episode are consecutive.
-
-    Args:
-        policy: Policy.
-        env: One environment, of Gymnasium or with the API of Gym, or a vector of them.
-        buffer: Buffer; None keeps only returns and lengths, as for a test.
-        **options: See `guerdon.collect.Collector`.
+    so that rows of an episode are consecutive. Without a buffer, only returns and lengths are kept.
     """
 
+    buffer: Any
+
     def __init__(self, policy: Any, env: Any, buffer: Any = None, **options: Any) -> None:
-        self.policy, self.env, self.buffer = policy, as_vector(env), buffer
+        vector = as_vector(env)
         self._open: dict[int, list[Batch]] = defaultdict(list)  # rows of episodes
         self._moved = 0
-        self._by_episode = buffer is not None and buffer.n_envs != self.env.n_envs
+        self._by_episode = buffer is not None and buffer.n_envs != vector.n_envs
         options = {"store_info": True, **options}
         if self._by_episode:
             options["watch"] = self._watch
-        self.inner = collect.Collector(
-            policy, self.env, None if self._by_episode else buffer, **options
-        )
+        super().__init__(policy, vector, None if self._by_episode else buffer, **options)
+        self.buffer = self._given = buffer
 
     def collect(
-        self,
-        n_step: int | None = None,
-        n_episode: int | None = None,
-        random: bool = False,
+        self, n_step: int | None = None, n_episode: int | None = None, random: bool = False
     ) -> collect.Collected:
-        """Collect at least `n_step` transitions, or `n_episode` episodes.
-
-        Args:
-            n_step: Number of transitions in the buffer, over all environments.
-            n_episode: Number of episodes, over all environments.
-            random: Whether to sample actions from the action space instead of the policy.
-        """
+        """Collect; `n_step` is the least number of transitions in the buffer."""
         found, self._moved = collect.Collected(), 0
-        if n_episode is not None:  # which resets the environments
-            self._open.clear()
         while True:
-            part = self.inner.collect(n_step, n_episode, random)
+            part = super().collect(n_step, n_episode, random)
             found.n_step += part.n_step
             for name in ("returns", "lengths", "successes"):
                 getattr(found, name).extend(getattr(part, name))
             if n_step is None or not self._by_episode or self._moved >= n_step:
                 return found
 
+    def _record(self, *arguments: Any) -> None:
+        self.buffer = None if self._by_episode else self._given  # `_watch` stores whole episodes
+        try:
+            super()._record(*arguments)
+        finally:
+            self.buffer = self._given
+
     def _watch(self, rows: dict[str, Any], step: Step, dummy: np.ndarray | None) -> None:
         """Keep the rows of a step, and store the episodes that end."""
         for env in () if step.broken is None else step.broken.tolist():
             self._open.pop(env, None)
-        info = step.info if self.inner.store_info else {}
+        info = step.info if self.store_info else {}
         table, ends = Batch(rows, info=info), step.terminated | step.truncated
         ids = range(len(ends)) if step.env_ids is None else step.env_ids.tolist()
         for row, env in enumerate(ids):
@@ -142,22 +129,13 @@ class Collector:
                 continue
             self._open[env].append(table[row])
             for each in self._open.pop(env) if ends[row] else ():
-                self.buffer.add(each)
+                self._given.add(each)
                 self._moved += 1
-
-    def reset(self) -> None:
-        """Reset all environments; open episodes are dropped."""
-        self._open.clear()
-        self.inner.reset()
 
     def break_off(self) -> None:
         """Drop open episodes; the next `collect` starts with a reset."""
         self._open.clear()
-        self.inner.break_off()
-
-    def advance(self, env_steps: int, progress: float) -> None:
-        """See `guerdon.collect.Collector`."""
-        self.inner.advance(env_steps, progress)
+        super().break_off()
 
     def fresh(self, fields: tuple[str, ...]) -> tuple[Batch, np.ndarray]:
         """See `guerdon.collect.Collector`."""
@@ -166,9 +144,4 @@ class Collector:
                 "a reward that is trained needs the steps of all environments in time order: make "
                 f"the buffer with n_envs={self.env.n_envs}"
             )
-        return self.inner.fresh(fields)
-
-    @property
-    def annotated(self) -> Any:
-        """See `guerdon.collect.Collector`."""
-        return self.inner.annotated
+        return super().fresh(fields)

@@ -15,11 +15,6 @@ class BasePolicy(Policy):
     A subclass makes its networks and optimizers in `__init__`, and implements `forward` and
     `learn`; `update` is ``process_fn``, ``learn``, ``post_process_fn``. Batches are NumPy arrays
     with all fields of the buffer and the resolved reward; ``update(0, buffer)`` reads all rows.
-
-    Args:
-        observation_space: Observation space of one environment.
-        action_space: Action space of one environment.
-        **options: See `Policy`.
     """
 
     def __init__(
@@ -27,12 +22,7 @@ class BasePolicy(Policy):
     ) -> None:
         super().__init__({}, observation_space, action_space, **options)
 
-    def read(
-        self,
-        batch_size: int,
-        source: Any,
-        fields: tuple[str, ...],  # noqa: ARG002
-    ) -> tuple[Batch, np.ndarray]:
+    def read(self, batch_size: int, source: Any, fields: Any) -> tuple[Batch, np.ndarray]:  # noqa: ARG002
         """See `Policy`; reads all fields."""
         found: tuple[Batch, np.ndarray] = source.sample(0 if self.on_policy else batch_size)
         return found

@@ -26,26 +26,13 @@ def offpolicy_trainer(
     reward: Any = None,
     **functions: Any,
 ) -> dict[str, Any]:
-    """Train off-policy.
+    """Train off-policy; return numbers of steps and episodes, and the return of the best test.
 
-    Args:
-        policy: Policy to train.
-        train_collector: Collector with a replay buffer.
-        test_collector: Collector of tests.
-        max_epoch: Maximum number of epochs.
-        step_per_epoch: Number of policy updates of an epoch; each ends with a test.
-        collect_per_step: Number of transitions to collect before updates.
-        episode_per_test: Number of episodes of a test.
-        batch_size: Transitions of a sample.
-        update_per_step: Number of updates after collecting.
-        reward: Reward; defaults to the environment reward.
-        **functions: ``train_fn`` and ``test_fn``, called with the epoch and the environment step
-            (or the epoch alone) before collecting and before a test; ``stop_fn``, which gets the
-            mean return of a test, and stops if it returns True; ``save_fn``, which gets the policy
-            after the best test so far; ``writer``, a TensorBoard writer.
-
-    Returns:
-        Numbers of steps and episodes, and the return of the best test.
+    An epoch is `step_per_epoch` updates, `update_per_step` of them after each `collect_per_step`
+    transitions, and a test. Functions are ``train_fn`` and ``test_fn``, called with the epoch and
+    the environment step (or the epoch alone) before collecting and before a test; ``stop_fn``,
+    which gets the mean return of a test, and stops if it returns True; and ``save_fn``, which gets
+    the policy after the best test so far. ``writer`` is a TensorBoard writer.
     """
     epochs = _Epochs(
         policy, test_collector, episode_per_test, max_epoch, step_per_epoch, **functions
@@ -105,10 +92,10 @@ class _Epochs(Monitor):
         writer: Any = None,
     ) -> None:
         super().__init__(Budget(max_updates=max_epoch * steps))
-        self.policy, self.steps = policy, steps
-        self.test_collector, self.episodes = test_collector, episodes
-        self.train_fn, self.test_fn, self.stop_fn = train_fn, test_fn, stop_fn
-        self.save_fn, self.writer = save_fn, writer
+        self.policy, self.test_collector = policy, test_collector
+        self.episodes, self.steps, self.writer = episodes, steps, writer
+        self.train_fn, self.test_fn = train_fn, test_fn
+        self.stop_fn, self.save_fn = stop_fn, save_fn
         self.minibatches: Callable[[int], int] | None = None
         self.best = [-math.inf]
         policy.train()

@@ -4,8 +4,7 @@ import copy
 
 import pytest
 
-from guerdon.compat.keys import Report
-from guerdon.compat.layouts import merged
+from guerdon.compat.keys import Report, merged
 from guerdon.config import ConfigError
 from guerdon.entry import compose
 

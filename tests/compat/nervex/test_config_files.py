@@ -97,7 +97,9 @@ def test_a_parallel_config_is_refused(tmp_path):
     )
     with pytest.raises(ConfigError) as error:
         compose(file)
-    assert str(error.value) == "the parallel mode is not there yet: use a serial config"
+    assert str(error.value) == (
+        "guerdon reads no parallel config: train a serial one with -m parallel"
+    )
 
 
 def test_a_file_is_read_as_a_dictionary(tmp_path):

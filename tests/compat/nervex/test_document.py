@@ -104,8 +104,16 @@ def test_the_script(tmp_path, monkeypatch):
     run = {"dir": str(tmp_path / "run"), "max_steps": 160}
     monkeypatch.setitem(cartpole_dqn_default_config, "run", run)
     monkeypatch.setitem(cartpole_dqn_default_config.evaluator, "eval_freq", 10_000)
+    config = cartpole_dqn_default_config
+    save = {"type": "save_ckpt", "position": "after_run"}
+    monkeypatch.setitem(config.learner, "hook", {"save": save})
     runpy.run_path("cartpole_dqn.py")
-    assert (tmp_path / "run" / "summary.json").exists()
+    updates = json.loads((tmp_path / "run" / "summary.json").read_text())["updates"]
+    [folder] = tmp_path.glob("ckptBaseLearner*")  # of the hook and of the best evaluation
+    assert f"iteration_{updates}.pth.tar" in {path.name for path in folder.iterdir()}
+    assert {path.name for path in (tmp_path / "log").iterdir()} == {
+        "actor", "buffer", "evaluator", "learner",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "config.py"])

@@ -1,8 +1,13 @@
+import tomllib
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
 
+import guerdon
 from guerdon.compat.nervex.model import ConvDiscreteNet, FCDiscreteNet, FCRDiscreteNet
 from guerdon.nn import MODELS, ModelConfig, QNetwork, create_model
 
@@ -80,3 +85,14 @@ def test_steps_one_by_one_give_what_a_segment_gives():
         state = output["next_state"]
         torch.testing.assert_close(output["logit"], whole["logit"][step])
     torch.testing.assert_close(state, whole["next_state"])
+
+
+def test_the_names_of_networks_in_configs_are_found():
+    project = tomllib.loads((Path(guerdon.__file__).parents[1] / "pyproject.toml").read_text())
+    given = project["project"]["entry-points"]["guerdon.models"]
+    points = {name: EntryPoint(name, value, "guerdon.models") for name, value in given.items()}
+    assert {name: point.load() for name, point in points.items()} == {
+        "conv_discrete": ConvDiscreteNet,
+        "fc_discrete": FCDiscreteNet,
+        "fcr_discrete": FCRDiscreteNet,
+    }

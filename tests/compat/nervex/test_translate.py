@@ -2,8 +2,8 @@
 
 import pytest
 
-from guerdon.compat.keys import Report, get
-from guerdon.compat.layouts import merged
+import guerdon
+from guerdon.compat.keys import Report, get, merged
 from guerdon.compat.nervex.policy import CommonPolicy
 from guerdon.config import ConfigError
 from guerdon.entry import compose
@@ -261,8 +261,8 @@ def test_red_has_the_documented_default_values():
         (di_engine("qmix", "smac"), "guerdon has no policy 'qmix' and no environment 'smac': "),
         (di_engine("ppo", "smac"), "guerdon has no environment 'smac': choose"),
         (di_engine("sac", world_model={"type": "mbpo"}), "guerdon has no world model 'mbpo'"),
-        (di_engine("dqn_command"), "this config is for the parallel mode, which is not there yet"),
-        ({"coordinator": {}, "learner0": {}}, "this config is for the parallel mode"),
+        (di_engine("dqn_command"), "this config is in the layout of the parallel mode"),
+        ({"coordinator": {}, "learner0": {}}, "this config is in the layout"),
     ],
 )
 def test_what_guerdon_lacks_is_refused_in_one_sentence(source, message):
@@ -280,7 +280,7 @@ def test_several_agents_and_gpus_are_said_to_be_missing():
     report = Report()
     part = {"multi_agent": True, "multi_gpu": True, "other": {"league": {"player": 1}}}
     compose(di_engine("ppo", policy=part), report=report)
-    absent = "several agents, leagues and workers are not there yet"
+    absent = "several agents and leagues are not there yet"
     assert {*report.reasons()[absent]} == {"policy.multi_agent", "policy.other.league.player"}
     assert "policy.multi_gpu" in report.dropped
 
@@ -307,11 +307,26 @@ def test_without_a_stop_value_the_run_has_guerdons_length():
     assert values(endless, "run.max_steps") == [100_000]
 
 
-@pytest.mark.parametrize("given", [True, False])
-def test_whether_a_class_of_ones_own_is_on_policy_is_said_by_both(given, registry):
-    registry.register("mine", CommonPolicy)
-    if not given:
-        assert compose(nervex("mine", policy={"on_policy": False})).policy["type"] == "mine"
-        return
-    with pytest.raises(ConfigError, match="on_policy' is True, but CommonPolicy"):
-        compose(nervex("mine", policy={"on_policy": True}))
+class Noting(CommonPolicy):
+    """Notes how many samples it learns from at once."""
+
+    def _forward_learn(self, data):
+        self.sizes = [*getattr(self, "sizes", ()), len(data["action"])]
+        return {}
+
+
+@pytest.mark.parametrize("on_policy", [True, False])
+@pytest.mark.parametrize("of_class", [True, False])
+def test_the_config_says_whether_a_class_of_ones_own_is_on_policy(
+    on_policy, of_class, registry, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(Noting, "on_policy", of_class)
+    registry.register("noting", Noting)
+    config = nervex("noting", policy={"on_policy": on_policy}, learn={"batch_size": 8})
+    config |= {"actor": {"n_sample": 32}, "evaluator": {"n_episode": 1}}
+    config |= {"run": {"max_steps": 32, "dir": str(tmp_path / "run")}}
+    policy = guerdon.train(config).policy
+    assert policy.on_policy is on_policy
+    # Every transition of the rollout in minibatches, or one batch of the buffer.
+    assert sum(policy.sizes) >= 32 if on_policy else policy.sizes == [8] * policy.updates
+    assert guerdon.load_policy(tmp_path / "run").on_policy is on_policy

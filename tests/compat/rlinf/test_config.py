@@ -1,5 +1,7 @@
 """The keys of the reward workflow's document mean what guerdon's own do."""
 
+from pathlib import Path
+
 import pytest
 import yaml
 
@@ -214,8 +216,10 @@ def test_where_workers_are_put_means_nothing_anywhere(tmp_path):
 def test_no_limit_can_be_written_in_two_ways():
     for word in ("None", "null"):
         limit = f"reward.data_collection.max_positive_trajectories={word}"
-        config = compose("reach_ppo", [limit, "reward.collect_data=true"])
+        folder = "reward.data_collection.positive_dir=None_yet"
+        config = compose("reach_ppo", [limit, folder, "reward.collect_data=true"])
         assert config.reward.data_collection.max_positive_trajectories is None
+        assert Path(config.reward.data_collection.positive_dir).name == "None_yet"
 
 
 # --- the fit
@@ -270,7 +274,7 @@ def test_the_gpu_of_a_fit_is_its_device(n_gpus, monkeypatch):
     source = {"reward": {"gpu_id": 1}}
     if n_gpus:
         assert translated_fit(source) == ({"reward": {}, "device": "cuda:1"}, [])
-        assert translated_fit(None, ["reward.gpu_id=0"])[1] == ["device=cuda:0"]
+        assert translated_fit(None, ["reward.gpu_id=0"])[1] == ["device='cuda:0'"]
         assert translated_fit({**source, "device": "cpu"})[0]["device"] == "cpu"
     else:
         with pytest.warns(UserWarning, match=r"reward\.gpu_id \(torch finds no such GPU: fitting"):

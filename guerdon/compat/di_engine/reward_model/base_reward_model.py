@@ -118,7 +118,7 @@ class Scalars:
     def __init__(self) -> None:
         self.newest: Metrics = {}
 
-    def add_scalar(self, tag: str, scalar_value: Any, global_step: Any = None, **_: Any) -> None:  # noqa: ARG002
+    def add_scalar(self, tag: str, scalar_value: Any, *_: Any, **__: Any) -> None:
         """Store a value; the interface of a TensorBoard writer."""
         value = scalar_value.detach() if isinstance(scalar_value, torch.Tensor) else scalar_value
         self.newest[tag.rpartition("/")[2]] = value
@@ -130,16 +130,7 @@ class Scalars:
 
 
 class GuideAdapter(RewardModel):
-    """A model in the style of the guide as a term of a reward.
-
-    Args:
-        kind: Class of the model.
-        config: Options.
-        setting: Setting of the run.
-
-    Attributes:
-        model: The model.
-    """
+    """A model in the style of the guide as a term of a reward."""
 
     Config = GuideConfig
     can_pretrain = True
@@ -198,21 +189,20 @@ class GuideAdapter(RewardModel):
 
     def load_expert_data(self, demonstrations: Any = None) -> None:
         """See `RewardModel`; a class with an argument gets a list of dictionaries."""
-        given = [demonstrations] if demonstrations is not None else []
-        path = self._options.get("expert_data_path")
-        if not given and path is not None and _arguments(self.model.load_expert_data):
-            given = [items.from_batch(load_demonstrations(path).transitions())]
+        path, given = self._options.get("expert_data_path"), demonstrations
+        if given is None and path is not None and _arguments(self.model.load_expert_data):
+            given = items.from_batch(load_demonstrations(path).transitions())
         with self._draws.own():
-            self.model.load_expert_data(*given)
+            self.model.load_expert_data(*[] if given is None else [given])
 
     def training_state(self) -> dict[str, Any]:
         """See `RewardModel`."""
-        return {"model": self.model.state_dict(), "draws": self._draws.state}
+        return {"model": self.model.state_dict(), "draws": self._draws.uses}
 
     def load_training_state(self, state: Mapping[str, Any]) -> None:
         """See `RewardModel`."""
         self.model.load_state_dict(state["model"])
-        self._draws.state = state["draws"]
+        self._draws.uses = state["draws"]
 
 
 def _arguments(method: Callable[..., Any]) -> int:

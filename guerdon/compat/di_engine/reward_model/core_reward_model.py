@@ -9,30 +9,21 @@ from gymnasium import spaces
 
 from guerdon.compat.di_engine.reward_model.base_reward_model import BaseRewardModel
 from guerdon.compat.nervex.attr_dict import AttrDict
+from guerdon.compat.nervex.tables import REWARD_DROPPED, REWARD_KEYS
 from guerdon.data import Batch, Demonstrations, load_demonstrations
 from guerdon.reward import EpisodeRewardModel, Setting
 from guerdon.reward.base import REWARDS, space_of
 from guerdon.reward.transitions import as_rollout, from_items, with_rewards
 
-_RENAMED = {"hidden_size_list": "hidden_size", "data_path": "expert_data_path"}
 # Options of `CoreRewardModel` and of runs, and sizes of inputs, which data has.
-_OTHERS = {
-    *("type", "in_place", "horizon", "clear_buffer_per_iters", "intrinsic_reward_type"),
-    *("intrinsic_reward_weight", "exp_name", "import_names", "collect_count"),
-    *("target_new_data_count", "input_size", "obs_shape", "action_shape", "s_size", "a_size"),
-    *("action_size", "discrete_action"),
-}
+_OTHERS = {"type", "in_place", "horizon", "import_names", "intrinsic_reward_weight"}
+_OTHERS |= {*" ".join(REWARD_DROPPED.values()).split()}
 
 
 class CoreRewardModel(BaseRewardModel):
-    """A reward model of guerdon with lists of dictionaries.
+    """A reward model of guerdon with lists of dictionaries, made when the first data arrives.
 
-    The model inside is made when the first data arrives, since its inputs are not known before.
-
-    Attributes:
-        cfg: Options; ``cfg.in_place`` says whether `estimate` changes the given dictionaries, which
-            is the default, as in the guide.
-        train_iter: Number of updates.
+    ``cfg.in_place`` says whether `estimate` changes the given dictionaries, as in the guide.
     """
 
     def __init__(self, config: Any, device: str = "cpu", tb_logger: Any = None) -> None:
@@ -41,8 +32,7 @@ class CoreRewardModel(BaseRewardModel):
         self._kind: Any = REWARDS.get(self.cfg.type)
         self._options = self._core_options()
         self._model: Any = None
-        # Of models that annotate episodes: the state of the running one, and the annotations of
-        # transitions that were collected, which come back in another order.
+        # The state of the running episode, and annotations of transitions, for models that have it.
         self._memory: Any = None
         self._annotated: dict[tuple[bytes, bytes], tuple[Any, ...]] = {}
         if Path(str(self.cfg.get("expert_data_path"))).exists():
@@ -51,16 +41,11 @@ class CoreRewardModel(BaseRewardModel):
     def _core_options(self) -> dict[str, Any]:
         """Return the options of the model inside; warn of those that nothing reads."""
         known = self._kind.Config.model_fields
-        at_once = {"train_every": 1, "warmup": 0}  # the caller decides when it is trained
-        options: dict[str, Any] = {key: at_once[key] for key in at_once.keys() & known.keys()}
-        for key, value in self.cfg.items():
-            name = _RENAMED.get(key, key)
-            if name in known:
-                options[name] = value
-            elif key not in _OTHERS:
-                text = f"{key!r} of the reward model {self.cfg.type} is not read"
-                warnings.warn(text, stacklevel=4)
-        return options
+        given = {REWARD_KEYS.get(key, key): value for key, value in self.cfg.items()}
+        for key in given.keys() - known - _OTHERS - {"weight"}:
+            warnings.warn(f"{key!r} of the reward model {self.cfg.type} is not read", stacklevel=4)
+        given = {"train_every": 1, "warmup": 0, **given}  # the caller decides when it is trained
+        return {key: value for key, value in given.items() if key in known}
 
     @property
     def model(self) -> Any:
@@ -78,16 +63,11 @@ class CoreRewardModel(BaseRewardModel):
             number, act = self.cfg.get("action_shape"), space_of(rows.act, "action")
             if isinstance(number, int) and rows.act.dtype.kind in "iu" and rows.act.ndim == 1:
                 act = spaces.Discrete(number)
-            self._model = self._kind(
-                self._options,
-                Setting(
-                    space_of(rows.obs, "obs"),
-                    act,
-                    device=str(self.device),
-                    on_policy=False,
-                    horizon=self.cfg.get("horizon", horizon),
-                ),
-            )
+            setting = Setting(
+                space_of(rows.obs, "obs"), act, device=str(self.device), on_policy=False,
+                horizon=self.cfg.get("horizon", horizon),
+            )  # fmt: skip
+            self._model = self._kind(self._options, setting)
         return self._model
 
     def load_expert_data(self, data: Any = None) -> None:

@@ -24,9 +24,7 @@ def register_policy(name: str, policy: type[core.Policy]) -> None:
 def create_policy(cfg: Mapping[str, Any], model: Any = None) -> core.Policy:
     """Make a policy from the section ``policy`` of a nerveX config.
 
-    Args:
-        cfg: The section; ``model.obs_dim`` and ``model.action_dim`` give the spaces.
-        model: Network to use instead of the policy's default: an instance or a class.
+    ``model.obs_dim`` and ``model.action_dim`` give the spaces. `model` replaces the network.
     """
     sizes = {**cfg.get("model", {})}
     values = translated({"policy": cfg})[0]

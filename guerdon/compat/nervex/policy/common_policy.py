@@ -1,7 +1,7 @@
 """`CommonPolicy`: policies written as in the nerveX tutorial."""
 
 import copy
-from collections import deque
+from collections import UserDict, deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar, Literal
@@ -12,7 +12,7 @@ from gymnasium import spaces
 from pydantic import ConfigDict, Field
 from torch import Tensor, nn
 
-from guerdon.compat.nervex.adder import Adder
+from guerdon.compat.nervex.adder import Adder, Transition
 from guerdon.compat.nervex.armor import Armor
 from guerdon.compat.nervex.armor_plugins import Plugin, Sampler
 from guerdon.compat.nervex.attr_dict import AttrDict
@@ -20,20 +20,20 @@ from guerdon.compat.nervex.data import default_decollate, stacked_collate
 from guerdon.compat.nervex.gym_adapter import BaseEnvTimestep
 from guerdon.compat.nervex.model import ConvDiscreteNet, FCDiscreteNet
 from guerdon.compat.nervex.rl_utils import GaussianNoise
-from guerdon.compat.nervex.samples import Transition, Watched, row, stack, trajectories
-from guerdon.data import MixedReplay, PrioritizedReplayBuffer, ReplayBuffer, Rollout
+from guerdon.compat.nervex.torch_utils import row, stack
 from guerdon.data.batch import Batch, from_leaves
 from guerdon.data.leaves import to_numpy
 from guerdon.nn import MODELS, DeterministicActor, ModelConfig, QNetwork, create_model, seeded
-from guerdon.policy.base import Metrics, Policy, PolicyConfig, Resolver
+from guerdon.policy.base import Metrics, PolicyConfig
 from guerdon.policy.bounds import Bounds
+from guerdon.policy.prioritized import PrioritizedConfig, PrioritizedPolicy
 
 _TRIES = 10  # extra draws per batch, since a segment may yield no sample
 _PARTS = ("learn", "collect", "eval")
 _SIZES = ("obs_dim", "action_dim", "continous", "continuous")  # the spaces have them
 
 
-class CommonConfig(PolicyConfig):
+class CommonConfig(PrioritizedConfig):
     """Options of a policy in the tutorial's style; other options are read by its class."""
 
     model_config = ConfigDict(extra="allow")
@@ -42,12 +42,18 @@ class CommonConfig(PolicyConfig):
     """Arguments of the network."""
     anneal: Literal[False] = False
     """Not available: change the learning rate in ``_get_setting_learn`` instead."""
-    prioritized: bool = False
-    """Whether replay is prioritized; `_forward_learn` returns ``priority``."""
-    alpha: float = Field(default=0.6, ge=0, le=1)
-    """Exponent of priorities: 0 samples uniformly; usually 0.4 to 0.7."""
-    beta: float = Field(default=0.4, ge=0, le=1)
-    """Initial exponent of importance weights; it increases to 1 over the run."""
+
+
+class _Watched(UserDict[str, Any]):
+    """A mapping that records which keys are read."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        super().__init__(values)
+        self.read: set[str] = set()
+
+    def __getitem__(self, key: str) -> Any:
+        self.read.add(key)
+        return self.data[key]
 
 
 class Mode:
@@ -77,7 +83,7 @@ def _resetting(armor: str) -> Callable[..., None]:
     return reset
 
 
-class CommonPolicy(Policy):
+class CommonPolicy(PrioritizedPolicy):
     """A policy in four parts, learn, collect, eval and command, as in the nerveX tutorial.
 
     A subclass has to define `_forward_learn`, and may define the other methods from `_init_learn`
@@ -90,7 +96,7 @@ class CommonPolicy(Policy):
 
     Off-policy, every sampled transition starts a segment, which yields one sample: the first one of
     `_get_train_sample`. With ``on_policy = True``, this is called with each part of an episode in
-    the rollout until it takes no more, and all samples are used.
+    the rollout until it takes no more, and all samples are used; the config may say so instead.
 
     ``done`` means terminated. Discrete actions start at 0; bounded Box actions are in [-1, 1].
     """
@@ -101,31 +107,40 @@ class CommonPolicy(Policy):
         "learn": {"batch_size": 64, "updates_per_collect": 3},
     }
     target_name = "_get_train_sample"
+    _learn_setting_set: Collection[str] = ()
+    _collect_setting_set: Collection[str] = ()
+    _eval_setting_set: Collection[str] = ()
 
-    # Methods of the parts, for loops of one's own.
     learn_mode = property(lambda self: Mode(self, "learn"))
     collect_mode = property(lambda self: Mode(self, "collect"))
     eval_mode = property(lambda self: Mode(self, "eval"))
     command_mode = property(lambda self: Mode(self, "command"))
 
+    @classmethod
+    def learns_on_policy(cls, options: Mapping[str, Any]) -> bool:
+        """See `Policy`; the config takes precedence over the class."""
+        return bool(options.get("on_policy", cls.on_policy))
+
     def build(self) -> None:
         """Make the network and the four parts."""
+        super().build()
         space = self.action_space
-        self._cfg = AttrDict(self.config.model_dump())
-        for part in (*_PARTS, "command"):
-            self._cfg.setdefault(part, AttrDict())
-        self._batch_size: int | None = self._cfg.learn.get("batch_size")
+        parts: dict[str, Any] = {part: {} for part in (*_PARTS, "command")}
+        self._cfg = AttrDict(parts | self.config.model_dump())
+        self.on_policy = self.learns_on_policy(self._cfg)  # type: ignore[misc]
         self._use_cuda = self.device.type == "cuda"
         self._kept: tuple[str, ...] | None = None  # outputs to store; known after the first step
         self._discrete = isinstance(space, spaces.Discrete)
         self._start = int(space.start) if self._discrete else 0
         bounded = isinstance(space, spaces.Box) and space.is_bounded()
         self._bounds = Bounds(space, type(self).__name__, self.device) if bounded else None
-        self._learn_setting_set: Collection[str] = ()
-        self._collect_setting_set: Collection[str] = ()
-        self._eval_setting_set: Collection[str] = ()
+        self._batch_size: int | None = self._cfg.learn.get("batch_size")
         with seeded(self.seed):
-            self._model = self._make_model().to(self.device)
+            model = self.custom_model
+            if not isinstance(model, nn.Module):
+                kind = MODELS.get(model) if isinstance(model, str) else model
+                model = self._create_model_from_cfg(self._cfg, kind)
+            self._model = model.to(self.device)
             self._init_learn()
             self._init_collect()
             self._init_eval()
@@ -137,13 +152,6 @@ class CommonPolicy(Policy):
             if isinstance(plugin, Sampler) and plugin.generator is None:
                 plugin.generator = self.generator  # which is seeded and saved with the run
         self.advance(0, 0.0)
-
-    def _make_model(self) -> nn.Module:
-        custom = self.custom_model
-        if isinstance(custom, nn.Module):
-            return custom
-        kind = MODELS.get(custom) if isinstance(custom, str) else custom
-        return self._create_model_from_cfg(self._cfg, kind)
 
     def _plugins(self) -> list[Plugin]:
         armors = [module for module in self.modules() if isinstance(module, Armor)]
@@ -162,8 +170,8 @@ class CommonPolicy(Policy):
 
     def state_dict_handle(self) -> dict[str, Any]:
         """Return the network as ``model``, and the optimizer."""
-        handle = {"model": self._model, "optimizer": getattr(self, "_optimizer", None)}
-        return {name: value for name, value in handle.items() if value is not None}
+        parts = vars(self) | {"_model": self._model}
+        return {name[1:]: parts[name] for name in ("_model", "_optimizer") if name in parts}
 
     # --- learn
 
@@ -344,7 +352,7 @@ class CommonPolicy(Policy):
     def _find_kept(self, obs: Any, output: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the outputs that `_process_transition` reads, by calling it once."""
         first = row(obs, 0)
-        watched = Watched({key: row(value, 0) for key, value in output.items()})
+        watched = _Watched({key: row(value, 0) for key, value in output.items()})
         timestep = BaseEnvTimestep(first, torch.tensor(0.0), torch.tensor(False), {})
         self._process_transition(first, watched, timestep)
         return tuple(key for key in output if key in watched.read and key != "action")
@@ -361,47 +369,25 @@ class CommonPolicy(Policy):
 
     def advance(self, env_steps: int, progress: float) -> None:
         """See `Policy`; updates the settings of all parts."""
+        super().advance(env_steps, progress)
         self._command({"learner_step": self.updates, "env_step": env_steps, "progress": progress})
 
     def _command(self, info: dict[str, Any]) -> None:
         self._command_info = info
         for part in _PARTS:
             self.set_setting(part, getattr(self, f"_get_setting_{part}")(info))
-        self._beta = self.config.beta + (1 - self.config.beta) * min(info["progress"], 1.0)
 
-    def make_buffer(
-        self, size: int, n_envs: int, seed: int, history: int = 0
-    ) -> ReplayBuffer | Rollout:
-        """See `Policy`; prioritized if set in the config."""
-        config = self.config
-        if not config.prioritized:
-            return super().make_buffer(size, n_envs, seed, history)
-        return PrioritizedReplayBuffer(size, config.alpha, config.beta, n_envs=n_envs, seed=seed)
-
-    def update(
-        self,
-        batch_size: int,
-        source: ReplayBuffer | Rollout,
-        reward: Resolver | None = None,
-        /,
-        **options: Any,
-    ) -> Metrics:
-        """See `Policy`; sets ``_cfg.learn.batch_size`` to `batch_size`."""
+    def read(
+        self, batch_size: int, source: Any, fields: tuple[str, ...]
+    ) -> tuple[Batch, np.ndarray]:
+        """See `Policy`; the rollout, or one segment per sample."""
         if self._batch_size not in (None, batch_size):
             raise ValueError(
                 f"'policy.learn.batch_size' is {self._batch_size}, but 'learn.batch_size' is "
                 f"{batch_size}: give both the same value, or leave out the first"
             )
         self._cfg.learn.batch_size = batch_size
-        return super().update(batch_size, source, reward, **options)
-
-    def read(
-        self, batch_size: int, source: Any, fields: tuple[str, ...]
-    ) -> tuple[Batch, np.ndarray]:
-        """See `Policy`; the rollout, or one segment per sample."""
         fields = (*fields, "policy") if self._kept else fields
-        if isinstance(source, PrioritizedReplayBuffer | MixedReplay):
-            source.set_beta(self._beta)
         self.segment_length = self._get_segment_len()
         return super().read(batch_size, source, fields)
 
@@ -416,8 +402,14 @@ class CommonPolicy(Policy):
                 break
             # Segments that end too early yield no sample and are replaced.
             found += self._first_samples(*self.read(number, buffer, self.fields))
+        length = self._get_segment_len()
+        if not found and len(buffer) >= 2 * length * buffer.n_envs:  # fine early in a run
+            raise ValueError(
+                f"_get_train_sample of {type(self).__name__} makes no sample from {length} "
+                f"consecutive transitions: set _collect_nstep and _unroll_len in _init_collect, or "
+                f"define _get_segment_len, so that segments are long enough"
+            )
         if not found:
-            self._check_length(buffer)
             return from_leaves({"samples": []})
         found = [found[i % len(found)] for i in range(number)]
         samples, rows, weights = map(list, zip(*found, strict=True))
@@ -425,16 +417,6 @@ class CommonPolicy(Policy):
         if "weight" in batch:
             leaves["weight"] = self.tensor(np.array(weights, np.float32))
         return from_leaves(leaves)
-
-    def _check_length(self, buffer: Any) -> None:
-        """Raise an error if segments are too short; early in a run, no samples are fine."""
-        length = self._get_segment_len()
-        if len(buffer) >= 2 * length * buffer.n_envs:
-            raise ValueError(
-                f"_get_train_sample of {type(self).__name__} makes no sample from {length} "
-                f"consecutive transitions: set _collect_nstep and _unroll_len in _init_collect, or "
-                f"define _get_segment_len, so that segments are long enough"
-            )
 
     def _first_samples(self, batch: Batch, indices: np.ndarray) -> Iterator[tuple[Any, int, float]]:
         """Yield the first sample of each segment that has one, its first row, and its weight."""
@@ -453,7 +435,7 @@ class CommonPolicy(Policy):
                 yield from self._get_train_sample(cache) or []
 
     def _trajectories(self, batch: Batch) -> Iterator[tuple[int, deque[Transition]]]:
-        """Yield the transitions of a batch [B] or [T, B]; see `samples.trajectories`."""
+        """Yield uninterrupted parts of episodes of a batch [B] or [T, B], each with its column."""
         kept = {key: self.observation(batch.policy[key]) for key in self._kept or ()}
         table = {
             "obs": self.observation(batch.obs),
@@ -465,9 +447,19 @@ class CommonPolicy(Policy):
         if batch.rew.ndim == 1:
             table = stack([table])
         shape = table["reward"].shape
-        mask = to_numpy(batch.mask) if "mask" in batch else np.ones(shape, bool)
-        cut = to_numpy(batch.cut) if "cut" in batch else np.zeros(shape, bool)
-        return trajectories(table, mask, cut, self._process_transition)
+        mask = to_numpy(batch.get("mask", np.ones(shape, bool)))
+        cut = to_numpy(batch.get("cut", np.zeros(shape, bool)))
+        steps = [row(table, t) for t in range(len(mask))]
+        for b in range(shape[1]):
+            cache: deque[Transition] = deque()
+            for t, step in enumerate(steps):
+                if mask[t, b]:
+                    at = row(step, b)
+                    result = BaseEnvTimestep(at["next_obs"], at["reward"], at["done"], {})
+                    cache.append(self._process_transition(at["obs"], at["output"], result))
+                if cache and (cut[t, b] or step is steps[-1]):
+                    yield b, cache
+                    cache = deque()
 
     def learn(self, batch: Batch, *, batch_size: int = 64, repeat: int = 1, **_: Any) -> Metrics:
         """Call `_forward_learn` with all samples; on-policy with minibatches, `repeat` times."""
@@ -492,11 +484,9 @@ class CommonPolicy(Policy):
             samples = [{**sample, "weight": each, "IS": each} for sample, each in pairs]
         return self._forward_learn(self._data_preprocess_learn(samples))
 
-    def post_process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> None:  # noqa: ARG002
-        """Update priorities, if there are any."""
-        prioritized = isinstance(buffer, PrioritizedReplayBuffer | MixedReplay)
-        if prioritized and batch.get("priority") is not None:
-            buffer.update_weight(batch.row, batch.priority)
+    def post_process_fn(self, batch: Batch, buffer: Any, indices: np.ndarray) -> None:
+        """See `Policy`; the rows of the samples have the priorities."""
+        super().post_process_fn(batch, buffer, batch.get("row", indices))
 
     def training_state(self) -> dict[str, Any]:
         """See `Policy`; includes the inputs of the settings."""

@@ -2,36 +2,32 @@
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+import torch
 from torch import nn
 
 from guerdon.compat.nervex.attr_dict import AttrDict
-from guerdon.compat.nervex.run_files import save_weights
+from guerdon.compat.nervex.log_files import LogFiles
 from guerdon.config.registry import Registry
 from guerdon.data.unpickle import load_weights
 from guerdon.training.callback import Callback
-
-if TYPE_CHECKING:
-    from guerdon.training.run import Run
 
 _log = logging.getLogger(__name__)
 
 
 class LearnerHook:
-    """Base of hooks: `__call__` gets the learner.
+    """Base of hooks: `__call__` gets the learner, at every ``freq``-th iteration for those here.
 
-    Args:
-        name: Name of the hook.
-        priority: Hooks of one position are called by increasing numbers.
-        position: ``before_run``, ``after_run``, ``before_iter`` or ``after_iter``; an iteration is
-            an update of the policy.
-        ext_args: ``freq``: call the hooks here at every so many iterations.
+    Hooks of one position are called by increasing priority numbers. An iteration is an update.
     """
 
     positions: ClassVar = ("before_run", "before_iter", "after_iter", "after_run")
+    method: ClassVar[str | None] = None
+    """Method of the learner that hooks of this class call."""
 
     def __init__(
         self,
@@ -50,15 +46,19 @@ class LearnerHook:
         self.freq = int((ext_args or {}).get("freq", 1))
 
     def __call__(self, engine: Any) -> Any:
-        """Do what the hook is for; here nothing."""
-
-    def due(self, engine: "BaseLearner") -> bool:
-        """Whether it is time, by ``freq``."""
-        return engine.rank == 0 and engine.train_iter % self.freq == 0
+        """Do what the hook is for, if it is time."""
+        if self.method is not None and engine.rank == 0 and engine.train_iter % self.freq == 0:
+            getattr(engine, self.method)()
 
 
 HOOKS: Registry[type[LearnerHook]] = Registry("hook", "guerdon.compat.nervex.worker.learner")
-HOOKS.register("log_reduce", LearnerHook)  # one process has all metrics
+for _name, _method in (
+    ("load_ckpt", "load_checkpoint"),
+    ("save_ckpt", "save_checkpoint"),
+    ("log_show", "show_log"),
+    ("log_reduce", None),  # one process has all metrics
+):
+    HOOKS.register(_name, type(_name, (LearnerHook,), {"method": _method}))
 
 
 def register_learner_hook(name: str, hook_type: type[LearnerHook]) -> None:
@@ -66,49 +66,11 @@ def register_learner_hook(name: str, hook_type: type[LearnerHook]) -> None:
     HOOKS.register(name, hook_type, override=True)
 
 
-@HOOKS.register("load_ckpt")
-class LoadCkptHook(LearnerHook):
-    """Loads the weights at ``engine.load_path``, a file of `SaveCkptHook`, if that is set."""
-
-    def __call__(self, engine: "BaseLearner") -> None:
-        """Load the weights."""
-        if engine.load_path:
-            saved = load_weights(Path(engine.load_path))
-            engine.model.load_state_dict(saved["model"])
-            engine.last_iter.val = saved["last_iter"]
-            engine.info(f"loaded {engine.load_path}")
-
-
-@HOOKS.register("save_ckpt")
-class SaveCkptHook(LearnerHook):
-    """Saves the weights in the current folder: ``ckptBaseLearner*/iteration_N.pth.tar``."""
-
-    def __call__(self, engine: "BaseLearner") -> None:
-        """Save the weights, if it is time."""
-        if self.due(engine):
-            folder = Path(f"ckpt{engine.name}{id(engine)}")
-            save_weights(folder, engine.model, engine.train_iter)
-
-
-@HOOKS.register("log_show")
-class LogShowHook(LearnerHook):
-    """Shows the learner's metrics."""
-
-    def __call__(self, engine: "BaseLearner") -> None:
-        """Show the metrics, if it is time, and clear them."""
-        if self.due(engine):
-            found = " ".join(f"{name}={value:.6g}" for name, value in engine.log_buffer.items())
-            engine.info(f"iteration {engine.train_iter}: {found}")
-        engine.log_buffer.clear()
-
-
 class BaseLearner(Callback):
     """Calls hooks around a run and its updates; give it to ``guerdon.train(callback=...)``.
 
-    Or set `policy` to a policy's ``learn_mode``, and call `train` in a loop of your own.
-
-    Args:
-        cfg: ``hook``, dictionaries of ``type``, ``position`` and so on by name; and ``load_path``.
+    Or set `policy` to a policy's ``learn_mode``, and call `train` in a loop of your own. `cfg` has
+    ``hook``, dictionaries of ``type``, ``position`` and so on by name; and ``load_path``.
     """
 
     name, rank = "BaseLearner", 0
@@ -119,7 +81,7 @@ class BaseLearner(Callback):
         self.hooks: list[LearnerHook] = []
         self.policy: Any = None
         self.last_iter = SimpleNamespace(val=0)
-        self.log_buffer: dict[str, float] = {}
+        self.log_buffer: dict[str, Any] = {}
         self.priority_info: dict[str, Any] | None = None
         self.info: Callable[[str], None] = _log.info
         for name, given in (cfg.get("hook") or {}).items():
@@ -152,8 +114,24 @@ class BaseLearner(Callback):
                 hook(self)
 
     def save_checkpoint(self) -> None:
-        """Save the weights now."""
-        SaveCkptHook("save_ckpt", position="after_run")(self)
+        """Save the weights in the current folder: ``ckptBaseLearner*/iteration_N.pth.tar``."""
+        path = Path(f"ckpt{self.name}{id(self)}") / f"iteration_{self.train_iter}.pth.tar"
+        path.parent.mkdir(exist_ok=True)
+        weights = {name: each.detach().cpu() for name, each in self.model.state_dict().items()}
+        torch.save({"model": weights, "last_iter": self.train_iter}, path)
+
+    def load_checkpoint(self) -> None:
+        """Load the weights at `load_path`, a file of `save_checkpoint`, if that is set."""
+        if self.load_path:
+            saved = load_weights(Path(self.load_path))
+            self.model.load_state_dict(saved["model"])
+            self.last_iter.val = saved["last_iter"]
+            self.info(f"loaded {self.load_path}")
+
+    def show_log(self) -> None:
+        """Show the newest metrics."""
+        found = " ".join(f"{name}={float(value):.6g}" for name, value in self.log_buffer.items())
+        self.info(f"iteration {self.train_iter}: {found}")
 
     def train(self, data: list[dict[str, Any]]) -> None:
         """Update the policy with samples of a `BufferManager`; sets `priority_info`."""
@@ -162,48 +140,79 @@ class BaseLearner(Callback):
         keys = ("replay_buffer_idx", "replay_unique_id")
         self.priority_info = {key: [item.get(key) for item in data] for key in keys}
         self.priority_info["priority"] = metrics.pop("priority", None)
-        self._trained(metrics)
-
-    def _trained(self, metrics: Mapping[str, Any]) -> None:
-        for name, value in metrics.items():
-            self.log_buffer[name.removeprefix("train/")] = float(value)
-        self.call_hook("after_iter")
-        self.last_iter.val += 1
+        self.on_update_end(None, metrics)
 
     # --- in a run
 
-    def on_start(self, run: "Run") -> None:
+    def on_start(self, run: Any) -> None:
         """See `Callback`."""
         self.policy, self.info = run.policy, run.say
         self.last_iter.val = run.policy.updates
         self.call_hook("before_run")
 
-    def on_update_start(self, run: "Run") -> None:  # noqa: ARG002
+    def on_update_start(self, run: Any) -> None:  # noqa: ARG002
         """See `Callback`."""
         self.call_hook("before_iter")
 
-    def on_update_end(self, run: "Run", metrics: Mapping[str, Any]) -> None:  # noqa: ARG002
+    def on_update_end(self, run: Any, metrics: Mapping[str, Any]) -> None:  # noqa: ARG002
         """See `Callback`."""
-        self._trained(metrics)
+        self.log_buffer = {name.removeprefix("train/"): each for name, each in metrics.items()}
+        self.call_hook("after_iter")
+        self.last_iter.val += 1
 
-    def on_end(self, run: "Run", summary: Mapping[str, Any]) -> None:  # noqa: ARG002
+    def on_end(self, run: Any, summary: Mapping[str, Any]) -> None:  # noqa: ARG002
         """See `Callback`."""
         self.call_hook("after_run")
 
 
-def learner_of(config: Any) -> BaseLearner | None:
+_LOGS = {
+    "actor": ("collect", ("rollout/", "time/")),
+    "learner": ("learner", ("train/", "reward/")),
+    "evaluator": ("evaluator", ("eval/",)),
+    "buffer/armor_buffer": ("armor", ("buffer/",)),
+}
+"""Folders below ``log``: the name of their files, and the metrics in them."""
+
+
+class SerialLearner(BaseLearner):
+    """Leaves the files of a serial run in the current folder; no run reads them.
+
+    ``log`` has the metrics, ``ckptBaseLearner*`` the weights of each best evaluation so far.
+    """
+
+    def __init__(self, cfg: Mapping[str, Any] | None = None) -> None:
+        super().__init__(cfg)
+        self._files = cache(_log_files)
+
+    def on_log(self, run: Any, metrics: Mapping[str, float]) -> None:
+        """See `Callback`."""
+        step = run.monitor.step
+        moved = {"buffer/pushed": step, "buffer/sampled_batches": self.train_iter}
+        for folder, (_, prefixes) in _LOGS.items():
+            every: dict[str, float] = {**metrics, **moved}
+            if found := {key: each for key, each in every.items() if key.startswith(prefixes)}:
+                self._files(folder).write(f"step {step}", step, found)
+
+    def on_best(self, run: Any) -> None:  # noqa: ARG002
+        """See `Callback`."""
+        self.save_checkpoint()
+
+
+def _log_files(folder: str) -> LogFiles:
+    return LogFiles(Path("log") / folder, _LOGS[folder][0], tensorboard=folder != "actor")
+
+
+def learner_of(config: Any, kind: type[BaseLearner] = BaseLearner) -> BaseLearner | None:
     """Take hooks out of a config, and return their learner, for a run; None if it needs none.
 
     In a run, ``run.log_every`` and ``policy.init_from`` do what the hooks ``log_show`` and
     ``load_ckpt`` are for.
     """
     learner = config.get("learner") if isinstance(config, Mapping) else None
-    hooks = learner.get("hook") if isinstance(learner, Mapping) else None
-    if not isinstance(hooks, dict):
-        return None
+    hooks: Any = learner.get("hook") if isinstance(learner, Mapping) else None
     kept = {
         name: hooks.pop(name)
-        for name, hook in [*hooks.items()]
+        for name, hook in ([*hooks.items()] if isinstance(hooks, dict) else ())
         if hook.get("type") not in ("log_show", "log_reduce", "load_ckpt")
     }
-    return BaseLearner({"hook": kept}) if kept else None
+    return kind({"hook": kept}) if kept or kind is not BaseLearner else None

@@ -8,10 +8,9 @@ import numpy as np
 import torch
 
 from guerdon.compat.nervex.gym_adapter import BaseEnvTimestep, make_seeded
-from guerdon.compat.nervex.samples import row
-from guerdon.compat.nervex.torch_utils import to_ndarray, to_tensor
+from guerdon.compat.nervex.torch_utils import row, to_ndarray, to_tensor
 from guerdon.envs.make import Backend, make_vec
-from guerdon.envs.vector import transition
+from guerdon.envs.vector import Step, batched, transition
 
 _tensor = partial(to_tensor, dtype=torch.float32)
 
@@ -19,15 +18,10 @@ _tensor = partial(to_tensor, dtype=torch.float32)
 class BaseEnvManager:
     """Environments that step one after the other, by number; those that end are reset at once.
 
-    Call `launch` first, then `step` with actions for some of `next_obs`.
-
-    Args:
-        env_fn: Makes an environment with nerveX's or Gymnasium's interface from a setting.
-        env_cfg: Settings, one for each environment.
-        env_num: Number of environments.
-        episode_num: Episodes of each environment, after which it is left out of `next_obs`;
-            ``"inf"`` for no limit.
-        manager_cfg: ``wait_num``: results that a step of `SubprocessEnvManager` waits for.
+    Call `launch` first, then `step` with actions for some of `next_obs`, which leaves out
+    environments that have played `episode_num` episodes. `env_fn` makes an environment with
+    nerveX's or Gymnasium's interface from one of the settings `env_cfg`. In `manager_cfg`,
+    ``wait_num`` is the number of results that a step of `SubprocessEnvManager` waits for.
     """
 
     backend: ClassVar[Backend] = "base"
@@ -61,13 +55,11 @@ class BaseEnvManager:
         """Make the environments, and start an episode in each."""
         if self._vector is not None:
             raise RuntimeError("the environments are running: close() them first")
+        settings = list(zip(self._env_cfg, self._seeds, strict=True))
         self._vector = make_vec(
-            partial(make_seeded, self._env_fn),
-            self.env_num,
-            backend=self.backend,
-            settings=list(zip(self._env_cfg, self._seeds, strict=True)),
-            wait_num=self.wait_num,
-        )
+            partial(make_seeded, self._env_fn), self.env_num,
+            backend=self.backend, settings=settings, wait_num=self.wait_num,
+        )  # fmt: skip
         self.reset()
 
     def reset(self) -> None:
@@ -86,6 +78,9 @@ class BaseEnvManager:
         """Whether every environment has played its episodes."""
         return all(map(self._finished, range(self.env_num)))
 
+    def _finished(self, number: int) -> bool:
+        return self._episodes[number] >= self._episode_num
+
     def step(self, action: Mapping[int, Any]) -> dict[int, BaseEnvTimestep]:
         """Step the environments of some numbers, which `action` has.
 
@@ -93,25 +88,23 @@ class BaseEnvManager:
         those that are ready.
         """
         shape, timesteps = self._open().action_space.shape, {}
-        actions = {i: np.reshape(to_ndarray(each), shape) for i, each in action.items()}
-        for i, (obs, reward, done, info, following) in self._stepped(actions).items():
-            self._obs[i] = following
+        ids, step = self._stepped({i: np.reshape(to_ndarray(a), shape) for i, a in action.items()})
+        for k, i in enumerate(ids):
+            self._obs[i] = row(step.obs, k)
+            if step.dummy is not None and step.dummy[k]:  # it was restarted
+                continue
+            done = bool(step.terminated[k] or step.truncated[k])
             self._episodes[i] += done
-            timesteps[i] = BaseEnvTimestep(
-                _tensor(obs), torch.tensor([float(reward)]), done, _tensor(info)
-            )
+            there = [key for key in step.info if step.info.get(f"_{key}", [False] * (k + 1))[k]]
+            info = {key: _tensor(row(step.info[key], k)) for key in there}
+            obs, reward = _tensor(row(step.obs_next, k)), torch.tensor([float(step.rew[k])])
+            timesteps[i] = BaseEnvTimestep(obs, reward, done, info)
         return timesteps
 
-    def _stepped(self, actions: dict[int, Any]) -> dict[int, tuple[Any, ...]]:
-        """Return observation, reward, done, info and the observation to act at, by number."""
-        found = {}
-        for i, action in actions.items():
-            obs, reward, terminated, truncated, info, first = transition(
-                self._vector.envs[i], action, i
-            )
-            done = bool(terminated or truncated)
-            found[i] = obs, reward, done, info, first if done else obs
-        return found
+    def _stepped(self, actions: dict[int, Any]) -> tuple[list[int], Step]:
+        """Return the environments that are ready, and their rows."""
+        rows = [transition(self._vector.envs[i], action, i) for i, action in actions.items()]
+        return [*actions], batched(self._vector.observation_space, rows, [*actions])
 
     def env_info(self) -> Any:
         """Return the `info` of an environment."""
@@ -127,9 +120,6 @@ class BaseEnvManager:
             self._vector.close()
             self._vector = None
 
-    def _finished(self, number: int) -> bool:
-        return self._episodes[number] >= self._episode_num
-
     def _open(self) -> Any:
         if self._vector is None:
             raise RuntimeError("the environments are not running: launch() them first")
@@ -141,20 +131,11 @@ class SubprocessEnvManager(BaseEnvManager):
 
     backend = "async_subprocess"
 
-    def _stepped(self, actions: dict[int, Any]) -> dict[int, tuple[Any, ...]]:
+    def _stepped(self, actions: dict[int, Any]) -> tuple[list[int], Step]:
         for i in actions:
             del self._obs[i]  # until it is ready
         step = self._vector.step(np.stack(list(actions.values())), np.array(list(actions)))
-        found = {}
-        for k, i in enumerate(step.env_ids.tolist()):
-            self._obs[i] = row(step.obs, k)
-            if step.dummy is not None and step.dummy[k]:  # it was restarted
-                continue
-            done = bool(step.terminated[k] or step.truncated[k])
-            there = [key for key in step.info if step.info.get(f"_{key}", [False] * (k + 1))[k]]
-            info = {key: row(step.info[key], k) for key in there}
-            found[i] = row(step.obs_next, k), step.rew[k], done, info, self._obs[i]
-        return found
+        return step.env_ids.tolist(), step
 
 
 class SyncSubprocessEnvManager(SubprocessEnvManager):

@@ -14,13 +14,8 @@ from guerdon.nn.classifier import ClassifierConfig
 class BinaryRewardClassifier(classifier.BinaryRewardClassifier):
     """`guerdon.nn.classifier.BinaryRewardClassifier` with RLinf's arguments and shapes.
 
-    Args:
-        image_keys: Cameras.
-        image_size: Channels, height and width.
-        hidden_dim: Size of the hidden layer.
-        num_spatial_blocks: Number of learned spatial embeddings.
-        **encoder: ``pretrained_encoder_path`` (``.pt`` or safetensors), ``use_pretrain`` and
-            ``freeze_encoder``, which has no effect without a file.
+    Others are ``pretrained_encoder_path`` (``.pt`` or safetensors), ``use_pretrain`` and
+    ``freeze_encoder``, which has no effect without a file.
     """
 
     def __init__(
@@ -51,10 +46,7 @@ class BinaryRewardClassifier(classifier.BinaryRewardClassifier):
 class ResNetEncoderWrapper(nn.Module):
     """A ResNet-10 with spatial embeddings: the features that the classifier sees of a camera.
 
-    Args:
-        sample_x: Images [B, C, H, W], for their size.
-        out_dim: Number of features.
-        **options: See `BinaryRewardClassifier`.
+    `sample_x` are images [B, C, H, W], for their size; options are those of the classifier.
     """
 
     def __init__(self, sample_x: Tensor, out_dim: int = 256, **options: Any) -> None:

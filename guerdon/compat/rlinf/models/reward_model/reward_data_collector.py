@@ -7,19 +7,14 @@ import numpy as np
 
 from guerdon.collect import reward_data
 from guerdon.config.schema import DataCollectionConfig
-from guerdon.data.frames import to_uint8
+from guerdon.data.frames import CHANNELS, to_uint8
 from guerdon.data.leaves import to_numpy
 
 
 class RewardDataCollector(reward_data.RewardDataCollector):
     """`guerdon.collect.reward_data.RewardDataCollector` with RLinf's arguments and ``.npy`` files.
 
-    Args:
-        cfg: Config of the run; not read.
-        positive_dir: Folder of trajectories with a success.
-        negative_dir: Folder of trajectories without.
-        image_keys: Cameras.
-        **limits: ``max_positive_trajectories`` and ``max_negative_trajectories``; none by default.
+    `limits` are ``max_positive_trajectories`` and ``max_negative_trajectories``; none by default.
     """
 
     def __init__(
@@ -39,13 +34,10 @@ class RewardDataCollector(reward_data.RewardDataCollector):
     def add_env_output(
         self, env_output: Mapping[str, Any], env_info: Mapping[str, Any], is_last_step: Any
     ) -> None:
-        """Add a frame of each environment; write the episodes that end.
+        """Add a frame of each environment; write the episodes that end, of all or of each.
 
-        Args:
-            env_output: ``obs`` with images by camera, and ``success_frame``; ``dones`` where
-                episodes end at different steps.
-            env_info: ``success_once``.
-            is_last_step: Whether episodes end here, for all environments or for each.
+        `env_output` has images by camera as ``obs``, ``success_frame``, and ``dones`` where
+        episodes end at different steps; `env_info` has ``success_once``.
         """
         number = len(env_output["obs"][self.config.image_keys[0]])
         self.break_off(range(self.n_envs, number))
@@ -59,6 +51,6 @@ class RewardDataCollector(reward_data.RewardDataCollector):
         """Return the image of an environment as floats [C, H, W] in [0, 1]."""
         frames = to_uint8(np.asarray(to_numpy(image)), "image")
         frame = frames[key_offset] if frames.ndim == 4 else frames
-        if frame.shape[-1] in reward_data.CHANNELS:
+        if frame.shape[-1] in CHANNELS:
             frame = np.moveaxis(frame, -1, 0)
         return frame.astype(np.float32) / 255

@@ -29,9 +29,8 @@ def exact_match(response: str, answer: str) -> float:
 class RewardWorker:
     """Computes rewards of images with a fitted classifier, or of text by rules; and fits.
 
-    Args:
-        cfg: Config: a mapping, or the path of a file. Tasks are embodied if ``runner.task_type``
-            says so; without it, if the config names an environment or images.
+    Tasks are embodied if ``runner.task_type`` of the config (a mapping, or a file) says so; without
+    it, if the config names an environment or images.
     """
 
     def __init__(self, cfg: Any) -> None:
@@ -52,21 +51,17 @@ class RewardWorker:
                     "there are no reward models for text: set 'reward.use_reward_model' to false"
                 )
             self._rules = self.reward.get("rules", {"exact_match": 1.0})
-            if unknown := self._rules.keys() - {"exact_match", "format"}:
-                raise ValueError(
-                    f"'reward.rules' has {unknown.pop()!r}: use exact_match and format"
-                )
+            for rule in self._rules.keys() - {"exact_match", "format"}:
+                raise ValueError(f"'reward.rules' has {rule!r}: use exact_match and format")
         elif self.options.get("checkpoint_path") is not None:
             folder = as_fit(self.options.checkpoint_path, self.options.get("image_size"))
             self.members, self.meta = load_classifier(folder)
             check_fits(self.meta, self.options)
 
     def compute_rewards(self, data: Any, answers: Sequence[str] | None = None) -> torch.Tensor:
-        """Return rewards [B].
+        """Return rewards [B] of images [B, ...], by camera or of the only one; or of responses.
 
-        Args:
-            data: Images [B, ...], by camera or of the only one; or responses, for text.
-            answers: Right answers, for text.
+        `answers` are the right ones, for responses.
         """
         if self.task_type == "text":
             pairs = zip(data, answers or [""] * len(data), strict=True)
@@ -82,20 +77,14 @@ class RewardWorker:
         return torch.as_tensor(found, dtype=torch.float32)
 
     def _of_text(self, response: str, answer: str) -> float:
-        pattern = self.reward.get("format", FORMAT)
-        found = {
-            "exact_match": exact_match(response, answer),
-            "format": re.fullmatch(pattern, response) is not None,
-        }
+        in_format = re.fullmatch(self.reward.get("format", FORMAT), response) is not None
+        found = {"exact_match": exact_match(response, answer), "format": in_format}
         return float(sum(weight * found[rule] for rule, weight in self._rules.items()))
 
     def fit(self, overrides: Iterable[str] = ()) -> dict[str, Any]:
         """Fit a classifier; see `guerdon.training.fit.fit` for the result.
 
         Every checkpoint is also a file, ``SAVE_DIR/step_N/checkpoint.pt``.
-
-        Args:
-            overrides: ``key=value``.
         """
         result = fit(compose_fit(*translated_fit(self.cfg, overrides)))
         write_checkpoints(result["save_dir"])
