@@ -358,6 +358,10 @@ class RuntimeConfig(Section):
     num_evaluators: int = Field(default=0, ge=0)
     """Number of workers that evaluate, among which the episodes are divided; 0 evaluates in the
     process of the learner. With one, evaluations are those of a serial run."""
+    num_learners: int = Field(default=0, ge=0)
+    """Number of workers that learn; 0 learns in the process that you start. 1 has the whole loop in
+    a worker, which is restarted from its last checkpoint if it is killed; of several, each computes
+    the gradients of its rows of every batch (`a2c`, `dqn`, `impala`, `ppo`)."""
     num_reward_workers: int = Field(default=0, ge=0)
     """Number of workers that annotate, score and train a learned reward; 0 does it in the process
     of the learner. Of several, the first one only trains."""
@@ -382,6 +386,7 @@ class RuntimeConfig(Section):
         ("max_staleness", "mode", "async"),
         ("num_collectors", "type", "ray"),
         ("num_evaluators", "type", "ray"),
+        ("num_learners", "type", "ray"),
         ("num_reward_workers", "type", "ray"),
         ("mode", "type", "ray"),
         ("cpus_per_collector", "type", "ray"),
@@ -441,6 +446,11 @@ class GuerdonConfig(Section):
                 fix = "leave it out" if instead in idle else f"use {instead!r}"
                 raise ConfigError(f"{key!r} is {value}, but {reader} does not read it: {fix}")
         self._check_shards()
+        if self.runtime.num_learners > 1 and not getattr(policy, "splits", False):
+            raise ConfigError(
+                f"'runtime.num_learners' is {self.runtime.num_learners}, but the loss of {name} "
+                "cannot be divided among learners: set it to 1"
+            )
         no_reward = type(self).model_fields["reward"].get_default(call_default_factory=True)
         if not policy.uses_reward and self.reward != validated(RewardConfig, no_reward):
             raise ConfigError(f"'reward' is set, but {name} learns from no reward: leave it out")

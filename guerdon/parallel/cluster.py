@@ -7,7 +7,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -16,19 +16,21 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when Ray is import
 import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 
+from guerdon.config.files import Files, copied
 from guerdon.config.schema import RuntimeConfig
 
 log = logging.getLogger(__name__)
 _STORE = 512 << 20  # bytes of shared memory: a few rollouts and weights
 _AGENTS = "15"  # seconds
 _CONNECT = 10.0  # seconds for reaching a cluster
-_REPORT = 30.0  # seconds between reports on what is missing
+REPORT = 30.0  # seconds between reports on what is missing
 
-Bundles = Sequence[dict[str, float]]
+Bundles = Mapping[str, dict[str, float]]
+"""Resources of each worker, by its name."""
 
 
 @contextmanager
-def connected(config: RuntimeConfig, bundles: Bundles) -> Iterator[None]:
+def connected(config: RuntimeConfig, bundles: Bundles, files: Files) -> Iterator[Files]:
     """Join the Ray cluster of an address, or start Ray on this machine and stop it at the end.
 
     Ray that this process has already started or joined is used as it is.
@@ -37,24 +39,31 @@ def connected(config: RuntimeConfig, bundles: Bundles) -> Iterator[None]:
         config: The section ``runtime``.
         bundles: Resources of each worker; Ray on this machine has as many, whether or not the
             machine has that many cores.
+        files: Files that the workers of a cluster need.
+
+    Yields:
+        Those that were shipped.
     """
     if ray.is_initialized():
-        yield
+        yield {}
         return
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    files = {} if config.address is None else files
     if config.address is not None:
         options["address"] = config.address
     else:
         # Agents of Ray outlive a killed process for so long; Ray's default is a minute.
         os.environ.setdefault("RAY_gcs_server_request_timeout_seconds", _AGENTS)
-        cpus = sum(bundle.get("CPU", 0.0) for bundle in bundles)
+        cpus = sum(bundle.get("CPU", 0.0) for bundle in bundles.values())
         options |= {
             "address": "local",  # whatever RAY_ADDRESS says
             "num_cpus": max(int(cpus + 0.999), 1),
             "include_dashboard": False,
             "object_store_memory": _STORE,
         }
-    with _own_sigterm():
+    with _own_sigterm(), copied(files) as folder:
+        if files:
+            options["runtime_env"] = {"working_dir": folder}
         try:
             if config.address is not None and config.address != "auto":
                 host, _, port = config.address.rpartition(":")
@@ -68,7 +77,7 @@ def connected(config: RuntimeConfig, bundles: Bundles) -> Iterator[None]:
                 "HOST:PORT or auto, start one with `ray start --head`, or leave the address out"
             ) from error
     try:
-        yield
+        yield files
     finally:
         ray.shutdown()
 
@@ -96,16 +105,16 @@ def reserved(bundles: Bundles, wait_seconds: float) -> Iterator[PlacementGroup]:
         bundles: Resources of each worker.
         wait_seconds: Seconds after which to give up.
     """
-    group = placement_group([*map(dict, bundles)], name=f"guerdon-{secrets.token_hex(8)}")
+    group = placement_group([*map(dict, bundles.values())], name=f"guerdon-{secrets.token_hex(8)}")
     try:
         deadline = time.monotonic() + wait_seconds
-        while not group.wait(max(min(_REPORT, deadline - time.monotonic()), 0.0)):
+        while not group.wait(max(min(REPORT, deadline - time.monotonic()), 0.0)):
             if time.monotonic() >= deadline:
                 raise RuntimeError(
                     f"the cluster does not have what this run needs: {shortage(bundles)}; add "
                     "nodes, use fewer workers, or set 'runtime.wait_seconds' higher"
                 )
-            log.warning("waiting for the cluster: %s", shortage(bundles))
+            log.warning("waiting for %s: %s", in_words(bundles), shortage(bundles))
         yield group
     finally:
         with suppress(Exception):  # Ray may be gone
@@ -117,12 +126,21 @@ def shortage(bundles: Bundles) -> str:
     there, free = ray.cluster_resources(), ray.available_resources()
     parts = [f"there are {nodes()}"]
     for name in ("CPU", "GPU"):
-        wanted = sum(bundle.get(name, 0.0) for bundle in bundles)
+        wanted = sum(bundle.get(name, 0.0) for bundle in bundles.values())
         parts.append(
             f"{wanted:g} {name}s are wanted, {there.get(name, 0):g} there and "
             f"{free.get(name, 0):g} free"
         )
     return ", ".join(parts)
+
+
+def in_words(names: Iterable[str]) -> str:
+    """Return names of workers by role: ``collector 0, 2; evaluator 0``."""
+    roles: dict[str, list[str]] = {}
+    for name in names:
+        role, _, number = name.partition(" ")
+        roles.setdefault(role, []).append(number)
+    return "; ".join(f"{role} {', '.join(numbers)}" for role, numbers in roles.items())
 
 
 def nodes() -> str:

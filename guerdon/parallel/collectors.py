@@ -34,6 +34,8 @@ class RayShards:
         self.journal = Journal()
         self._workers, self._timeout = list(workers), timeout
         self._lost_steps = 0
+        self.steps_lost: int | None = None
+        """Steps after the checkpoints that a learner was restarted from; None without restarts."""
         self._cut: set[int] = set()  # shards of which rows are missing
         start_all(workers)
 
@@ -52,6 +54,7 @@ class RayShards:
 
     def _accepted(self, number: int, rollout: ShardRollout) -> ShardRollout:
         """Record a rollout that is learned from."""
+        self._workers[number].version = rollout.version
         rollout.restarted = number in self._cut
         self._cut.discard(number)
         self.journal.add(number, self._workers[number].starts, rollout)
@@ -59,7 +62,13 @@ class RayShards:
 
     def _metrics(self) -> dict[str, float]:
         restarts = self._workers[0].restarts.number
-        return {"runtime/restarts": restarts, "runtime/lost_steps": self._lost_steps}
+        metrics: dict[str, float] = {
+            "runtime/restarts": restarts,
+            "runtime/lost_steps": self._lost_steps,
+        }
+        if self.steps_lost is not None:
+            metrics["runtime/steps_lost"] = self.steps_lost
+        return metrics
 
     def _on_all(self, method: str, args: Sequence[tuple[Any, ...]], steps: int = 0) -> list[Any]:
         """Call a method of all shards; `steps` are lost if a worker fails."""
@@ -79,16 +88,23 @@ class RayShards:
         return {
             "shards": self._on_all("training_state", [()] * self.number),
             "starts": [worker.starts for worker in self._workers],
+            **self._counts(),
+        }
+
+    def _counts(self) -> dict[str, Any]:
+        return {
             "lost_steps": self._lost_steps,
+            "steps_lost": self.steps_lost,
             "accepted": dict(self.journal.accepted),
         }
 
     def load_training_state(self, state: dict[str, Any]) -> None:
         """See `Shards`."""
         accepted, starts = state.get("accepted", {}), state.get("starts", ())
-        counters = [state.get("lost_steps", 0), *accepted.values(), *starts]
+        lost = state.get("steps_lost")
+        counters = [state.get("lost_steps", 0), lost or 0, *accepted.values(), *starts]
         check_like(counters, [0] * len(counters), "collectors")
-        self._lost_steps = state.get("lost_steps", 0)
+        self._lost_steps, self.steps_lost = state.get("lost_steps", 0), lost
         self.journal.accepted = dict(accepted)
         for worker, number in zip(self._workers, starts, strict=False):
             worker.starts = max(worker.starts, number)
@@ -191,6 +207,7 @@ class AsyncShards(RayShards):
             sent.append(_Sent(made, 0, time.monotonic() + _START))
             return None
         sent.popleft()
+        self._workers[number].restarts.changed()
         if sent:  # it begins with the next one now
             sent[0] = sent[0]._replace(time=time.monotonic())
         return rollout
@@ -203,9 +220,8 @@ class AsyncShards(RayShards):
         return {
             "shards": None,
             "starts": [worker.starts for worker in self._workers],
-            "lost_steps": self._lost_steps,
             "dropped_steps": self._dropped_steps,
-            "accepted": dict(self.journal.accepted),
+            **self._counts(),
         }
 
     def load_training_state(self, state: dict[str, Any]) -> None:

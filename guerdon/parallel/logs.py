@@ -2,7 +2,7 @@
 
 import io
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -34,20 +34,18 @@ class LogFile(logging.FileHandler):
 
 
 @contextmanager
-def files(folder: Path, workers: Mapping[str, int]) -> Iterator[None]:
+def files(folder: Path, workers: Iterable[Any]) -> Iterator[None]:
     """Write what the loggers of roles and workers get to files.
 
     Args:
         folder: The run folder.
-        workers: Number of workers of each role that has some.
+        workers: The workers.
     """
-    loggers = {}
+    loggers = {folder / "log" / w.role / f"{w.number}.txt": w.log for w in workers}
     for role in ROLES:
         (folder / "log" / role).mkdir(parents=True, exist_ok=True)
         if role != "collector":
             loggers[folder / "log" / role / f"{role}.txt"] = worker_logger(role)
-        for i in range(workers.get(role, 0)):
-            loggers[folder / "log" / role / f"{i}.txt"] = worker_logger(role, i)
     whole = logging.getLogger("guerdon.parallel")
     added = []
     for path, logger in loggers.items():

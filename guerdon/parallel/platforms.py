@@ -9,6 +9,7 @@ import yaml
 
 from guerdon.config import GuerdonConfig
 from guerdon.data.files import atomic_file
+from guerdon.training.parts import find_device
 
 FILES = {"slurm": "guerdon.sbatch", "k8s": "guerdon.rayjob.yaml"}
 SUBMIT = {"slurm": "sbatch", "k8s": "kubectl create -f"}
@@ -22,7 +23,7 @@ _SLURM = """\
 #SBATCH --nodes={nodes}
 #SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task={cpus}
-{hosts}#SBATCH --output=%x-%j.txt
+{more}#SBATCH --output=%x-%j.txt
 
 # One task on each node: Ray starts on all of them, and the command runs on the first.
 set -euo pipefail
@@ -34,6 +35,20 @@ srun --kill-on-bad-exit=1 ray symmetric-run --address "$address:$port" \\
     --min-nodes "$SLURM_JOB_NUM_NODES" --num-cpus "$SLURM_CPUS_PER_TASK" \\
     -- {command}
 """
+
+
+def resources(config: GuerdonConfig) -> dict[str, tuple[int, dict[str, float]]]:
+    """Return the number of workers of each role that has some, and what each of them reserves."""
+    section, device = config.runtime, config.run.device
+    gpu = device.startswith("cuda") or (device == "auto" and find_device(device) == "cuda")
+    learner = {"CPU": float(config.run.threads or 1)} | ({"GPU": 1.0} if gpu else {})
+    found = {
+        "learner": (section.num_learners, learner),
+        "collector": (section.num_collectors, {"CPU": section.cpus_per_collector}),
+        "reward": (section.num_reward_workers, {"CPU": 1.0}),
+        "evaluator": (section.num_evaluators, {"CPU": 1.0}),
+    }
+    return {role: each for role, each in found.items() if each[0]}
 
 
 def command_of(arguments: Sequence[str]) -> str:
@@ -55,11 +70,18 @@ def slurm_script(config: GuerdonConfig, arguments: Sequence[str], hosts: Sequenc
         hosts: Nodes to run on, if they are chosen here.
     """
     nodes = len(hosts) or 1
+    cpus, gpus = (
+        -int(-sum(number * each.get(kind, 0.0) for number, each in resources(config).values()))
+        for kind in ("CPU", "GPU")
+    )
+    more = f"#SBATCH --gpus-per-node={-(-gpus // nodes)}\n" if gpus else ""
+    if hosts:
+        more += f"#SBATCH --nodelist={','.join(hosts)}\n"
     return _SLURM.format(
         name=config.run.name,
         nodes=nodes,
-        cpus=-(-_cpus(config) // nodes) + 1,  # and one for the learner
-        hosts=f"#SBATCH --nodelist={','.join(hosts)}\n" if hosts else "",
+        cpus=-(-cpus // nodes) + 1,  # and one for the process that starts the run
+        more=more,
         command=command_of(arguments),
     )
 
@@ -67,10 +89,6 @@ def slurm_script(config: GuerdonConfig, arguments: Sequence[str], hosts: Sequenc
 def ray_job(config: GuerdonConfig, arguments: Sequence[str]) -> dict[str, Any]:
     """Return a RayJob: a head with the learner, and a pod for each worker."""
     name = "".join(c if c.isalnum() else "-" for c in config.run.name.lower()).strip("-")
-    section = config.runtime
-    groups = {"collector": (section.num_collectors, section.cpus_per_collector)}
-    if section.num_evaluators:
-        groups["evaluator"] = section.num_evaluators, 1.0
     workers = [
         {
             "groupName": f"{role}s",
@@ -78,9 +96,9 @@ def ray_job(config: GuerdonConfig, arguments: Sequence[str]) -> dict[str, Any]:
             "minReplicas": number,
             "maxReplicas": number,
             "rayStartParams": {},
-            "template": _pod(role, cpus),
+            "template": _pod(role, each["CPU"], each.get("GPU", 0.0)),
         }
-        for role, (number, cpus) in groups.items()
+        for role, (number, each) in resources(config).items()
     ]
     return {
         "apiVersion": "ray.io/v1",
@@ -101,8 +119,9 @@ def ray_job(config: GuerdonConfig, arguments: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _pod(name: str, cpus: float) -> dict[str, Any]:
+def _pod(name: str, cpus: float, gpus: float = 0.0) -> dict[str, Any]:
     amount = {"cpu": f"{cpus:g}", "memory": _MEMORY}
+    amount |= {"nvidia.com/gpu": f"{gpus:g}"} if gpus else {}
     container = {
         "name": name,
         "image": IMAGE,
@@ -110,12 +129,6 @@ def _pod(name: str, cpus: float) -> dict[str, Any]:
         "resources": {"requests": amount, "limits": amount},
     }
     return {"spec": {"containers": [container]}}
-
-
-def _cpus(config: GuerdonConfig) -> int:
-    section = config.runtime
-    wanted = section.num_collectors * section.cpus_per_collector + section.num_evaluators
-    return -int(-wanted // 1)
 
 
 def write_job(

@@ -15,10 +15,21 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from guerdon.config.imports import import_all
 from guerdon.config.registry import registered, registry_of
 from guerdon.envs.worker import cloudpickled
+from guerdon.parallel import cluster
 from guerdon.parallel.logs import worker_logger
+from guerdon.training.display import WorkerRow
 
 _log = logging.getLogger(__name__)
 Failures = (RayError,)
+_STATES = {
+    "collect": "collecting",
+    "play": "evaluating",
+    "annotate": "scoring",
+    "scores": "scoring",
+    "run": "learning",
+    "learn": "learning",
+}
+"""What a worker does, by the method that is called."""
 
 
 @ray.remote(max_restarts=0, max_task_retries=0)
@@ -62,15 +73,19 @@ class Restarts:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.number = 0
-        self._first = ""
+        self.changed: Callable[[], object] = lambda: None
+        """Called when workers do something else."""
+        self._first: tuple[str, BaseException] | None = None
 
     def count(self, name: str, error: BaseException) -> None:
         """Count a restart, or raise an error if there were too many."""
-        reason = reason_of(error)
-        self._first = self._first or f"{name}: {reason}"
+        self._first = self._first or (name, error)
         if self.number >= self.limit:
-            limit = f"'runtime.max_restarts' is {self.limit}"
-            raise WorkerError(f"{name} failed, and {limit}; first failure: {self._first}")
+            first, cause = self._first
+            raise WorkerError(
+                f"{name} failed, and 'runtime.max_restarts' is {self.limit}; first failure: "
+                f"{first}: {reason_of(cause)}"
+            ) from cause  # with its traceback
         self.number += 1
         _log.warning("restarting %s: %s", name, full_text(error))
 
@@ -96,22 +111,29 @@ class Worker:
         options: dict[str, Any],
         restarts: Restarts,
     ) -> None:
-        self.name, self.number, self._make = f"{role} {number}", number, make
-        self._imports, self._options, self.restarts = imports, options, restarts
+        self.role, self.number, self._make = role, number, make
+        self.name = f"{role} {number}"
+        self.imports, self.options, self.restarts = imports, options, restarts
         self.log = worker_logger(role, number)
-        self.starts = 0
+        self.starts = self.failures = self.version = 0
+        self.state = "idle"
         self._host: Any = None
+
+    def row(self) -> WorkerRow:
+        """Return what the display shows."""
+        return self.name, self.state, self.failures, self.version
 
     def start(self) -> Any:
         """Start the process, and begin to make the object; returns Ray's reference."""
-        self._host = Host.options(**self._options).remote()  # type: ignore[attr-defined]
+        self._host = Host.options(**self.options).remote()  # type: ignore[attr-defined]
         given = cloudpickled((registered(), self._make))
-        made = self._host.make.remote(self._imports, given, self.number, self.starts)
+        made = self._host.make.remote(self.imports, given, self.number, self.starts)
         self.starts += 1
         return made
 
     def send(self, method: str, *args: Any) -> Any:
         """Begin to call a method; returns Ray's reference."""
+        self.state = _STATES.get(method, self.state)
         return self._host.call.remote(method, *args)
 
     def call(self, method: str, *args: Any, timeout: float) -> Any:
@@ -126,6 +148,9 @@ class Worker:
         """Replace the process after a failure; see `start`."""
         self.log.info("%s", full_text(error))
         self.restarts.count(self.name, error)
+        self.failures += 1
+        self.state = "restarting"
+        self.restarts.changed()
         self.stop()
         return self.start()
 
@@ -137,11 +162,21 @@ class Worker:
 
 
 def start_all(workers: Sequence[Worker]) -> None:
-    """Start workers at the same time; raise the error of the first that cannot be made."""
-    try:
-        ray.get([worker.start() for worker in workers])
-    except Failures as error:
-        raise cause_of(error) from error
+    """Start workers at the same time; raise the error of the first that cannot be made.
+
+    A report says every 30 seconds which of them have not joined.
+    """
+    names = {worker.start(): worker.name for worker in workers}
+    waiting = list(names)
+    while waiting:
+        ready, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=cluster.REPORT)
+        try:
+            ray.get(ready)
+        except Failures as error:
+            raise cause_of(error) from error
+        if waiting:
+            late = cluster.in_words(names[each] for each in waiting)
+            _log.warning("waiting for %s to start, on %s", late, cluster.nodes())
 
 
 def call_all(
@@ -162,6 +197,8 @@ def call_all(
     """
     found: list[Any] = [None] * len(workers)
     waiting = {workers[i].send(method, *given): i for i, given in enumerate(args)}
+    changed = workers[0].restarts.changed
+    changed()
     while waiting:
         ready, others = ray.wait(list(waiting), timeout=timeout)
         for reference in ready or others:
@@ -172,11 +209,14 @@ def call_all(
                 lost(i)
                 restart(workers[i], error)
                 waiting[workers[i].send(method, *args[i])] = i
+            else:
+                workers[i].state = "idle"
+            changed()
     return found
 
 
 def restart(worker: Worker, error: BaseException) -> None:
-    """Restart a worker that failed, until its object is made."""
+    """Restart a worker until it starts, or has failed too often."""
     made = worker.restart(error)
     while True:
         try:

@@ -3,6 +3,7 @@
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from pydantic import Field
 
 from guerdon import ops
@@ -40,6 +41,7 @@ class A2C(ActorCriticPolicy):
 
     Config = A2CConfig
     ignores = ("learn.batch_size", "learn.repeat")
+    splits = True
     defaults: ClassVar[dict[str, dict[str, Any]]] = {
         "collect": {"n_step": 64},
         "learn": {"batch_size": 64},
@@ -63,23 +65,25 @@ class A2C(ActorCriticPolicy):
 
     def learn(self, batch: Batch, **_: Any) -> Metrics:
         """Take one optimizer step with all rows."""
-        config, obs = self.config, batch.obs
-        output = self.model(obs.to_dict() if hasattr(obs, "to_dict") else obs)
-        log_prob, entropy = self.actions.log_prob_entropy(output, batch.act)
-        advantage = batch.advantage
+        config, advantage = self.config, batch.advantage
         if config.normalize_advantage and len(advantage) > 1:
             advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
-        policy = ops.a2c_policy_loss(log_prob, advantage)
-        value = ops.a2c_value_loss(output["value"], batch.returns)
+        rows = self.ranks.mine(batch.replace(advantage=advantage))
+        obs = rows.obs.to_dict() if hasattr(rows.obs, "to_dict") else rows.obs
+        output = self.model(obs)
+        log_prob, entropy = self.actions.log_prob_entropy(output, rows.act)
+        policy = ops.a2c_policy_loss(log_prob, rows.advantage)
+        value = ops.a2c_value_loss(output["value"], rows.returns)
         mean_entropy = entropy.mean()
         # Coefficients are for the squared error; the ops function computes half of it.
         loss = policy + 2 * config.value_coefficient * value
         self.optimizers["model"].step(loss - config.entropy_coefficient * mean_entropy)
-        self.update_normalizer(self.model, obs)
+        self.update_normalizer(self.model, batch.obs)
+        parts = self.ranks.average(torch.stack([policy, value, mean_entropy]).detach())
         return {
-            "train/policy_gradient_loss": policy.detach(),
-            "train/value_loss": value.detach(),
-            "train/entropy_loss": -mean_entropy.detach(),
+            "train/policy_gradient_loss": parts[0],
+            "train/value_loss": parts[1],
+            "train/entropy_loss": -parts[2],
             "train/explained_variance": ops.explained_variance(batch.value, batch.returns),
             "train/learning_rate": self.optimizers["model"].learning_rate,
         }

@@ -21,6 +21,7 @@ from guerdon.nn.config import ModelConfig
 from guerdon.nn.optimizer import Optimizer
 from guerdon.nn.spaces import lead_dims, used_parts, used_space
 from guerdon.nn.target import update_target
+from guerdon.policy.ranks import ALONE, Ranks
 
 _NODES, _NUMBERS = (Batch, dict), (int, float)
 Metrics = dict[str, Any]
@@ -96,6 +97,8 @@ class Policy(nn.Module):
     ignores: ClassVar[tuple[str, ...]] = ()
     """On-policy: options among ``learn.batch_size`` and ``learn.repeat`` that are not used; setting
     one is an error."""
+    splits: ClassVar[bool] = False
+    """Whether several processes can divide the rows of its batches; see `ranks`."""
     has_density: ClassVar[bool] = False
     """Whether it implements `log_prob`."""
     target_name: ClassVar[str] = "return"
@@ -136,6 +139,7 @@ class Policy(nn.Module):
         """Number of calls of `update`."""
         self.generator = torch.Generator(self.device).manual_seed(seed)
         self.optimizers = {}
+        self.ranks = ALONE
         self.build()
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -262,6 +266,12 @@ class Policy(nn.Module):
 
     # --- learning
 
+    def learn_with(self, ranks: Ranks) -> None:
+        """Learn together with other processes."""
+        self.ranks = ranks
+        for optimizer in self.optimizers.values():
+            optimizer.average = ranks.average
+
     @classmethod
     def learns_on_policy(cls, options: Mapping[str, Any]) -> bool:  # noqa: ARG003
         """Return whether it is on-policy with some options, for classes that read it from them."""
@@ -321,7 +331,7 @@ class Policy(nn.Module):
             batch, indices = self.read(batch_size, source, fields)
             batch, view = self.resolved(batch, indices, source, reward)
             batch = self.process_fn(batch, view, indices)
-            metrics = self.learn(batch, **{"batch_size": batch_size, **options})
+            metrics = self.ranks.learn(self, batch, {"batch_size": batch_size, **options})
             self.post_process_fn(batch, source, indices)
         finally:
             self.updating = False

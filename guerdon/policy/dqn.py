@@ -87,6 +87,7 @@ class DQN(PrioritizedPolicy):
         "learn": {"batch_size": 64, "updates_per_collect": 8},
     }
     target_name = "{n_step}-step TD"
+    splits = True
 
     def build(self) -> None:
         """Make the network, its target and the optimizer."""
@@ -147,12 +148,12 @@ class DQN(PrioritizedPolicy):
 
     def learn(self, batch: Batch, **_: Any) -> Metrics:
         """Take one optimizer step, and update the target network."""
-        config = self.config
-        value = ops.select_action(self.model(batch.obs)["logit"], batch.act)
+        config, rows = self.config, self.ranks.mine(batch)
+        value = ops.select_action(self.model(rows.obs)["logit"], rows.act)
         if config.huber:
-            loss = ops.huber_loss(value, batch.target, weight=batch.get("weight"))
+            loss = ops.huber_loss(value, rows.target, weight=rows.get("weight"))
         else:
-            loss = ops.squared_loss(value - batch.target, weight=batch.get("weight"))
+            loss = ops.squared_loss(value - rows.target, weight=rows.get("weight"))
         self.optimizers["model"].step(loss)
         self.update_normalizer(self.model, batch.obs)
         if config.tau is not None:
@@ -160,9 +161,10 @@ class DQN(PrioritizedPolicy):
         elif (self.updates + 1) % config.target_update_every == 0:
             update_target(self.target, self.model)
         if config.prioritized:
-            batch.priority = (value.detach() - batch.target).abs()
+            error = value.detach() - rows.target
+            batch.priority = self.ranks.gathered(error, len(batch.target)).abs()
         return {
-            "train/loss": loss.detach(),
+            "train/loss": self.ranks.average(loss.detach()),
             **({} if config.soft else {"train/epsilon": self.epsilon}),
             "train/learning_rate": self.optimizers["model"].learning_rate,
         }

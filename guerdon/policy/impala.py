@@ -49,6 +49,7 @@ class Impala(ActorCriticPolicy):
 
     Config = ImpalaConfig
     ignores = ("learn.repeat",)
+    splits = True
     defaults: ClassVar[dict[str, dict[str, Any]]] = {
         "collect": {"n_step": 256},
         "learn": {"batch_size": 64},
@@ -106,20 +107,22 @@ class Impala(ActorCriticPolicy):
         """
         config, losses = self.config, list[Tensor]()
         for rows in minibatches(batch, batch_size, self.generator):
-            output = self.model(rows["obs"])
-            log_prob, entropy = self.actions.log_prob_entropy(output, rows["act"])
             advantage = rows["advantage"]
             if config.normalize_advantage and len(advantage) > 1:
                 advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
-            policy = ops.a2c_policy_loss(log_prob, rows["rho"] * advantage)
-            value = ops.a2c_value_loss(output["value"], rows["returns"])
+            mine = self.ranks.mine({**rows, "advantage": advantage})
+            output = self.model(mine["obs"])
+            log_prob, entropy = self.actions.log_prob_entropy(output, mine["act"])
+            policy = ops.a2c_policy_loss(log_prob, mine["rho"] * mine["advantage"])
+            value = ops.a2c_value_loss(output["value"], mine["returns"])
             mean_entropy = entropy.mean()
             # Coefficients are for the squared error; the ops function computes half of it.
             loss = policy + 2 * config.value_coefficient * value
             self.optimizers["model"].step(loss - config.entropy_coefficient * mean_entropy)
-            losses.append(torch.stack([policy, value, mean_entropy]).detach())
+            parts = torch.stack([policy, value, mean_entropy]).detach()
+            losses.append(self.ranks.weighted(parts))
         self.update_normalizer(self.model, batch.obs)
-        policy_loss, value_loss, entropy_mean = torch.stack(losses).mean(0)
+        policy_loss, value_loss, entropy_mean = self.ranks.added(torch.stack(losses).mean(0))
         return {
             "train/policy_gradient_loss": policy_loss,
             "train/value_loss": value_loss,

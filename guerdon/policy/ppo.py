@@ -59,6 +59,7 @@ class PPO(ActorCriticPolicy):
     }
     fields = ("obs", "act", "policy", "rew", "terminated", "obs_next")
     stores_output = True
+    splits = True
 
     def build(self) -> None:
         """Make the actor-critic and its optimizer."""
@@ -104,16 +105,18 @@ class PPO(ActorCriticPolicy):
             for rows in minibatches(batch, batch_size, self.generator):
                 loss, parts, log_prob = self.loss(rows)
                 self.optimizers["model"].step(loss)
-                losses.append(parts)
+                losses.append(self.ranks.weighted(parts))
                 if epoch == repeat or self.config.target_kl is not None:
-                    changes.append(self._kl_and_clip_fraction(log_prob, rows["log_prob"]))
+                    old = self.ranks.mine(rows["log_prob"])
+                    found = self._kl_and_clip_fraction(log_prob, old)
+                    changes.append(self.ranks.weighted(found))
             if changes:
-                change = torch.stack(changes).mean(0)
+                change = self.ranks.added(torch.stack(changes).mean(0))
             if self.config.target_kl is not None and change[0] > self.config.target_kl:
                 break
         self.update_normalizer(self.model, batch.obs)
         self.update_normalizer(self.intrinsic, batch.obs)
-        policy_loss, value_loss, entropy = torch.stack(losses).mean(0)
+        policy_loss, value_loss, entropy = self.ranks.added(torch.stack(losses).mean(0))
         return {
             "train/policy_gradient_loss": policy_loss,
             "train/value_loss": value_loss,
@@ -127,13 +130,13 @@ class PPO(ActorCriticPolicy):
 
     def loss(self, rows: Mapping[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
         """Return the loss of a minibatch, its parts (policy, value, entropy), and log-probs."""
-        config = self.config
-        output = self.model(rows["obs"])
-        log_prob, entropy = self.actions.log_prob_entropy(output, rows["act"])
-        advantage = rows["advantage"]
+        config, advantage = self.config, rows["advantage"]
         if config.normalize_advantage and len(advantage) > 1:
             std, mean = torch.std_mean(advantage)
             advantage = (advantage - mean) / (std + 1e-8)
+        rows = self.ranks.mine({**rows, "advantage": advantage})
+        output, advantage = self.model(rows["obs"]), rows["advantage"]
+        log_prob, entropy = self.actions.log_prob_entropy(output, rows["act"])
         policy = ops.ppo_policy_loss(log_prob, rows["log_prob"], advantage, config.clip_range)
         value = ops.ppo_value_loss(
             output["value"], rows["returns"], rows["value"], config.value_clip_range

@@ -5,7 +5,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Literal, TextIO
@@ -13,6 +13,8 @@ from typing import Any, Literal, TextIO
 import numpy as np
 
 Mode = Literal["auto", "live", "lines", "none"]
+WorkerRow = tuple[str, str, int, int]
+"""Name of a worker, what it does, how often it was restarted, and the version of its weights."""
 
 RUN = {
     "return": "rollout/ep_rew_mean",
@@ -106,6 +108,9 @@ class Display:
     def progress(self, step: int) -> None:
         """Show the number of steps, if that is cheap."""
 
+    def watch(self, rows: Callable[[], Sequence[WorkerRow]]) -> None:
+        """Show what workers do, if that is cheap."""
+
     def text(self, line: str) -> None:
         """Show a message."""
         if self._stream is None:
@@ -151,6 +156,38 @@ class Display:
         return texts
 
 
+class ForwardedDisplay(Display):
+    """Shows nothing, but passes everything on to the process that started the run.
+
+    Args:
+        tell: Called with the name of a method and its arguments.
+    """
+
+    def __init__(self, tell: Callable[..., None]) -> None:
+        super().__init__()
+        self._tell = tell
+        self.rows: Callable[[], Sequence[WorkerRow]] = tuple
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """See `Display`."""
+        self._step = step
+        self._tell("log", step, metrics)
+
+    def progress(self, step: int) -> None:
+        """See `Display`."""
+        if step != self._step:
+            self._step = step
+            self._tell("progress", step)
+
+    def text(self, line: str) -> None:
+        """See `Display`."""
+        self._tell("text", line)
+
+    def watch(self, rows: Callable[[], Sequence[WorkerRow]]) -> None:
+        """See `Display`."""
+        self.rows = rows
+
+
 class LiveDisplay(Display):
     """A panel that is redrawn in place, at most four times a second and without a thread."""
 
@@ -163,6 +200,7 @@ class LiveDisplay(Display):
         super().__init__(total_steps, stream, shown)
         self._title, self._asked = title, False
         self._curve: list[float] = []  # of the first metric that is shown
+        self._workers: Callable[[], Sequence[WorkerRow]] = tuple
         self._console = Console(file=self._stream, force_terminal=True)
         self._live = Live(
             console=self._console,
@@ -189,6 +227,10 @@ class LiveDisplay(Display):
     def progress(self, step: int) -> None:
         """Move the bar when it is time."""
         self.log(step, {})
+
+    def watch(self, rows: Callable[[], Sequence[WorkerRow]]) -> None:
+        """Show what workers do whenever the panel is drawn."""
+        self._workers = rows
 
     def text(self, line: str) -> None:
         """Write a message above the panel."""
@@ -236,6 +278,13 @@ class LiveDisplay(Display):
             ]
             if cells:
                 parts.append(Columns(cells, equal=True, title=group.strip("/")))
+        cells = []
+        for name, state, restarts, version in self._workers():
+            style = {"idle": "", "restarting": "bold red"}.get(state, "green")
+            more = f" v{version}" * bool(version) + f" {restarts} restarts" * bool(restarts)
+            cells.append(Text.assemble((f"{name} ", "dim"), (state, style), more))
+        if cells:
+            parts.append(Columns(cells, equal=True, title="workers"))
         width = max(self._console.width - _ECHO, 20)
         title = Text(self._title) if self._title else None  # names may look like markup
         return Panel(Group(*parts), title=title, title_align="left", width=width)

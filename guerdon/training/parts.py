@@ -12,6 +12,7 @@ import torch
 
 from guerdon.collect import Collector, LocalShards, Shard, ShardedCollector, ShardedEnv, Shards
 from guerdon.collect.reward_data import RewardDataCollector, add_labels, check_cameras
+from guerdon.collect.shards import ShardInfo
 from guerdon.config import GuerdonConfig, compose, sources
 from guerdon.config.schema import DataCollectionConfig, EnvConfig
 from guerdon.config.validation import validated
@@ -166,11 +167,12 @@ class ShardMaker:
             env.close()
             raise
 
-    def policy(self, env: VectorEnv) -> Policy:
-        """Make a copy of the policy, on the CPU."""
+    def policy(self, env: VectorEnv | ShardInfo, device: str = "cpu") -> Policy:
+        """Make a copy of the policy, for the spaces of environments."""
         policy: Policy = (self.policy_fn or create_policy)(
             self.config.policy, env.observation_space, env.action_space,
-            seed=Seeds.of(self.config.seed).policy, model=copy.deepcopy(self.model),
+            seed=Seeds.of(self.config.seed).policy, device=device,
+            model=copy.deepcopy(self.model),
         )  # fmt: skip
         _find_expert(policy, self.config)
         return policy

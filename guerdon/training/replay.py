@@ -110,6 +110,19 @@ def load_reward(
     return found
 
 
+def final_parts(
+    run_dir: str | Path,
+    env_setting: EnvSetting | None,
+    model: Any,
+    policy_fn: Callable[..., Policy] | None,
+) -> tuple[Policy, Reward]:
+    """Load the policy and the reward at the end of a run; see `load_policy`."""
+    policy, config, _ = _load(run_dir, "latest", env_setting, model, policy_fn)
+    with make_env(config.env.for_evaluation(1), *(env_setting or ())[:1]) as env:
+        reward = _saved_reward(run_dir, config, policy, env)
+        return policy, reward or build_reward(config, policy, env, seed=0)
+
+
 def _setting(env: Callable[..., Any] | None, env_setting: EnvSetting | None) -> EnvSetting | None:
     if env is None:
         return env_setting

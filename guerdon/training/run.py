@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, cast
 
 import guerdon
 from guerdon.config import (
@@ -39,7 +39,7 @@ from guerdon.training.checkpoints import (
     load_weights,
     save_checkpoint,
 )
-from guerdon.training.display import Mode, make_display
+from guerdon.training.display import Display, Mode, make_display
 from guerdon.training.evaluation import Evaluator, evaluation_metrics
 from guerdon.training.experts import make_experts
 from guerdon.training.monitor import Budget, Monitor, Progress
@@ -92,6 +92,20 @@ class Result(Mapping[str, Any]):
         return f"Result({kind}, eval_return_mean={found:.4g}, run_dir={str(self.run_dir)!r})"
 
 
+class Host(Protocol):
+    """A worker that a run's loop is in, for the process that started the run."""
+
+    @property
+    def display(self) -> Display:
+        """The display of the run."""
+
+    def asked(self) -> bool:
+        """Return whether the user has asked the run to stop."""
+
+    def runtime(self, config: GuerdonConfig) -> AbstractContextManager[Any]:
+        """Return the other processes of the run."""
+
+
 KEPT_ALARMS = 20
 """Number of steps with alarms whose transitions are kept."""
 _EPISODE = 1_000  # assumed length of episodes without a limit
@@ -139,6 +153,7 @@ def train(
     model: Any = None,
     policy_fn: Callable[..., Policy] | None = None,
     callback: Callback | Function | None = None,
+    host: Host | None = None,
 ) -> Result:
     """Train a policy, and write a run directory.
 
@@ -161,15 +176,12 @@ def train(
         callback: A `Callback`; or a function to call with the step, the metrics and the policy
             whenever metrics are logged, and the run stops if it returns False. The config's
             ``run.callback`` is called, too.
+        host: The worker of `guerdon.parallel` that this is called in, if the loop is in one.
     """
     refuse_while_importing("train")
     changes = [*overrides, *([] if seed is None else [f"seed={seed}"])]
-    if resume is not None and source is not None:
-        raise ValueError("a run is resumed with its own config: leave the preset or file out")
-    if resume is not None and from_reward is not None:
-        raise ValueError("a run is resumed with its own reward: leave 'from_reward' out")
-    if resume is None and exact:
-        raise ValueError("'exact' says how a run is resumed: give 'resume', too")
+    _check_arguments(source, resume, exact, from_reward)
+    given = (source, *changes)
     with ExitStack() as stack:
         values, read_from = override_values(changes), resume or sources.run_dir_of(source)
         used = stack.enter_context(code_of(read_from, trust=trust, own=values))
@@ -185,6 +197,13 @@ def train(
         else:
             config = compose_run(resume, changes, policy_fn)
         config = _with_shards(config)
+        if config.runtime.num_learners and host is None:
+            start: Callable[..., Result] = _parallel("learner").train_in_worker
+            return start(
+                config, display, given,
+                resume=resume, exact=exact, from_reward=from_reward, trust=trust,
+                env_setting=env_setting, model=model, policy_fn=policy_fn, callback=callback,
+            )  # fmt: skip
         stack.enter_context(threads(config.run.threads))
         state, step, changed = None, None, dict[str, Any]()
         if resume is not None:
@@ -196,7 +215,7 @@ def train(
         made = make_experts(config, display)
         seed, device = Seeds.of(config.seed).layers, find_device(config.run.device)
         stack.enter_context(seeded(seed, device))
-        runtime = stack.enter_context(_runtime(config))
+        runtime = stack.enter_context(_runtime(config, host))
         parts = make_parts(
             made, env_setting=env_setting, model=model, policy_fn=policy_fn,
             runtime=runtime,
@@ -218,8 +237,8 @@ def train(
         parts.journal.open(folder.journal, 0 if state is None else state.get("journal"))
         if config.reward.collect_data:
             parts.keep_images(config.reward.data_collection)
-        recorder = stack.enter_context(_recorder(config, folder, display, step))
-        asked = stack.enter_context(interrupts(recorder.interrupt))
+        recorder = stack.enter_context(_recorder(config, folder, display, step, host))
+        asked = host.asked if host else stack.enter_context(interrupts(recorder.interrupt))
         for key, (old, new) in changed.items():
             recorder.text(f"{key} was {old}, and is now {new}")
         run = Run(config, parts, folder, recorder, asked, callback)
@@ -231,6 +250,15 @@ def train(
 
 
 # --- before the loop
+
+
+def _check_arguments(source: Any, resume: Any, exact: bool, from_reward: Any) -> None:
+    if resume is not None and source is not None:
+        raise ValueError("a run is resumed with its own config: leave the preset or file out")
+    if resume is not None and from_reward is not None:
+        raise ValueError("a run is resumed with its own reward: leave 'from_reward' out")
+    if resume is None and exact:
+        raise ValueError("'exact' says how a run is resumed: give 'resume', too")
 
 
 def _changes(
@@ -408,6 +436,8 @@ def _start_from(policy: Policy, run: str) -> None:
 
 def _with_shards(config: GuerdonConfig) -> GuerdonConfig:
     """Write the number of shards to the config, so that the run can be resumed anywhere."""
+    if registry_of("policy").get(config.policy["type"]).offline:
+        return config  # it collects nothing
     collect = config.collect.model_copy(update={"shards": config.n_shards})
     return config.model_copy(update={"collect": collect})
 
@@ -444,13 +474,18 @@ def _with_checkpoint_interval(config: GuerdonConfig) -> GuerdonConfig:
     return config.model_copy(update={"run": run})
 
 
-def _runtime(config: GuerdonConfig) -> AbstractContextManager[Any]:
+def _parallel(name: str) -> Any:
+    """Return a module of `guerdon.parallel`; they import Ray."""
+    require("ray", "ray")
+    return import_module(f"guerdon.parallel.{name}")
+
+
+def _runtime(config: GuerdonConfig, host: Host | None) -> AbstractContextManager[Any]:
     """Return the processes of a run; None for a run in this one, which does not import Ray."""
     if config.runtime.type == "serial":
         return nullcontext()
-    require("ray", "ray")
-    made: AbstractContextManager[Any] = import_module("guerdon.parallel.runtime").RayRuntime(config)
-    return made
+    made = _parallel("runtime").RayRuntime(config) if host is None else host.runtime(config)
+    return cast("AbstractContextManager[Any]", made)
 
 
 @contextmanager
@@ -474,11 +509,16 @@ def _new_folder(
             raise
 
 
-def _recorder(
-    config: GuerdonConfig, folder: RunFolder, display: Mode, step: int | None
-) -> Recorder:
+def display_of(config: GuerdonConfig, mode: Mode) -> Display:
+    """Make the display of a run."""
     title = f"{config.run.name} · {config.env.id} · {config.policy['type']} · seed {config.seed}"
-    shown = make_display(config.run.max_steps, sys.stdout, display, title=title)
+    return make_display(config.run.max_steps, sys.stdout, mode, title=title)
+
+
+def _recorder(
+    config: GuerdonConfig, folder: RunFolder, display: Mode, step: int | None, host: Host | None
+) -> Recorder:
+    shown = display_of(config, display) if host is None else host.display
     name = f"{config.run.name} · seed {config.seed}" if config.run.wandb else None
     return Recorder(folder, shown, resume_step=step, wandb=name)
 

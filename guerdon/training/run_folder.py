@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import cached_property
@@ -30,7 +30,7 @@ from guerdon.config import sources
 from guerdon.data.files import atomic_file, check_plain, naming, open_plain
 from guerdon.extras import require
 from guerdon.limits import read_bytes
-from guerdon.training.display import Display
+from guerdon.training.display import Display, WorkerRow
 from guerdon.training.metric_files import AppendedFile, TensorBoardFile
 
 FORMAT = 1
@@ -324,7 +324,7 @@ class Recorder:
         self._metrics = AppendedFile(folder.metrics, self.warn)
         self._folder, self._purge = folder, None if resume_step is None else resume_step + 1
         self._wandb: Any = None if wandb is None else _start_wandb(folder, wandb)
-        self._handler = _Handler(self.text)
+        self._handler = WarningHandler(self.text)
         logging.getLogger("guerdon").addHandler(self._handler)
 
     @cached_property
@@ -354,6 +354,10 @@ class Recorder:
     def progress(self, step: int) -> None:
         """Update the display between two calls of `log`; cheap."""
         self._display.progress(step)
+
+    def watch(self, rows: Callable[[], Sequence[WorkerRow]]) -> None:
+        """Show what the workers of the run do."""
+        self._display.watch(rows)
 
     def interrupt(self) -> None:
         """Show that the user has asked the run to stop; may be called by a signal handler."""
@@ -394,7 +398,7 @@ class Recorder:
         self.close()
 
 
-class _Handler(logging.Handler):
+class WarningHandler(logging.Handler):
     """Passes warnings of guerdon's loggers on."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
@@ -402,6 +406,7 @@ class _Handler(logging.Handler):
         self._tell = tell
 
     def emit(self, record: logging.LogRecord) -> None:
+        """See `logging.Handler`."""
         self._tell(f"Warning: {record.getMessage()}")
 
 

@@ -1,6 +1,7 @@
 """Workers and runs that are killed, hang or raise errors."""
 
 import json
+import logging
 import os
 import re
 import signal
@@ -124,6 +125,7 @@ def test_an_environment_that_always_fails_stops_the_run(mode, tmp_path):
         "collector 0 failed, and 'runtime.max_restarts' is 1; first failure: collector 0: "
         "ZeroDivisionError: the motor is off"
     )
+    assert re.search(r'File ".*environments.py", line \d+, in step', str(caught.value.__cause__))
 
 
 @pytest.mark.usefixtures("ray")
@@ -142,7 +144,9 @@ def test_what_a_cluster_lacks_is_named(ray):
 
     with (
         pytest.raises(RuntimeError) as caught,
-        reserved([{"CPU": 60.0}, {"CPU": 40.0, "GPU": 1.0}], wait_seconds=0.5),
+        reserved(
+            {"learner 0": {"CPU": 60.0}, "collector 0": {"CPU": 40.0, "GPU": 1.0}}, wait_seconds=0.5
+        ),
     ):
         pass
     assert "there are 1 node, 100 CPUs are wanted, 4 there" in str(caught.value)
@@ -150,12 +154,52 @@ def test_what_a_cluster_lacks_is_named(ray):
     assert all(each["state"] == "REMOVED" for each in ray.util.placement_group_table().values())
 
 
+LATE = "waiting for collector 1; evaluator 1 to start, on 1 node"
+
+
+class Late(logging.Handler):
+    """Keeps warnings, and makes a file when only some workers are missing."""
+
+    def __init__(self, path):
+        super().__init__(logging.WARNING)
+        self.path, self.texts = path, []
+
+    def emit(self, record):
+        self.texts.append(record.getMessage())
+        if self.texts[-1] == LATE or len(self.texts) > 600:
+            self.path.touch()
+
+
+@pytest.mark.usefixtures("ray")
+def test_workers_that_have_not_joined_are_named(tmp_path, monkeypatch):
+    from guerdon.parallel import cluster, workers
+
+    def make(number, start):  # noqa: ARG001
+        while number == 1 and not (tmp_path / "go").exists():
+            time.sleep(0.01)
+
+    monkeypatch.setattr(cluster, "REPORT", 0.1)
+    late, logger = Late(tmp_path / "go"), logging.getLogger("guerdon.parallel")
+    made = [
+        workers.Worker(role, i, make, [], {"num_cpus": 0}, workers.Restarts(0))
+        for role, i in (("collector", 0), ("collector", 1), ("evaluator", 1))
+    ]
+    logger.addHandler(late)
+    try:
+        workers.start_all(made)
+    finally:
+        logger.removeHandler(late)
+        for each in made:
+            each.stop()
+    assert LATE in late.texts
+
+
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense"])
 def test_no_cluster_at_an_address(address):
     program = (
         "from guerdon.config.schema import RuntimeConfig\n"
         "from guerdon.parallel.cluster import connected\n"
-        f"with connected(RuntimeConfig(type='ray', address={address!r}), []): pass"
+        f"with connected(RuntimeConfig(type='ray', address={address!r}), {{}}, {{}}): pass"
     )
     found = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
@@ -180,12 +224,12 @@ def shared_memory():
     return {path.name for path in Path("/dev/shm").iterdir()}
 
 
-@pytest.fixture
-def program(tmp_path):
+@pytest.fixture(params=[0, 1])
+def program(tmp_path, request):
     """A command that trains on Ray, and what it leaves behind."""
     path = tmp_path / "config.yaml"
     env = {**CASES["ppo_normalized"]["env"], "n_envs": 4}
-    made = config("ppo_normalized", tmp_path / "killed", env, {})
+    made = config("ppo_normalized", tmp_path / "killed", env, {"num_learners": request.param})
     made["run"] |= {"dir": str(tmp_path / "killed"), "max_steps": 100_000}
     path.write_text(json.dumps(made))
     return [sys.executable, "-m", "guerdon", "train", str(path), "seed=3"]

@@ -123,6 +123,21 @@ def test_ray_job_for_kubernetes(here):
         assert container["resources"]["limits"].keys() == {"cpu", "memory"}
 
 
+def test_learners_reserve_gpus():
+    arguments = [*ARGUMENTS, "runtime.num_learners=2", "run.device=cuda", "run.threads=3"]
+    config = compose(*_split(arguments))
+    text = slurm_script(config, arguments)
+    assert "#SBATCH --cpus-per-task=11\n#SBATCH --gpus-per-node=2\n" in text
+    learner, collector = ray_job(config, arguments)["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+    assert learner["replicas"] == 2
+    limits = [
+        each["template"]["spec"]["containers"][0]["resources"]["limits"]
+        for each in (learner, collector)
+    ]
+    assert (limits[0]["cpu"], limits[0]["nvidia.com/gpu"]) == ("3", "1")
+    assert "nvidia.com/gpu" not in limits[1]
+
+
 def test_hosts_are_for_slurm(here):
     (here / "config.yaml").write_text(json.dumps(config_of("ppo", here / "run")))
     for platform in ("k8s", "local"):

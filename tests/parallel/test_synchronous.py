@@ -23,7 +23,7 @@ from tests.training.test_noise_law import (
 
 RAY = {"type": "ray", "num_collectors": 2}
 ENVS = {"n_envs": 4}
-OWN = tuple(f"/collector/{name}" for name in ("starts", "lost_steps", "accepted"))
+OWN = tuple(f"/collector/{name}" for name in ("starts", "lost_steps", "steps_lost", "accepted"))
 OWN = ("/config/runtime/", "/monitor/newest/runtime/", *OWN)
 """What only the checkpoints of runs on Ray have, or have otherwise."""
 
@@ -145,8 +145,10 @@ def test_parallel_pipeline(tmp_path):
 
 
 @pytest.mark.usefixtures("ray")
-def test_errors_of_environments_are_those_of_a_serial_run(tmp_path):
-    config = config_of("ppo", tmp_path / "run", env={"id": "no/Such-v0", **ENVS}, runtime=RAY)
+@pytest.mark.parametrize("learners", [0, 1])
+def test_errors_of_environments_are_those_of_a_serial_run(learners, tmp_path):
+    runtime = RAY | {"num_learners": learners}
+    config = config_of("ppo", tmp_path / "run", env={"id": "no/Such-v0", **ENVS}, runtime=runtime)
     serial = {**config, "runtime": {"type": "serial"}}
     messages = []
     for each in (config, serial):

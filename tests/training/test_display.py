@@ -161,6 +161,16 @@ def test_the_panel_shows_title_progress_returns_rewards_and_losses(live):
     assert "time/fps" not in last
 
 
+def test_the_panel_shows_every_worker(live):
+    shown, stream = live
+    rows = [("collector 0", "collecting", 0, 12), ("collector 1", "restarting", 2, 11)]
+    shown.watch(lambda: [*rows, ("evaluator 0", "idle", 0, 0)])
+    shown.close()
+    last = plain(stream.getvalue()).rpartition("╭")[2]
+    assert re.search(r"collector 0 collecting v12 +collector 1 restarting v11 2 restarts", last)
+    assert re.search(r"evaluator 0 idle  ", last)
+
+
 def test_the_panel_is_drawn_at_most_four_times_a_second(live, monkeypatch):
     shown, stream = live
     now = [1000.0]
