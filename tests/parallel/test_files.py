@@ -14,11 +14,8 @@ from guerdon.training.run import train
 from tests.processes import Program
 from tests.training.running import config_of
 
-OWN = """
-from pathlib import Path
-
-from tests.parallel.environments import Faulty
-
+OWN = f"""
+{Path(__file__).with_name("environments.py").read_text()}
 
 class Own(Faulty):
     def __init__(self, log):
