@@ -96,8 +96,6 @@ GROUPS = tuple(dict.fromkeys(row.group for row in ROWS))
 
 GOALS = (
     ("ppo-8", "SB3", 2.0),
-    ("ppo-8", "RLlib", 2.0),
-    ("ppo-64", "RLlib", 2.0),
     ("ppo-64", "SB3", 3.0),
     ("ppo-64", "skrl", 1.3),
     ("ppo-64", "bare loop", 0.85),

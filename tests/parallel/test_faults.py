@@ -49,7 +49,7 @@ class UntilRestarted(Callback):
     """Stops the run when the first collector has been restarted, and a rollout of it accepted.
 
     Args:
-        kills: Whether to kill it in the third iteration.
+        kills: Whether to kill it after its first accepted rollout.
     """
 
     def __init__(self, kills=False):
@@ -58,13 +58,15 @@ class UntilRestarted(Callback):
     def on_iteration(self, run):
         self.iterations += 1
         logs = run.path / "log"
-        if self.iterations == 3 and self.kills:
+        if self.iterations < 3 or (self.iterations % 10 and not self.kills):
+            return
+        text = (logs / "coordinator" / "coordinator.txt").read_text()
+        if self.kills and "rollout 0.1." in text:
             text = (logs / "collector" / "0.txt").read_text()
             os.kill(int(re.search(r"running in process (\d+)", text)[1]), signal.SIGKILL)
-        elif self.iterations % 10 == 0:
-            text = (logs / "coordinator" / "coordinator.txt").read_text()
-            if "rollout 0.2." in text:
-                run.stop()
+            self.kills = False
+        elif "rollout 0.2." in text:
+            run.stop()
 
 
 @pytest.mark.usefixtures("ray")
