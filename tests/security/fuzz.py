@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import hypothesis
+import torch
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
@@ -45,6 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("fuzz_failures"))
     parser.add_argument("--kinds", nargs="*", help="all by default")
     options = parser.parse_args(arguments)
+    torch.set_num_threads(1)  # a fork has not the threads of this process, and would wait for them
     seed = secrets.randbelow(2**32) if options.seed is None else options.seed
     begun = time.monotonic()
     counts, failures = fuzz(options.files, options.workers, seed, options.out, options.kinds)
@@ -149,7 +151,7 @@ class Worker:
         self.counts: Counter[str] = Counter()
         self.failures: list[str] = []
         self.case: Any = None
-        self.limits = float("inf"), float("inf")
+        self.limits = float("inf"), time.monotonic() + WALL_SECONDS
         self.pipe.send((self.kind, files, seed * 100_003 + number))
         return True
 
