@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from guerdon.compat.keys import merged, put, take
+from guerdon.compat.keys import get, merged, put, take
 from guerdon.config import ConfigError, as_overrides, override_values, sources
 
 _USE = "reward.use_reward_model"
@@ -18,8 +18,15 @@ _OPTIONS = "reward.reward_model."
 _KEYS = ("use_reward_model", "reward_model", "group_name")
 # Placement of workers, and initial weights of the fit: its checkpoint has all weights.
 _DROPPED = ("group_name", "pretrained_encoder_path", "use_pretrain", "freeze_encoder")
-_TRAIN = ("defaults", "hydra", "cluster")
-"""Keys of a training without a meaning: Hydra's, and placement of workers."""
+_TRAIN = ("defaults", "hydra")
+"""Keys of a training without a meaning: Hydra's."""
+_PLACED = {
+    "actor": "num_learners",
+    "env": "num_collectors",
+    "rollout": "num_collectors",
+    "reward": "num_reward_workers",
+}
+"""Options of the section ``runtime`` for RLinf's components."""
 _FIT = ("defaults", "cluster", "reward.group_name", "reward.data.num_workers")
 """Keys of a fit without a meaning: Hydra's log, placement of workers, data loading."""
 _FIXED = {
@@ -61,7 +68,8 @@ def translate(
     """
     for key in _TRAIN:
         take(values, key, dropped)
-    given, kept = _taken(overrides, [f"reward.{key}" for key in _KEYS])
+    given, kept = _taken(overrides, ["cluster", *(f"reward.{key}" for key in _KEYS)])
+    cluster = merged(take(values, "cluster", []), given.pop("cluster", {}))
     own = values.get("reward")
     section = own if isinstance(own, dict) else {}
     in_file = bool(section.keys() & set(_KEYS))
@@ -77,8 +85,58 @@ def translate(
             **({"format": "npy"} if in_file else {}),
             **{key: None if value == "None" else value for key, value in data.items()},
         }
+    if "runtime=ray" in kept or "ray" in (values.get("runtime"), get(values, "runtime.type")):
+        workers = {
+            k: v for k, v in _workers(cluster).items() if get(values, f"runtime.{k}") is None
+        }
+        if "type" not in section and not any(text.startswith("reward=") for text in kept):
+            workers.pop("num_reward_workers", None)
+        kept = [*as_overrides({"runtime": workers} if workers else {}), *kept]
+    else:
+        dropped += [f"cluster.{key}" for key in cluster]
     none = re.compile(r"^(\+*reward\.data_collection\.\w+)=None$")
     return in_file or bool(given), [none.sub(r"\1=null", text) for text in kept]
+
+
+def _workers(cluster: Values) -> Values:
+    """Return options of the section ``runtime`` for RLinf's placement on GPUs, or nodes of them."""
+    placement, nodes = cluster.get("component_placement") or {}, str(cluster.get("num_nodes", 1))
+    found: Values = {}
+    if not nodes.isdecimal():
+        raise ConfigError(f"'cluster.num_nodes' is {nodes!r}: give a number")
+    if not isinstance(placement, dict):
+        raise ConfigError(
+            f"'cluster.component_placement' is {placement!r}: give ranks by component, as in "
+            "{actor: 0-3, env: all}"
+        )
+    for components, given in placement.items():
+        number = _ranks(str(given), components, int(nodes))
+        for component in re.split(r"\s*,\s*", components.strip()):
+            option = _PLACED.get(component)
+            if option is None:
+                raise ConfigError(
+                    f"'cluster.component_placement' places {component!r}: use {', '.join(_PLACED)}"
+                )
+            found[option] = max(number, found.get(option, 0))
+    return found
+
+
+def _ranks(text: str, components: str, nodes: int) -> int:
+    """Return the number of processes of a placement: ``all``, ``0-3,5``, or ``0-3:0-7``."""
+    import torch
+
+    if text == "all":
+        return max(torch.cuda.device_count(), 1) * nodes
+    number = 0
+    for part in text.replace(" ", "").split(","):
+        ranks = re.fullmatch(r"(\d+)(?:-(\d+))?", part.rpartition(":")[2])
+        if not ranks or int(ranks[2] or ranks[1]) < int(ranks[1]):
+            raise ConfigError(
+                f"'cluster.component_placement.{components}' is {text!r}: give ranks as in 0-3, "
+                "or all"
+            )
+        number += int(ranks[2] or ranks[1]) - int(ranks[1]) + 1
+    return number
 
 
 def _classifier(section: Values, dropped: list[str]) -> Values:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 from guerdon.compat.layouts import translated_fit
@@ -220,6 +221,59 @@ def test_no_limit_can_be_written_in_two_ways():
         config = compose("reach_ppo", [limit, folder, "reward.collect_data=true"])
         assert config.reward.data_collection.max_positive_trajectories is None
         assert Path(config.reward.data_collection.positive_dir).name == "None_yet"
+
+
+# --- the placement
+
+PLACEMENT = {"actor,rollout": "0-1", "env": "0-1,3 , 5", "reward": "0-3:0-7"}
+
+
+@pytest.mark.parametrize("used", [True, False])
+def test_a_placement_chooses_numbers_of_workers_on_ray(used):
+    source = {
+        "env": "reach", "policy": "ppo", "reward": {"use_reward_model": used},
+        "cluster": {"num_nodes": 1, "component_placement": PLACEMENT}, "runtime": {"type": "ray"},
+    }  # fmt: skip
+    overrides = ["reward.reward_model.checkpoint_path=fitted"] if used else []
+    section = compose(source, overrides).runtime
+    assert (section.num_learners, section.num_collectors) == (2, 4)
+    assert section.num_reward_workers == (8 if used else 0)
+    assert compose(source, [*overrides, "runtime.num_collectors=8"]).runtime.num_collectors == 8
+    source["runtime"]["num_collectors"] = 16
+    assert compose(source, overrides).runtime.num_collectors == 16
+    source["runtime"] = "ray"
+    assert compose(source, overrides).runtime.num_learners == 2
+    other = [*overrides, "cluster.component_placement.env=7"]
+    assert compose(source, other).runtime.num_collectors == 2  # that of "rollout"
+
+
+def test_a_placement_on_all_gpus_has_a_worker_on_each_node():
+    named = ["runtime=ray", "cluster.num_nodes=4", "cluster.component_placement.env=all"]
+    number = max(torch.cuda.device_count(), 1) * 4
+    assert compose("reach_ppo", named).runtime.num_collectors == number
+
+
+def test_a_placement_has_no_effect_in_one_process():
+    with pytest.warns(UserWarning, match=r"are ignored: cluster.component_placement$"):
+        config = compose("reach_ppo", ["cluster.component_placement.reward=all"])
+    assert config.runtime.num_reward_workers == 0
+
+
+@pytest.mark.parametrize(
+    ("placement", "said"),
+    [
+        ({"critic": "0"}, "places 'critic': use actor, env, rollout, reward"),
+        ({"env": "3-1"}, "component_placement.env' is '3-1': give ranks as in 0-3, or all"),
+        ({"env": "gpu"}, "is 'gpu': give ranks"),
+        ("all", "is 'all': give ranks by component"),
+        (None, "'cluster.num_nodes' is 'two': give a number"),
+    ],
+)
+def test_a_placement_that_cannot_be_read_is_named(placement, said):
+    cluster = {"component_placement": placement, "num_nodes": "two" if placement is None else 2}
+    source = {"env": "reach", "policy": "ppo", "cluster": cluster, "runtime": {"type": "ray"}}
+    with pytest.raises(ConfigError, match=said):
+        compose(source)
 
 
 # --- the fit
