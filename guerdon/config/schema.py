@@ -377,7 +377,7 @@ class RuntimeConfig(Section):
     """Address of a Ray cluster; ``auto`` finds the one of this machine. Null starts Ray on this
     machine, and stops it at the end."""
     wait_seconds: float = Field(default=300.0, gt=0)
-    """Seconds to wait for the CPUs and GPUs of a cluster."""
+    """Seconds to wait for the CPUs and GPUs of a cluster, also after a node of it was lost."""
     timeout: float = Field(default=300.0, gt=0)
     """Seconds after which a worker that does not answer is restarted."""
     max_restarts: int = Field(default=10, ge=0)

@@ -55,7 +55,7 @@ class RayRuntime:
             for role, (number, bundle) in resources(config).items()
             for i in range(number)
         }
-        self.restarts = Restarts(config.runtime.max_restarts)
+        self.restarts = Restarts(config.runtime.max_restarts, config.runtime.wait_seconds)
         self._workers: dict[str, list[Worker]] = {}
         self._stack = ExitStack()
 

@@ -1,9 +1,11 @@
 """Workers: objects in other processes, which are restarted if they fail."""
 
 import logging
+import math
 import os
 import re
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import ray
@@ -68,10 +70,15 @@ class WorkerError(RuntimeError):
 
 
 class Restarts:
-    """Counts the restarts of all workers of a run, up to a limit."""
+    """Counts the restarts of all workers of a run, up to a limit.
 
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
+    Args:
+        limit: The limit.
+        wait_seconds: Seconds to wait for the resources of a worker that is restarted.
+    """
+
+    def __init__(self, limit: int, wait_seconds: float = math.inf) -> None:
+        self.limit, self.wait_seconds = limit, wait_seconds
         self.number = 0
         self.changed: Callable[[], object] = lambda: None
         """Called when workers do something else."""
@@ -175,8 +182,12 @@ def start_all(workers: Sequence[Worker]) -> None:
         except Failures as error:
             raise cause_of(error) from error
         if waiting:
-            late = cluster.in_words(names[each] for each in waiting)
-            _log.warning("waiting for %s to start, on %s", late, cluster.nodes())
+            _report(names[each] for each in waiting)
+
+
+def _report(names: Iterable[str]) -> None:
+    late = cluster.in_words(names)
+    _log.warning("waiting for %s to start, on %s", late, cluster.nodes())
 
 
 def call_all(
@@ -216,11 +227,19 @@ def call_all(
 
 
 def restart(worker: Worker, error: BaseException) -> None:
-    """Restart a worker until it starts, or has failed too often."""
-    made = worker.restart(error)
+    """Restart a worker until it starts, has failed too often, or lacks resources for too long."""
+    made, limit = worker.restart(error), worker.restarts.wait_seconds
+    deadline = time.monotonic() + limit
     while True:
         try:
-            ray.get(made)
+            ray.get(made, timeout=min(cluster.REPORT, limit))
+        except GetTimeoutError:
+            if time.monotonic() >= deadline:
+                raise WorkerError(
+                    f"{worker.name} has not started again within 'runtime.wait_seconds', {limit:g} "
+                    f"s, on {cluster.nodes()}: add nodes, and continue with --resume"
+                ) from error
+            _report([worker.name])
         except Failures as again:
             made = worker.restart(again)
         else:

@@ -11,6 +11,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from guerdon.training.callback import Callback
@@ -139,6 +140,41 @@ def test_rollouts_that_are_too_old_are_dropped(tmp_path):
     train(config_, display="none")
     assert max(logged(tmp_path / "run", "runtime/max_staleness")) <= 1
     assert logged(tmp_path / "run", "runtime/dropped_steps")[-1] > 0
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_full_object_store_stops_no_run(mode, ray, tmp_path):
+    env = {**CASES["ppo"]["env"], "n_envs": 4}
+    made = config("ppo", tmp_path / "run", env, {"mode": mode})
+    made["policy"] = {**made["policy"], "model": {"hidden": [512, 512]}}  # weights of 1 MiB
+    array = np.ones(1 << 20)
+    held = [ray.get(ray.put(array)) for _ in range(12)]  # they stay in the store
+    assert sum(each.nbytes for each in held) > ray.cluster_resources()["object_store_memory"]
+    summary = train(made, display="none")
+    assert summary["stop_reason"] == "max_steps"
+    assert logged(tmp_path / "run", "runtime/restarts")[-1] == 0
+    assert all(np.array_equal(each, array) for each in held)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("mode", "then"), [("sync", "replaced"), ("async", "replaced"), ("sync", "lost")]
+)
+def test_a_node_that_disappears(mode, then, tmp_path):
+    quick = {"period_ms": "1000", "failure_threshold": "3", "initial_delay_ms": "1000"}
+    env = {**os.environ, **{f"RAY_health_check_{key}": value for key, value in quick.items()}}
+    found = subprocess.run(
+        [sys.executable, "-m", "tests.parallel.lost_node", tmp_path / "run", mode, then],
+        env=env, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert "restarting collector 1: its process died" in log
+    if then == "lost":
+        assert "collector 1 has not started again within 'runtime.wait_seconds'" in found.stderr
+        assert "on 1 node: add nodes, and continue with --resume" in found.stderr
+        return
+    assert found.returncode == 0, found.stderr
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["stop_reason"] == "callback"
 
 
 def test_what_a_cluster_lacks_is_named(ray):
