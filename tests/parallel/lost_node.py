@@ -9,7 +9,7 @@ from guerdon.training.callback import Callback
 
 
 class LoseNode(Callback):
-    """Kills a node, adds another one if wanted, and stops when its collector is back."""
+    """Kills a node, adds another one if wanted, and stops when a collector is back."""
 
     def __init__(self, cluster, node, replaced):
         self.cluster, self.node, self.replaced = cluster, node, replaced
@@ -22,7 +22,7 @@ class LoseNode(Callback):
             if self.replaced:
                 self.cluster.add_node(num_cpus=2)
         journal = run.path / "log" / "coordinator" / "coordinator.txt"
-        if self.iterations > 3 and re.search(r"rollout 1\.[2-9]\.", journal.read_text()):
+        if self.iterations > 3 and re.search(r"rollout [01]\.[2-9]\.", journal.read_text()):
             run.stop()
 
 
