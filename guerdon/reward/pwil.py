@@ -22,6 +22,7 @@ from guerdon.reward.ood import Reference
 from guerdon.reward.trained import ExpertConfig, ExpertReward, draw_rows
 
 CHUNK = 2**20  # maximum number of distances in memory
+_PAID = 10  # demonstrated episodes whose rewards are looked at
 
 
 class PWILConfig(ExpertConfig):
@@ -80,11 +81,20 @@ class PWIL(ExpertReward, EpisodeRewardModel):
         return cls.requires | ({"replay"} if config.prefill else set())
 
     def load_expert_data(self, demonstrations: Any = None) -> None:
-        """See `ExpertReward`; keeps the whole episodes for `prefill`."""
+        """See `ExpertReward`; whole episodes are for `prefill`, and for what experts are paid."""
         super().load_expert_data(demonstrations)
-        if self.config.prefill:
-            whole = self.config.model_copy(update={"subsample": 1}).load(demonstrations)
-            self._episodes = whole.episodes
+        whole = self.config.model_copy(update={"subsample": 1}).load(demonstrations).episodes
+        self._episodes = whole if self.config.prefill else []
+        if len(self.reference):
+            rewards = [np.zeros(1), *map(self._rewards, whole[:_PAID])]  # 0 is the lowest
+            self.reference.rewards = torch.from_numpy(np.concatenate(rewards)).float().sort()[0]
+
+    def _rewards(self, episode: Batch) -> np.ndarray:
+        """Return the rewards [T] of an episode."""
+        time = np.arange(len(episode))[:, None]
+        steps = Batch({name: episode[name] for name in self.reads})[:, None]
+        steps = steps.replace(mask=time >= 0, first=time == 0)
+        return self.annotate(steps, self.new_memory(1))[0]["coupling"][:, 0]
 
     def prefill(self) -> list[Batch]:
         """Return whole demonstrated episodes, repeated."""
@@ -110,11 +120,6 @@ class PWIL(ExpertReward, EpisodeRewardModel):
         generator = np.random.default_rng(self.setting.seed)
         kept = draw_rows(np.arange(len(vectors)), self.config.sample_size, generator)
         self.atoms = self._scaled(vectors[kept])
-
-    def set_reference(self, rows: Batch, groups: np.ndarray) -> None:
-        """See `RewardModel`; 0 is the lowest reward."""
-        super().set_reference(rows, groups)
-        self.reference.rewards = torch.zeros(1)
 
     def score(self, batch: Batch) -> torch.Tensor:
         """Return the rewards of `annotate`."""

@@ -38,6 +38,15 @@ class SQIL(ExpertReward, ReplaySource):
         """See `ExpertReward`."""
         self._mixed = None
 
+    def set_reference(self, rows: Batch, groups: np.ndarray) -> None:
+        """See `RewardModel`; demonstrations are paid 1, which no transition of the policy is."""
+        super().set_reference(rows, groups)
+        self.reference.rewards = torch.tensor([0.0, 1.0, 1.0])
+
+    def _compared_fields(self) -> list[str]:
+        """See `RewardModel`; the networks of the policy read them."""
+        return ["obs", "act"]
+
     def mixed(self, buffer: ReplayBuffer) -> MixedReplay:
         """Return a mixture of a non-empty buffer and the demonstrations, in its dtypes."""
         if self._mixed is None or self._mixed["agent"] is not buffer:

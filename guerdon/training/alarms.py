@@ -2,7 +2,8 @@
 
 After every evaluation, rules look at logged series: learned return, how far the policy's
 transitions are from the fitted data (`guerdon.reward.ood`), disagreement of members, and prediction
-errors of novelty bonuses. All limits are constants here.
+errors of novelty bonuses. What a rule finds at several evaluations in a row is an alarm. All limits
+are constants here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,8 @@ from guerdon.reward.ood import BEYOND, Reference
 
 EVALUATIONS = 3
 """Number of the newest evaluations that a rule looks at, mostly at their median."""
+HELD = 4
+"""Number of evaluations in a row at which a rule has to find the same, for an alarm."""
 PAID = 0.3
 """Share of transitions that are out of distribution and well paid, for an alarm."""
 SHIFT = 1.0
@@ -52,6 +55,19 @@ def alarms(series: Mapping[str, Line]) -> list[Alarm]:
         series: The metrics ``reward/eval_return`` and ``reward/<term>/`` with ``ood_share``,
             ``ood_paid``, ``shift``, ``disagreement`` or ``novelty``.
     """
+    steps = [step for step, _ in series.get(LEARNED, ())][-HELD:]
+    if len(steps) < HELD:
+        return []
+    *earlier, newest = (
+        findings({name: [each for each in line if each[0] <= end] for name, line in series.items()})
+        for end in steps
+    )
+    lasting = set.intersection(*({alarm[:2] for alarm in each} for each in earlier))
+    return [alarm for alarm in newest if alarm[:2] in lasting]
+
+
+def findings(series: Mapping[str, Line]) -> list[Alarm]:
+    """Return what the rules find after the newest evaluation; see `alarms`."""
     found = []
     for name, line in series.items():
         term, _, kind = name.removeprefix("reward/").rpartition("/")
@@ -60,30 +76,31 @@ def alarms(series: Mapping[str, Line]) -> list[Alarm]:
     return found
 
 
-def _stays(learned: Line, line: Line, limit: float) -> bool:
-    """Whether the median of the newest evaluations is at least the limit."""
+def _median(learned: Line, line: Line, limit: float) -> float | None:
+    """Return the median of the newest evaluations, if it is at least the limit."""
     steps = [step for step, _ in learned[-EVALUATIONS:]]
     newest = line[-EVALUATIONS:]
     if len(steps) < EVALUATIONS or [step for step, _ in newest] != steps:
-        return False
-    return float(np.median([value for _, value in newest])) >= limit
+        return None
+    median = float(np.median([value for _, value in newest]))
+    return median if median >= limit else None
 
 
 def _paid_alarm(learned: Line, line: Line) -> str | None:
-    if not _stays(learned, line, PAID):
+    if (share := _median(learned, line, PAID)) is None:
         return None
     return (
-        f"{line[-1][1]:.0%} of the policy's transitions are unlike the data that the reward was "
-        "fitted to, but paid like it"
+        f"{share:.0%} of the policy's transitions are unlike the data that the reward was fitted "
+        "to, but paid like it"
     )
 
 
 def _shift_alarm(learned: Line, line: Line) -> str | None:
-    if not _stays(learned, line, SHIFT):
+    if (shift := _median(learned, line, SHIFT)) is None:
         return None
     return (
-        f"the policy's well-paid transitions are shifted by {line[-1][1]:.1f} standard deviations "
-        "of the data that the reward was fitted to"
+        f"the policy's well-paid transitions are shifted by {shift:.1f} standard deviations of the "
+        "data that the reward was fitted to"
     )
 
 
@@ -104,11 +121,11 @@ def _fall_alarm(learned: Line, line: Line) -> str | None:
 
 
 def _disagreement_alarm(learned: Line, line: Line) -> str | None:
-    if not _stays(learned, line, DISAGREEMENT):
+    if (share := _median(learned, line, DISAGREEMENT)) is None:
         return None
     return (
         "the members of the reward disagree more about the policy's transitions than about "
-        f"{line[-1][1]:.0%} of the fitted ones"
+        f"{share:.0%} of the fitted ones"
     )
 
 

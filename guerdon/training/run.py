@@ -609,12 +609,16 @@ class Run:
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Log metrics; after an evaluation, also alarms about the reward."""
-        new = self.history.add(step, metrics)
+        before, new = self.history.holding, self.history.add(step, metrics)
         if new is not None and self.reward.ood != "off":
             metrics = {**metrics, "reward/alarms": len(self.history.holding)}
         self.recorder.log(step, metrics)
         for alarm in new or ():
             self._raise(step, alarm)
+        holding = {alarm[:2] for alarm in self.history.holding}
+        for alarm in before:
+            if alarm[:2] not in holding:
+                self.recorder.text(f"step {step}: this alarm has ended: {alarm.text}")
         self.event("log", {name: float(value) for name, value in metrics.items()})
 
     def _raise(self, step: int, alarm: Alarm) -> None:

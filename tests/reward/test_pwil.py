@@ -454,3 +454,19 @@ def test_a_run_starts_with_the_demonstrations_and_resumes_exactly(tmp_path):
     assert_same_run(tmp_path / "whole", tmp_path / "run")
     lines = metrics_of(tmp_path / "whole")
     assert lines[0]["buffer/size"] == 32 + 1_000  # two episodes of 500 steps
+
+
+def test_what_is_well_paid_is_known_from_whole_demonstrated_episodes():
+    """Of which every fourth step is an atom; the others are some way from one."""
+    model = on_a_line(range(8), 8, subsample=4)
+    rewards = model.reference.rewards
+    assert len(rewards) == 9
+    assert rewards[0] == 0
+    assert 0 < rewards.median() < 5
+    score, _ = model.annotate(rollout_of(np.full(8, 90.0)), model.new_memory(1))
+    assert not model.reference.well_paid(torch.from_numpy(score["coupling"])).any()
+
+
+def rollout_of(places):
+    obs, time = places.astype(np.float32)[:, None, None], np.arange(len(places))[:, None]
+    return Batch(obs=obs, act=np.zeros_like(obs), mask=time >= 0, first=time == 0)

@@ -323,3 +323,10 @@ def test_other_terms_may_stand_beside_it():
 def test_normalising_rewards_that_are_always_0_is_refused():
     with pytest.raises(ValueError, match=r"'reward.normalize'.*'reward.scale'"):
         make_reward({"type": "sqil", "normalize": True}, Setting(VECTOR, TWO, on_policy=False))
+
+
+def test_transitions_of_the_policy_are_compared_and_never_well_paid():
+    model = make().terms["sqil"].model
+    rows = rows_of([DEMONSTRATED, 10 * DEMONSTRATED]).to_device(torch.device("cpu"))
+    assert model.ood(rows)[1] == 1 > model.ood(rows)[0]
+    assert not model.reference.well_paid(torch.zeros(2)).any()

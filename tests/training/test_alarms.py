@@ -1,6 +1,7 @@
 """Alarms about learned rewards, which never see the true return."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from guerdon.lab.report import write_report
 from guerdon.reward import REWARDS, RewardModel, register_reward_model
 from guerdon.reward.ood import Reference
 from guerdon.training import alarms as rules
-from guerdon.training.alarms import Familiarity, History, alarms
+from guerdon.training.alarms import Familiarity, History, alarms, findings
+from guerdon.training.callback import Callback
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint, save_checkpoint
 from guerdon.training.run import _rewind, train
 from guerdon.training.run_folder import RunFolder
@@ -25,19 +27,33 @@ def series(learned, **lines):
 
 
 def found(learned, **lines):
-    return [(alarm.term, alarm.rule) for alarm in alarms(series(learned, **lines))]
+    return [(alarm.term, alarm.rule) for alarm in findings(series(learned, **lines))]
 
 
 @pytest.mark.parametrize(
     ("rule", "limit"),
     [("ood_paid", rules.PAID), ("shift", rules.SHIFT), ("disagreement", rules.DISAGREEMENT)],
 )
-def test_an_alarm_holds_if_the_median_of_three_evaluations_is_at_the_limit(rule, limit):
+def test_a_rule_finds_a_median_of_three_evaluations_that_is_at_the_limit(rule, limit):
     low, returns = limit - 0.01, [1.0, 2.0, 3.0, 4.0]
     assert found(returns, **{rule: [low, limit, limit, limit]}) == [("x", rule)]
     assert found(returns, **{rule: [limit, limit, low, low]}) == []
     assert found(returns, **{rule: [low, limit, low, 9.0]}) == [("x", rule)]
     assert found(returns[:2], **{rule: [limit, limit]}) == []
+
+
+def test_what_is_found_at_several_evaluations_in_a_row_is_an_alarm():
+    first = rules.EVALUATIONS + rules.HELD - 1
+    far = [rules.SHIFT] * first
+    assert len(alarms(series([1.0] * first, shift=far))) == 1
+    assert alarms(series([1.0] * (first - 1), shift=far)) == []
+    near = [0.0] * 3 + far  # the median of three is at the limit from the fifth on
+    assert alarms(series([1.0] * (first + 1), shift=near)) == []
+    assert len(alarms(series([1.0] * (first + 2), shift=near))) == 1
+    # Another rule at each evaluation is none.
+    parts = {"shift": [9.0, 9.0, 9.0, 9.0, 9.0, 0.0, 0.0], "ood_paid": [0.0] * 3 + [1.0] * 4}
+    assert found([1.0] * 7, **parts) == [("x", "ood_paid")]
+    assert alarms(series([1.0] * 7, **parts)) == []
 
 
 def test_a_value_that_is_missing_at_the_newest_evaluations_is_no_alarm():
@@ -60,18 +76,19 @@ def test_novelty_that_wears_off_is_no_alarm():
 
 
 def test_the_text_has_what_was_seen():
-    (alarm,) = alarms(series([1.0] * 3, ood_paid=[0.5, 0.6, 0.75]))
-    assert alarm.text == (
+    (alarm,) = findings(series([1.0] * 3, ood_paid=[0.5, 0.9, 0.75]))
+    assert alarm.text == (  # the median
         "x: 75% of the policy's transitions are unlike the data that the reward was fitted to, but "
         "paid like it"
     )
-    (alarm,) = alarms(series([1.0, 2.0, 3.0, 4.0, 5.0], ood_share=[0.1, 0.2, 0.5, 0.5, 0.6]))
+    (alarm,) = findings(series([1.0, 2.0, 3.0, 4.0, 5.0], ood_share=[0.1, 0.2, 0.5, 0.5, 0.6]))
     assert "since step 100 the learned return rose from 1 to 5" in alarm.text
     assert "fell from 90% to 40%" in alarm.text
 
 
 def test_true_returns_are_never_read():
-    given = series([1.0] * 3, ood_paid=[1.0] * 3)
+    given = series([1.0] * 9, ood_paid=[1.0] * 9)
+    assert len(alarms(given)) == 1
     more = {**given, "eval/mean_reward": [(100, -5.0)], "reward/rank_correlation": [(100, -1.0)]}
     assert alarms(more) == alarms(given)
 
@@ -80,15 +97,15 @@ def test_a_history_tells_new_alarms_once_and_is_part_of_the_state():
     history = History(novelty=["rnd"])
     metrics = {"reward/eval_return": 1.0, "reward/x/ood_paid": 1.0, "eval/mean_reward": 0.0}
     assert history.add(10, {"reward/rnd/loss": 0.5, "train/loss": 1.0}) is None
-    assert history.add(20, metrics) == []
-    assert history.add(30, metrics) == []
+    for step in range(20, 70, 10):
+        assert history.add(step, metrics) == []
     other = History(novelty=["rnd"])
     other.load_training_state(json.loads(json.dumps(history.training_state())))
     for each in (history, other):
-        assert [alarm.rule for alarm in each.add(40, metrics)] == ["ood_paid"]
-        assert each.add(50, metrics) == []
+        assert [alarm.rule for alarm in each.add(70, metrics)] == ["ood_paid"]
+        assert each.add(80, metrics) == []
         assert len(each.holding) == 1
-        for step in (60, 70, 80):
+        for step in (90, 100):
             each.add(step, {**metrics, "reward/x/ood_paid": 0.0})
         assert not each.holding
     assert history.training_state() == other.training_state()
@@ -159,23 +176,42 @@ SMALL = (
 def test_a_reward_that_pays_for_anything_raises_an_alarm(tmp_path):
     """And says at which step, and where the transitions are."""
     folder = tmp_path / "run"
-    train("cartpole_fixed_ppo", *SMALL, "run.max_steps=512", f"run.dir={folder}", display="none")
+    train("cartpole_fixed_ppo", *SMALL, "run.max_steps=1024", f"run.dir={folder}", display="none")
     lines = [line for line in metrics_of(folder) if "reward/alarms" in line]
-    assert [line["reward/pays_for_anything/ood_paid"] > 0.9 for line in lines] == [True] * 4
-    assert [line["reward/alarms"] > 0 for line in lines] == [False, False, True, True]
+    assert [line["reward/pays_for_anything/ood_paid"] > 0.9 for line in lines] == [True] * 8
+    assert [line["reward/alarms"] > 0 for line in lines] == [False] * 5 + [True] * 3
     log = (folder / "log.txt").read_text()
-    assert "step 384: alarm: pays_for_anything: " in log
-    assert str(folder / "alarms" / "step_384") in log
+    assert "step 768: alarm: pays_for_anything: " in log
+    assert str(folder / "alarms" / "step_768") in log
     saved, step = load_checkpoint(folder / "alarms")
-    assert step == 384
+    assert step == 768
     assert saved["alarm"]["transitions"]["obs"].shape == (rules.SHOWN, 4)
     assert "alarm" in write_report(folder).read_text()
+
+
+class Forget(Callback):
+    """Makes the data that the reward was fitted to unknown."""
+
+    def on_iteration(self, run):
+        if run.progress.env_steps >= 896:
+            run.reward.models[0].reference = Reference()
+
+
+def test_the_log_says_that_an_alarm_has_ended(tmp_path):
+    folder = tmp_path / "run"
+    train(
+        "cartpole_fixed_ppo", *SMALL, "run.max_steps=1280", f"run.dir={folder}",
+        callback=Forget(), display="none",
+    )  # fmt: skip
+    log = (folder / "log.txt").read_text()
+    assert re.search(r"step 1\d\d\d: this alarm has ended: pays_for_anything: ", log)
+    assert metrics_of(folder)[-1]["reward/alarms"] == 0
 
 
 def test_without_the_comparison_there_is_no_alarm(tmp_path):
     folder = tmp_path / "run"
     train(
-        "cartpole_fixed_ppo", *SMALL, "run.max_steps=512", "reward.ood=off", f"run.dir={folder}",
+        "cartpole_fixed_ppo", *SMALL, "run.max_steps=1024", "reward.ood=off", f"run.dir={folder}",
         display="none",
     )  # fmt: skip
     assert not [name for line in metrics_of(folder) for name in line if "ood" in name]
@@ -184,17 +220,18 @@ def test_without_the_comparison_there_is_no_alarm(tmp_path):
 
 def test_a_resumed_run_has_the_alarms_of_one_that_never_stopped(tmp_path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    for folder, steps in ((whole, 512), (parts, 256)):
+    for folder, steps in ((whole, 1024), (parts, 640)):
         train(
             "cartpole_fixed_ppo", *SMALL, f"run.max_steps={steps}", f"run.dir={folder}",
             display="none",
         )  # fmt: skip
-    train(None, "run.max_steps=512", resume=parts, display="none")
+    train(None, "run.max_steps=1024", resume=parts, display="none")
     one, other = (
         [line["reward/alarms"] for line in metrics_of(folder) if "reward/alarms" in line]
         for folder in (whole, parts)
     )
     assert one == other
+    assert one[-1] > 0
     first, second = (load_checkpoint(folder / "alarms")[0]["alarm"] for folder in (whole, parts))
     assert first["text"] == second["text"]
     np.testing.assert_array_equal(first["transitions"]["obs"], second["transitions"]["obs"])
