@@ -224,7 +224,7 @@ def _cells(
     cells["against controls"] = compared(final, found, row.controls)
     if goal is not None:
         cells["seeds at the goal"] = f"{(final >= goal).sum()} of {len(runs)}"
-        cells["steps to goal"] = _first(goal, ended)
+        cells["steps to goal"] = first_at_goal(goal, ended)
     if shown is not None:
         expert, random = shown
         cells["normalised return"] = f"{(final.mean() - random) / (expert - random):.2f}"
@@ -235,11 +235,11 @@ def _number(value: float) -> str:
     return f"{value:.2f}" if abs(value) < 5 else f"{value:.1f}"
 
 
-def _first(goal: float, runs: list[Any]) -> str:
+def first_at_goal(goal: float, runs: list[Any]) -> str:
     """Return the median steps to the first evaluation at the goal; empty if a run has none."""
     firsts = [next((step for step, mean in run["curve"] if mean >= goal), None) for run in runs]
     known = [first for first in firsts if first is not None]
-    return f"{np.median(known):,.0f}" if len(known) == len(runs) else ""
+    return f"{np.median(known):,.0f}" if known and len(known) == len(runs) else ""
 
 
 def interval(values: np.ndarray, draws: int = 10_000) -> tuple[float, float]:

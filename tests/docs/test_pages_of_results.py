@@ -19,7 +19,8 @@ def test_the_page_of_learning_results_is_made_of_the_files():
     import learning
     import learning_report
 
-    made = learning_report.page(learning.SOLVED, learning.ABOVE_RANDOM, learning.RESULTS)
+    rows = learning.SOLVED, learning.ABOVE_RANDOM, learning.ON_RAY
+    made = learning_report.page(*rows, learning.RESULTS)
     assert (ROOT / "docs" / "results.md").read_text() == made
 
 
