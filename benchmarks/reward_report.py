@@ -106,7 +106,7 @@ def _said(text: str) -> list[str]:
 
 def conclusions(rows: Iterable[Row], found: dict[str, list[Any]]) -> list[str]:
     """Return what the results of rows show, and what they do not, as paragraphs."""
-    short, bare, blank, solved = [], [], [], []
+    short, unsure, bare, blank, solved = [], [], [], [], []
     for row in rows:
         final, name = returns(found[row.name]), f"`{row.name}`"
         if row.goal is None or not len(final):
@@ -119,12 +119,16 @@ def conclusions(rows: Iterable[Row], found: dict[str, list[Any]]) -> list[str]:
             missing = row.goal - final.mean()
             mean = f", its mean is {_number(missing)} below" if missing > 0 else ""
             short.append(f"{name} ({reached} of {number} seeds{mean})")
+        low, high = interval(final)
+        if low <= row.goal <= high and low < high:
+            unsure.append(name)
         if row.baseline and compared(final, found, [row.baseline]) in ("lower", "not shown"):
             bare.append(name)
         if row.controls and compared(final, found, row.controls) in ("lower", "not shown"):
             blank.append(name)
     words = (
         ("Short of the goal on at least one seed", short),
+        ("Mean not shown to be above the goal, which is inside its 95 % interval", unsure),
         ("Not shown to be higher than cloning the same demonstrations", bare),
         ("Not shown to be higher than the controls", blank),
         ("Rows for comparison that reach the goal", solved),

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-from trials import SEEDS, Row
+from trials import SEEDS, Row, config_of
+
+from guerdon.config import sources
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 CLONES = ("bc", "iqlearn")
 """Policies that learn from demonstrations without a reward model."""
@@ -43,27 +50,29 @@ class Problem:
     seeds: int = SEEDS
 
     def imitation(
-        self, models: tuple[Model, ...], constant: Model, uncontrolled: tuple[str, ...] = ()
+        self, models: tuple[Model, ...], uncontrolled: tuple[str, ...] = ()
     ) -> tuple[Row, ...]:
-        """Return a row and its control with random demonstrations for each model.
+        """Return a row for each model, and its controls: random demonstrations, constant reward.
 
         Args:
             models: The models; the first one clones.
-            constant: The control with a constant reward.
-            uncontrolled: Names of models without controls.
+            uncontrolled: Names of models without random demonstrations.
         """
-        fixed = self.row(constant, is_control=True)
-        clone, *others = (self.row(model) for model in models)
-        rows = [clone]
-        for model, row in zip(models[1:], others, strict=True):
-            if model.name in uncontrolled:
-                rows.append(replace(row, baseline=clone.name))
-                continue
-            control = self.control(model)
-            controls = (control.name,) if model.name in CLONES else (control.name, fixed.name)
-            rows += [replace(row, baseline=clone.name, controls=controls), control]
+        clone = self.row(models[0])
+        rows, constants = [clone], dict[Any, Row]()
+        for model in models[1:]:
+            controls = [] if model.name in uncontrolled else [self.control(model)]
+            names = [row.name for row in controls]
+            if model.name not in CLONES:
+                fixed = self.constant(model)
+                if any(row.preset == fixed.preset for row in constants.values()):
+                    fixed = replace(fixed, variant=f"{model.name}_constant")
+                alike = constants.setdefault((fixed.preset, fixed.overrides), fixed)
+                names.append(alike.name)
+            row = replace(self.row(model), baseline=clone.name, controls=tuple(names))
+            rows += [row, *controls]
         whole = replace(clone, variant="all", overrides=(), is_control=True)
-        return whole, *rows, fixed
+        return whole, *rows, *constants.values()
 
     def control(self, model: Model) -> Row:
         """Return the row of a model with random demonstrations."""
@@ -71,16 +80,38 @@ class Problem:
         variant = f"{row.variant}_random".lstrip("_")
         return replace(row, variant=variant, is_control=True)
 
-    def row(self, model: Model, path: str | None = None, is_control: bool = False) -> Row:
+    def constant(self, model: Model) -> Row:
+        """Return the row of a model's policy, with all its options, and a constant reward."""
+        row, chosen = self.row(model), ("reward=constant",)
+        preset = row.preset.removesuffix(f"_{model.name}")
+        if preset not in sources.options("preset"):
+            preset = row.preset  # whose options are those of the row, too
+        own, usual = config_of(row), config_of(Row(preset, overrides=chosen))
+        if own["policy"]["model"]["normalize_obs"] == "demonstrations":
+            chosen += self.data("reward", f"zoo:{self.env}")
+        before = dict(_flat(usual))
+        options = tuple(
+            f"{key}={json.dumps(value)}"
+            for key, value in _flat(own)
+            if not key.startswith("reward.") and before.get(key) != value
+        )
+        overrides = (*chosen, *options)
+        return replace(row, preset=preset, overrides=overrides, variant="constant", is_control=True)
+
+    def data(self, section: str, path: str) -> tuple[str, ...]:
+        """Return the overrides that choose demonstrations."""
+        return (
+            f"{section}.expert_data_path={path}",
+            f"{section}.episodes={self.episodes}",
+            f"{section}.subsample={SUBSAMPLE}",
+        )
+
+    def row(self, model: Model, path: str | None = None) -> Row:
         """Return the row of a model."""
         named = model.preset.endswith(f"_{model.name}")
         section = "policy" if model.name in CLONES else "reward"
         chosen = () if named else (f"reward={model.name}",)
-        data = () if model.name == "constant" else (
-            f"{section}.expert_data_path={path or f'zoo:{self.env}'}",
-            f"{section}.episodes={self.episodes}",
-            f"{section}.subsample={SUBSAMPLE}",
-        )  # fmt: skip
+        data = self.data(section, path or f"zoo:{self.env}")
         return Row(
             model.preset,
             self.goal,
@@ -88,8 +119,16 @@ class Problem:
             (*chosen, *data, *model.overrides),
             "" if named else model.name,
             seconds=model.seconds,
-            is_control=is_control,
         )
+
+
+def _flat(config: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield dotted keys and values of a config."""
+    for key, value in config.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{path}{key}.")
+        else:
+            yield f"{path}{key}", value
 
 
 @dataclass(frozen=True)
@@ -149,13 +188,6 @@ LANDING = ("run.max_steps=500_000",)
 SHORT = ("run.max_steps=10_000",)
 # The reward is 0 or 1, so that a temperature that is tuned from 1 downwards is high for most of it.
 COOL = ("policy.temperature=0.05", "policy.learning_rate=3e-4")
-HOPPING = (
-    "env.n_envs=4",
-    "collect.n_step=4",
-    "learn.updates_per_collect=2",
-    "eval.every=10_000",
-    "run.max_steps=100_000",
-)
 NORMALIZED = ("policy.model.normalize_obs=true", "reward.normalize=true")
 RANDOM_V1 = "reward.expert_data_path=zoo:cartpole_random"
 EARLY = "reward.expert_data_path=zoo:pendulum_early"
@@ -167,8 +199,13 @@ NOISY = (
 IMITATION = """There are so few demonstrations that cloning them is hard: every 20th transition \
 of {episodes}. This choice was made by the returns of `bc` alone, before any other model was \
 trained on them. `{env}_bc_all` clones all demonstrations. A row `_random` has as many \
-demonstrations of random actions instead, with the same options, and `_constant` a reward of 1. \
-{more}"""
+demonstrations of random actions instead, with the same options, and a row `_constant` a reward of \
+1 for the same policy with the same options, which also normalises observations by the \
+demonstrations where the models do. {more}"""
+
+CHANGED = """The first options gave a mean return of {first}, on the same seeds, 0 to 4. \
+{options} were then changed by runs of other seeds, from 100 on, judged by their true returns, \
+before the rows here were trained. """
 
 
 def learner(name: str, overrides: tuple[str, ...] = FIXED) -> Model:
@@ -180,18 +217,25 @@ ON_ALL = {
     name: Row(
         f"cartpole_fixed_ppo_{name}", CARTPOLE.goal, variant="all", overrides=FIXED, seconds=15
     )
-    for name in ("gail", "airl", "red", "pwil", "pdeil", "gcl", "fairl")
+    for name in ("gail", "airl", "red", "pwil", "pdeil", "gcl", "fairl", "trex", "drex")
 }
 ON_ALL["airl without shaping"] = replace(
     ON_ALL["airl"], overrides=("reward.shaping=false", *FIXED), variant="unshaped_all"
 )
 ALIKE = (*ANNEALED, *FIXED)
+ON_ALL["preference"] = Row(
+    "cartpole_fixed_ppo",
+    CARTPOLE.goal,
+    variant="preference_all",
+    overrides=("reward=preference", *ALIKE),
+    seconds=15,
+)
 SURVIVAL = "cartpole_ppo_constant"
 PLAIN_SEA = ("deepsea_ppo", "deepsea_ppo_normalized")
 PLAIN_DOOR = ("minigrid_doorkey_ppo", "minigrid_doorkey_ppo_normalized")
 
 
-def better(model: str, goal: float, data: str) -> tuple[Row, Row]:
+def better(model: str, goal: float, data: str, clone: str) -> tuple[Row, Row]:
     """Return a row whose goal is to exceed the demonstrator, and its control."""
     rows = [
         Row(
@@ -207,7 +251,7 @@ def better(model: str, goal: float, data: str) -> tuple[Row, Row]:
             (f"{model}_shuffled", ("reward=trex", "reward.rank_by=random")),
         )
     ]
-    return replace(rows[0], controls=(rows[1].name,)), rows[1]
+    return replace(rows[0], baseline=clone, controls=(rows[1].name,)), rows[1]
 
 
 SECTIONS: tuple[Section | Transfer, ...] = (
@@ -218,6 +262,11 @@ SECTIONS: tuple[Section | Transfer, ...] = (
         "dqn, 20,000 of iqlearn. The goal is that of CartPole-v1; GAIL and AIRL of the library "
         "imitation reach 500 after 800,000 and 2,000,000 steps with 60 whole episodes, IQ-Learn of "
         "its authors with every 20th transition of one episode. "
+        + CHANGED.format(
+            first="220 with sqil",
+            options="The length, temperature, learning rate and loss of sqil, and the length, "
+            "updates, learning rate and loss of iqlearn,",
+        )
         + IMITATION.format(episodes="one episode, 25 in all", env=CARTPOLE.env, more=""),
         CARTPOLE.imitation(
             (
@@ -226,7 +275,6 @@ SECTIONS: tuple[Section | Transfer, ...] = (
                 Model("sqil", "cartpole_fixed_dqn_sqil", 15),
                 Model("iqlearn", "cartpole_fixed_iqlearn", 30),
             ),
-            Model("constant", "cartpole_fixed_ppo", 15, ALIKE),
         ),
         ("zoo:cartpole_fixed", "zoo:cartpole_fixed_random"),
     ),
@@ -234,6 +282,10 @@ SECTIONS: tuple[Section | Transfer, ...] = (
         "Imitation on Pendulum-v1",
         "Episodes have 200 steps. 200,000 steps of ppo; 10,000 of sqil, with sac, and of iqlearn. "
         "The goal is that at which the other result pages count Pendulum as solved. "
+        + CHANGED.format(
+            first="-400 with sqil, and -1275 with iqlearn",
+            options="The temperature and learning rate of sqil, and the loss of iqlearn,",
+        )
         + IMITATION.format(episodes="ten episodes, 100 in all", env=PENDULUM.env, more=""),
         PENDULUM.imitation(
             (
@@ -245,7 +297,6 @@ SECTIONS: tuple[Section | Transfer, ...] = (
                 Model("sqil", "pendulum_sac", 90, (*SHORT, *COOL)),
                 Model("iqlearn", "pendulum_iqlearn", 120, SHORT),
             ),
-            Model("constant", "pendulum_ppo", 20, ANNEALED),
         ),
         ("zoo:pendulum", "zoo:pendulum_random"),
     ),
@@ -259,6 +310,11 @@ SECTIONS: tuple[Section | Transfer, ...] = (
         "dqn, 50,000 of iqlearn, whose reward is negative for most transitions of the policy, so "
         "that with few demonstrations an early end costs little. Returns of `sqil` rise and fall, "
         "since it labels good transitions of the policy 0, too: its results depend on the seed. "
+        + CHANGED.format(
+            first="-670 with sqil, and -701 with iqlearn",
+            options="The length, temperature, learning rate, loss and normalisation of sqil, and "
+            "the loss and normalisation of iqlearn,",
+        )
         + IMITATION.format(episodes="three episodes, 34 in all", env=LUNARLANDER.env, more=""),
         LUNARLANDER.imitation(
             (
@@ -270,7 +326,6 @@ SECTIONS: tuple[Section | Transfer, ...] = (
                 Model("sqil", "lunarlander_dqn_sqil", 20),
                 Model("iqlearn", "lunarlander_iqlearn", 60),
             ),
-            Model("constant", "lunarlander_ppo", 30, LANDING),
         ),
         ("zoo:lunarlander", "zoo:lunarlander_random"),
     ),
@@ -282,7 +337,7 @@ SECTIONS: tuple[Section | Transfer, ...] = (
         + IMITATION.format(
             episodes="one episode, 50 in all",
             env=HOPPER.env,
-            more="Only `gail` has these two controls here.",
+            more="`sqil` has no control with random demonstrations here.",
         ),
         HOPPER.imitation(
             (
@@ -290,7 +345,6 @@ SECTIONS: tuple[Section | Transfer, ...] = (
                 Model("gail", "hopper_sac_gail", 560),
                 Model("sqil", "hopper_sac_sqil", 460),
             ),
-            Model("constant", "hopper_sac", 460, HOPPING),
             uncontrolled=("sqil",),
         ),
         ("zoo:hopper", "zoo:hopper_random"),
@@ -298,14 +352,20 @@ SECTIONS: tuple[Section | Transfer, ...] = (
     Transfer(
         "Transfer of learned rewards",
         "Each model learns a reward on CartPole with a fixed horizon from ten whole episodes, with "
-        "a policy that it trains (`learned with`). The reward is then frozen, and a new policy is "
+        "a policy that it trains (`learned with`); `trex` and `drex` learn theirs from ranked "
+        "episodes of worse policies, as their presets say, and `preference` from 200 comparisons "
+        "by the true return. The reward is then frozen, and a new policy is "
         "trained from scratch on it: in the same environment, with a pole of ten times the mass, "
         "with twice the gravity, and with start states around the position 1.2 instead of 0; the "
         "cart may move to 2.4. Compared with: the true reward, a constant reward, and the clone of "
         "the demonstrations, which is not trained there. 200,000 steps of ppo, 5 seeds; each has "
         "its own reward. Returns are the environment's, with 95 % bootstrap intervals of the mean; "
-        "in brackets, the seeds that reach the goal, 475. Policies that are learned without a "
-        "reward model (`bc`, `sqil`, `iqlearn`) have no reward to be frozen.",
+        "in brackets, the seeds that reach the goal, 475. Policies on frozen rewards do not "
+        "normalise observations; in `learned with`, they normalise them by the demonstrations "
+        "(not with `trex`, `drex` and `preference`). The row `true reward` has the same options as "
+        "those on frozen rewards and reaches the goal in the same environment, so that they do "
+        "not prevent learning. Policies that are learned without a reward model (`bc`, `sqil`, "
+        "`iqlearn`) have no reward to be frozen.",
         CARTPOLE.goal,
         ON_ALL,
         {
@@ -330,19 +390,22 @@ SECTIONS: tuple[Section | Transfer, ...] = (
         "best of these episodes (-633). For `drex`, ten unranked episodes of one later checkpoint "
         "are cloned, and 50 episodes of the clone, in which 0 to 100 % of the actions are random, "
         "are ranked by that share; its goal is the mean return of the demonstrator (-491). "
-        "`shuffled` has a random ranking of the same episodes; `bc_novice` clones the demonstrator "
-        "of `drex`. 200,000 steps of ppo on Pendulum-v1.",
+        "`shuffled` has a random ranking of the same episodes; `bc_early` clones the episodes of "
+        "`trex`, and `bc_novice` the demonstrator of `drex`. 200,000 steps of ppo on Pendulum-v1.",
         (
-            Row(
-                "pendulum_bc",
-                -491.0,
-                overrides=("policy.expert_data_path=zoo:pendulum_novice",),
-                variant="novice",
-                seconds=8,
-                is_control=True,
+            *(
+                Row(
+                    "pendulum_bc",
+                    goal,
+                    overrides=(f"policy.expert_data_path=zoo:pendulum_{data}",),
+                    variant=data,
+                    seconds=8,
+                    is_control=True,
+                )
+                for data, goal in (("early", -633.0), ("novice", -491.0))
             ),
-            *better("trex", -633.0, EARLY),
-            *better("drex", -491.0, NOISY),
+            *better("trex", -633.0, EARLY, "pendulum_bc_early"),
+            *better("drex", -491.0, NOISY, "pendulum_bc_novice"),
         ),
         ("zoo:pendulum", "zoo:pendulum_random"),
     ),

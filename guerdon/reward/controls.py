@@ -10,6 +10,7 @@ from pydantic import Field, field_validator
 from guerdon.config.imports import find_object
 from guerdon.data import Batch
 from guerdon.reward.base import RewardConfig, RewardModel, register_reward_model
+from guerdon.reward.trained import ExpertConfig, ExpertReward
 
 
 @register_reward_model("env")
@@ -21,18 +22,26 @@ class EnvReward(RewardModel):
         return batch.get("rew_env", batch.rew)
 
 
-class ConstantConfig(RewardConfig):
-    """Options of `constant`."""
+class ConstantConfig(ExpertConfig):
+    """Options of `constant`; demonstrations are for `policy.model.normalize_obs` alone."""
 
     value: float = 1.0
     """Reward of every transition."""
 
 
 @register_reward_model("constant")
-class ConstantReward(RewardModel):
-    """Constant reward: a control for imitation."""
+class ConstantReward(ExpertReward):
+    """Constant reward: a control for imitation, whose demonstrations do not matter to it."""
 
     Config = ConstantConfig
+
+    @classmethod
+    def requirements(cls, config: Any) -> frozenset[str]:
+        """See `RewardModel`; demonstrations, if they are given."""
+        return cls.requires if config.expert_data_path else frozenset()
+
+    def take_demonstrations(self, rows: Batch) -> None:
+        """See `ExpertReward`; the policy may normalise observations by them."""
 
     def score(self, batch: Batch) -> Any:  # noqa: ARG002 - the same for all
         """Return the constant."""

@@ -100,9 +100,14 @@ def test_experts_are_functions_runs_and_presets(tmp_path, monkeypatch):
         assert summary["env_steps"] == 256
 
 
-def test_it_learns_cartpole_from_a_rule(tmp_path):
-    steps = ("run.max_steps=4_000", "eval.every=4_000", f"run.dir={tmp_path / 'run'}")
-    assert train("cartpole_fixed_dagger", *steps, seed=0, display="none")["eval_return_mean"] > 475
+@pytest.mark.parametrize(
+    ("preset", "steps", "least"), [("cartpole_fixed", 4_000, 475), ("lunarlander", 10_000, 200)]
+)
+def test_it_learns_from_a_rule(tmp_path, preset, steps, least):
+    if preset == "lunarlander":
+        pytest.importorskip("Box2D")
+    budget = (f"run.max_steps={steps}", f"eval.every={steps}", f"run.dir={tmp_path / 'run'}")
+    assert train(f"{preset}_dagger", *budget, seed=0, display="none")["eval_return_mean"] > least
 
 
 @pytest.mark.parametrize(
