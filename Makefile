@@ -18,7 +18,7 @@ demo: $(VENV)/.lab ## install, then learn a reward from images, and train a poli
 test: $(VENV)/.dev ## install, then run the tests
 	$(BIN)/pytest -n auto --dist worksteal
 
-test-slow: $(VENV)/.dev $(MANISKILL_VENV)/.maniskill ## the tests that take minutes
+test-slow: $(VENV)/.dev $(VENV)/.slurm $(MANISKILL_VENV)/.maniskill ## the tests that take minutes
 	$(BIN)/pytest -n auto --dist worksteal -m slow
 	$(MANISKILL_VENV)/bin/pytest -m slow tests/envs/test_maniskill.py tests/training/test_maniskill_workflow.py
 
@@ -99,6 +99,13 @@ $(VENV)/.dev: $(VENV)/.core
 	@$(call DEBIAN,$(BROWSER),Tests of HTML pages are skipped)
 	@echo "Installing test tools into $(VENV)."
 	$(call INSTALL,$(VENV)) --editable '.[dev]'
+	@touch $@
+
+# A Slurm, which a test starts. RUNLEVEL keeps its programs from starting as services.
+SLURM_NEEDS = slurmctld slurmd slurm-client munge iproute2 procps
+
+$(VENV)/.slurm: $(VENV)/.core
+	@RUNLEVEL=1 && export RUNLEVEL && $(call DEBIAN,$(SLURM_NEEDS),Tests on a Slurm are skipped)
 	@touch $@
 
 # SwiftShader, which renders without a GPU, and libraries of OpenCV.

@@ -24,14 +24,25 @@ _SLURM = """\
 #SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task={cpus}
 {more}#SBATCH --output=%x-%j.txt
+# One Ray runs on a node, and `ray stop` stops all of them.
+#SBATCH --exclusive
+# Stops the run two minutes before the time limit.
+#SBATCH --signal=INT@120
 
 # One task on each node: Ray starts on all of them, and the command runs on the first.
 set -euo pipefail
 export RAY_USAGE_STATS_ENABLED=0
+# Others cannot join; and a token that `ray.init` left at home would keep the nodes apart.
+export RAY_AUTH_MODE=token RAY_AUTH_TOKEN=$(tr -d - < /proc/sys/kernel/random/uuid)
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 address=$(getent ahostsv4 "$head" | awk 'NR == 1 {{ print $1 }}')
 port=$((20000 + SLURM_JOB_ID % 10000))
-srun --kill-on-bad-exit=1 ray symmetric-run --address "$address:$port" \\
+# A signal stops the run, which saves; then Ray stops.
+task='
+"$@" & trap stop INT TERM
+stop() {{ trap "" INT TERM; [ "$SLURM_PROCID" != 0 ] || pkill -HUP -P $!; }}
+while kill -0 $! 2>/dev/null; do wait $!; done'
+srun --kill-on-bad-exit=1 bash -c "$task" - ray symmetric-run --address "$address:$port" \\
     --min-nodes "$SLURM_JOB_NUM_NODES" --num-cpus "$SLURM_CPUS_PER_TASK" \\
     -- {command}
 """

@@ -61,7 +61,8 @@ def stand_in(folder, name, text):
 
 
 RAY = f"""#!{sys.executable}
-import subprocess, sys
+import os, subprocess, sys
+del os.environ["RAY_AUTH_TOKEN"]  # the cluster that runs has its own
 split = sys.argv.index("--")
 assert sys.argv[1] == "symmetric-run", sys.argv
 options = dict(zip(sys.argv[2:split:2], sys.argv[3:split:2]))
