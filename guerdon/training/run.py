@@ -458,8 +458,10 @@ def _start_from_clone(policy: Policy, run: str, theirs: Mapping[str, Any]) -> No
     ours, model = policy.config.model, theirs["model"]
     squash = hasattr(policy, "actor") and isinstance(policy.action_space, spaces.Box)
     layers = ("keys", "encoder", "hidden", "activation")
-    compared = [(f"model.{key}", model.get(key), getattr(ours, key)) for key in layers]
-    normalizes = (bool(each) for each in (model.get("normalize_obs"), ours.normalize_obs))
+    compared: list[tuple[str, Any, Any]] = [
+        (f"model.{key}", model.get(key), getattr(ours, key)) for key in layers
+    ]
+    normalizes = bool(model.get("normalize_obs")), bool(ours.normalize_obs)
     compared += [("model.normalize_obs", *normalizes), ("squash", theirs.get("squash"), squash)]
     needed = [
         f"policy.{key}={json.dumps(here, separators=(',', ':'))}".replace('"', "")
@@ -519,7 +521,8 @@ def _new_folder(
                 folder.remove(others, keep)
                 if not named:
                     with suppress(OSError):  # there are other runs
-                        path.parent.rmdir()
+                        for each in path.parents[:2]:
+                            each.rmdir()
             raise
 
 
