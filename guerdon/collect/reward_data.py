@@ -84,7 +84,6 @@ class RewardDataCollector:
         self._folders = dict(zip((True, False), map(pathlib.Path, folders), strict=True))
         self._limits = dict(zip((True, False), limits, strict=True))
         for folder in self._folders.values():
-            folder.mkdir(parents=True, exist_ok=True)
             remove_stale(folder)
         # Includes episodes that are not yet written.
         self._numbers = dict(zip((True, False), self.counts, strict=True))
@@ -265,7 +264,9 @@ class RewardDataCollector:
             raise self._error
 
     def _write(self, episode: _Episode, positive: bool) -> None:
-        """Write a file; runs in the thread."""
+        """Write a file, after making both folders; runs in the thread."""
+        for each in self._folders.values():
+            each.mkdir(parents=True, exist_ok=True)
         folder, size = self._folders[positive], self.config.image_size
         found = count_trajectories(folder)  # other processes may write there, too
         # No lock: a lost count is found again in the folder.

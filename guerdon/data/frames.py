@@ -98,10 +98,13 @@ def to_uint8(images: np.ndarray, name: str) -> np.ndarray:
     if not images.size:
         return images.astype(np.uint8)
     low, high = images.min(), images.max()
-    if not (low >= 0 and high <= 1):  # also true for NaN
+    if not np.isfinite([low, high]).all():
+        raise ValueError(f"images of {name!r} have pixels that are NaN or infinite")
+    if low < 0 or high > 1:
+        fix = "divide them by 255" if low >= 0 else "shift and scale them to [0, 1]"
         raise ValueError(
             f"images of {name!r} are {images.dtype} from {low:g} to {high:g}, not in [0, 1]: "
-            f"give them as uint8, or divide them by 255"
+            f"give them as uint8, or {fix}"
         )
     rounded: np.ndarray = np.rint(images * 255).astype(np.uint8)
     return rounded
@@ -326,7 +329,7 @@ def _frames(images: Any, key: str) -> np.ndarray:
     if array.size and array.dtype.kind in "iuf":
         # A maximum between 1 and 2 may be an error of rounding.
         least = 2 if array.dtype.kind == "f" else 0
-        if array.min() >= 0 and least <= array.max() <= 255:
+        if array.min() >= 0 and least <= array.max() <= 255:  # False for NaN
             array = np.rint(array).astype(np.uint8)
     array = to_uint8(array, key)
     if array.ndim == 4:

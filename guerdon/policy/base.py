@@ -408,7 +408,9 @@ class Policy(nn.Module):
 
         Value functions and critics keep theirs.
         """
-        name = "actor" if hasattr(self, "actor") else "model"
+        name = next((name for name in ("actor", "model") if hasattr(self, name)), None)
+        if name is None:
+            raise ValueError("it acts by its critics, which a clone does not have")
         loaded = {f"{name}.{key.partition('.')[2]}": value for key, value in weights.items()}
         own = self.state_dict()
         for key, value in loaded.items():

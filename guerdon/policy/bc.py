@@ -33,8 +33,9 @@ class CloningConfig(PolicyConfig):
     """Decoupled weight decay, as in AdamW, against overfitting to few demonstrations; usually 0 to
     0.1."""
     squash: bool = False
-    """Box actions: whether the network is that of sac, whose actions are squashed into the bounds,
-    instead of that of ppo and a2c; these can start with the result (`init_from`)."""
+    """Box actions: whether the network is that of sac, td3, ddpg and iqlearn, whose actions are
+    squashed into the bounds, instead of that of ppo, a2c and impala; these can start with the
+    result (`init_from`)."""
     read_if: ClassVar[ReadIf] = (
         ("model.share_encoder", "model.type", True),  # a network of the user may read it
         ("model.dueling", "model.type", True),

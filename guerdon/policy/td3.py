@@ -1,5 +1,6 @@
 """Twin delayed deep deterministic policy gradient: https://arxiv.org/abs/1802.09477."""
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -72,6 +73,13 @@ class TD3(Policy):
             self.optimizers[name] = Optimizer(
                 model.parameters(), config.learning_rate, max_grad_norm=config.max_grad_norm
             )
+
+    def load_actor(self, weights: Mapping[str, Tensor]) -> None:
+        """See `Policy`; of the head of a squashed clone, the half that gives the mean."""
+        size = int(np.prod(self.action_space.shape))
+        super().load_actor(
+            {k: value[:size] if "head." in k else value for k, value in weights.items()}
+        )
 
     def forward(self, batch: Batch, state: Any = None) -> Batch:
         """Choose the actor's actions, with noise while collecting."""

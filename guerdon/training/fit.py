@@ -230,7 +230,7 @@ class _Fit:
         if reason != "interrupted":
             recorder.text("probing the classifier with changed frames, and checking the labels")
             probes = self._probed(saved)
-            warnings += probe_warnings(probes)
+            warnings += probe_warnings(probes, section.data.synthetic_failures)
             if section.data.check_labels:
                 frames, seed = self.frames, self.config.seed
                 labels = suspected_labels(frames, section, seed, self.device, interrupted)

@@ -130,10 +130,16 @@ def probe_cells(row: dict[str, Any]) -> tuple[str, ...]:
     return row["kind"], *shown, "yes" if row["trained"] else ""
 
 
-def probe_warnings(table: Sequence[dict[str, Any]]) -> list[str]:
-    """Return a warning for each kind of frames that the classifier gets wrong."""
+def probe_warnings(table: Sequence[dict[str, Any]], synthetic: bool = True) -> list[str]:
+    """Return a warning for each kind of frames that the classifier gets wrong.
+
+    Args:
+        table: What `probe_frames` returns.
+        synthetic: Whether it was fitted with synthetic failures.
+    """
     if not table:
         return []
+    option = "" if synthetic else "leave reward.data.synthetic_failures on, or "
     usual, found = table[0], []
     for row in table[1:]:
         kind, success, failure = row["kind"], row["success_accepted"], row["failure_accepted"]
@@ -145,8 +151,8 @@ def probe_warnings(table: Sequence[dict[str, Any]]) -> list[str]:
             if failure > NOTHING:
                 found.append(
                     f"{failure:.0%} of frames of the kind {kind!r} are accepted as success, "
-                    "although they show nothing: a policy may exploit that; leave "
-                    "reward.data.synthetic_failures on, or collect such frames as failures"
+                    "although they show nothing: a policy may exploit that; "
+                    f"{option}collect such frames as failures"
                 )
         elif kind == CLIPPED_EPISODES:
             if failure is not None and failure > CLIPPED:

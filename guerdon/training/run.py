@@ -1,5 +1,6 @@
 """`train`: train a policy from a config, or resume a run."""
 
+import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,6 +10,8 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, cast
+
+from gymnasium import spaces
 
 import guerdon
 from guerdon.config import (
@@ -452,15 +455,28 @@ def _of_clone(run: str) -> dict[str, Any] | None:
 
 def _start_from_clone(policy: Policy, run: str, theirs: Mapping[str, Any]) -> None:
     """Load the network of a clone into the network that acts."""
-    wanted, name = policy.config.model.activation, policy.config.type
-    fix = f"clone with the 'policy.model' of {name}, and for sac with Box actions 'policy.squash'"
+    ours, model = policy.config.model, theirs["model"]
+    squash = hasattr(policy, "actor") and isinstance(policy.action_space, spaces.Box)
+    layers = ("keys", "encoder", "hidden", "activation")
+    compared: list[tuple[str, Any, Any]] = [
+        (f"model.{key}", model.get(key), getattr(ours, key)) for key in layers
+    ]
+    normalizes = bool(model.get("normalize_obs")), bool(ours.normalize_obs)
+    compared += [("model.normalize_obs", *normalizes), ("squash", theirs.get("squash"), squash)]
+    needed = [
+        f"policy.{key}={json.dumps(here, separators=(',', ':'))}".replace('"', "")
+        for key, there, here in compared
+        if there != here
+    ]
+    fix = f"; clone with {' '.join(needed)}" if needed else ""
     try:
-        if theirs["model"]["activation"] != wanted:
-            raise ValueError(f"its activation is {theirs['model']['activation']}, here {wanted}")
+        if model["activation"] != ours.activation:
+            raise ValueError(f"its activation is {model['activation']}, here {ours.activation}")
         policy.load_actor(load_weights(run)[0])
     except ValueError as error:
         raise ValueError(
-            f"the clone of {run} ('policy.init_from') does not fit {name}: {error}; {fix}"
+            f"the clone of {run} ('policy.init_from') does not fit {policy.config.type}: "
+            f"{error}{fix}"
         ) from error
 
 
@@ -505,7 +521,8 @@ def _new_folder(
                 folder.remove(others, keep)
                 if not named:
                     with suppress(OSError):  # there are other runs
-                        path.parent.rmdir()
+                        for each in path.parents[:2]:
+                            each.rmdir()
             raise
 
 

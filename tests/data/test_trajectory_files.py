@@ -126,10 +126,16 @@ def test_the_documents_own_file_is_read(tmp_path):
 
 
 def test_floats_that_are_no_pixels_are_an_error(tmp_path):
-    for high in (1.5, 256.0, np.nan):
-        images = np.full((1, 1, 2, 2), high, np.float32)
+    for value, reason in (
+        (1.5, r"float32 from 1.5 to 1.5, not in \[0, 1\]: .*divide them"),
+        (256.0, r"float32 from 256 to 256, not in \[0, 1\]: .*divide them"),
+        (-1.0, r"float32 from -1 to -1, not in \[0, 1\]: .* or shift and scale them to \[0, 1\]"),
+        (np.nan, "images of 'a' have pixels that are NaN or infinite"),
+        (np.inf, "images of 'a' have pixels that are NaN or infinite"),
+    ):
+        images = np.full((1, 1, 2, 2), value, np.float32)
         path = save_npy(tmp_path, {"images": {"a": images}, "labels": np.float32([0])})
-        with pytest.raises(ValueError, match=rf"float32 from {high:g} to {high:g}, not in \[0, 1"):
+        with pytest.raises(ValueError, match=reason):
             read_trajectory(path)
     with pytest.raises(ValueError, match=r"float32 from 0 to 3, not in \[0, 1\]: .*divide them"):
         to_uint8(np.arange(4, dtype=np.float32), "a")

@@ -138,6 +138,7 @@ OFF_POLICY = (
 STARTED = {
     "ppo": (*SAME, "policy.anneal=false", "collect.n_step=64", "learn.batch_size=64"),
     "a2c": (*SAME, "collect.n_step=64"),
+    "impala": (*SAME, "collect.n_step=64"),
     "dqn": (*OFF_POLICY, "policy.model={activation: tanh}"),
     "sac": (*OFF_POLICY, "policy.model={activation: tanh, hidden: [64, 64]}"),
 }
@@ -164,15 +165,40 @@ def test_other_policies_can_start_with_a_clone(policy, clone, tmp_path):
         torch.testing.assert_close(weights, started.policy.model.state_dict())
 
 
-def test_sac_can_start_with_a_squashed_clone(tmp_path):
-    network = "{hidden: [16], activation: relu, orthogonal: false}"
-    clone = run(
-        tmp_path / "clone", "pendulum_bc", *SHORT, "policy.squash=true", f"policy.model={network}"
-    )
-    options = (f"policy.model={network}", f"policy.init_from={tmp_path / 'clone'}")
-    started = run(tmp_path / "run", "pendulum_sac", *options, *OFF_POLICY)
+NETWORK = "{hidden: [16], activation: relu, orthogonal: false}"
+
+
+@pytest.fixture(scope="module")
+def squashed(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("squashed") / "run"
+    return run(folder, "pendulum_bc", *SHORT, "policy.squash=true", f"policy.model={NETWORK}")
+
+
+@pytest.mark.parametrize("preset", ["sac", "td3", "ddpg", "iqlearn"])
+def test_policies_with_bounded_actions_can_start_with_a_squashed_clone(preset, squashed, tmp_path):
+    options = (f"policy.model={NETWORK}", f"policy.init_from={squashed.run_dir}")
+    started = run(tmp_path / "run", f"pendulum_{preset}", *options, *OFF_POLICY)
     shown = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
-    np.testing.assert_allclose(started.policy.predict(shown), clone.policy.predict(shown))
+    expected = squashed.policy.predict(shown)
+    np.testing.assert_allclose(started.policy.predict(shown), expected, rtol=1e-5)
+    if preset in ("td3", "ddpg"):
+        weights = started.policy.actor_target.state_dict()
+        torch.testing.assert_close(weights, started.policy.actor.state_dict())
+
+
+@pytest.mark.parametrize("preset", ["pendulum_td3", "pendulum_iqlearn"])
+def test_the_options_that_a_clone_needs_are_printed_and_fit(preset, tmp_path):
+    start = f"policy.init_from={tmp_path / 'clone'}"
+    run(tmp_path / "clone", "pendulum_bc", *SHORT)
+    with pytest.raises(ValueError, match="; clone with ") as caught:
+        run(tmp_path / "run", preset, start, *OFF_POLICY)
+    needed = str(caught.value).partition("; clone with ")[2].split()
+    assert needed == [
+        "policy.model.hidden=[256,256]", "policy.model.activation=relu", "policy.squash=true"
+    ]  # fmt: skip
+    start = f"policy.init_from={tmp_path / 'other'}"
+    run(tmp_path / "other", "pendulum_bc", *SHORT, *needed)
+    assert run(tmp_path / "run", preset, start, *OFF_POLICY)["updates"]
 
 
 def test_a_clone_that_does_not_fit_is_named(clone, tmp_path):
@@ -181,6 +207,9 @@ def test_a_clone_that_does_not_fit_is_named(clone, tmp_path):
         run(tmp_path / "run", None, "env=cartpole_fixed", "policy=dqn", start, *OFF_POLICY)
     with pytest.raises(ValueError, match=r"does not fit ppo: .* is \(64, 4\) there and \(8, 4\)"):
         run(tmp_path / "run", "cartpole_fixed_ppo", start, "policy.model.hidden=[8]")
+    same = ("policy.model={hidden: [64, 64], activation: tanh}", *OFF_POLICY)
+    with pytest.raises(ValueError, match="does not fit iqlearn: it acts by its critics"):
+        run(tmp_path / "run", "cartpole_fixed_iqlearn", start, *same)
     assert not (tmp_path / "run").exists()
 
 

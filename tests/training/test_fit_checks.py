@@ -56,7 +56,8 @@ def test_without_synthetic_failures_some_are_and_the_fit_warns(tmp_path):
     assert probability_of(tmp_path / "fit", uniform_images()).max() > 0.5
     (row,) = (row for row in result["probes"] if row["kind"] == "uniform colours")
     assert row["failure_accepted"] > 0.01
-    assert any("'uniform colours' are accepted as success" in each for each in result["warnings"])
+    (said,) = (each for each in result["warnings"] if "'uniform colours' are accepted" in each)
+    assert "leave reward.data.synthetic_failures on, or collect such frames as failures" in said
 
 
 def test_a_frozen_encoder_has_synthetic_failures_too(tmp_path):
@@ -125,6 +126,7 @@ def test_a_classifier_that_accepts_everything_is_found_out():
     member.begin_at(20.0)
     table = probe_frames([member], data, np.arange(len(data)), 1.0, 0.5)
     said = probe_warnings(table)
+    assert "synthetic_failures" not in " ".join(said)
     for kind, probe in augment.PROBES.items():
         named = [each for each in said if repr(kind) in each and "100%" in each]
         assert bool(named) == (probe.keeps == "nothing")

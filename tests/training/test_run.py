@@ -391,6 +391,27 @@ def test_a_run_that_fails_before_its_first_step_leaves_no_folder(tmp_path, monke
     assert not list(tmp_path.glob("runs/*"))
 
 
+class Unlabelled(gymnasium.Env):
+    """Shows pictures, but never says whether one shows success."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (8, 8, 3), np.uint8)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):  # noqa: ARG002
+        return np.zeros((8, 8, 3), np.uint8), {}
+
+    def step(self, action):  # noqa: ARG002
+        return np.zeros((8, 8, 3), np.uint8), 0.0, True, False, {}
+
+
+def test_a_collecting_run_that_fails_at_its_first_step_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = ["policy=ppo", "env.n_envs=1", "run.max_steps=100", "reward.collect_data=true"]
+    with pytest.raises(ValueError, match="info has no 'success' for some steps"):
+        train(None, f"env.id={__name__}:Unlabelled", *options, display="none")
+    assert not list(tmp_path.iterdir())
+
+
 def test_files_of_the_user_survive_such_a_run(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     options = ["policy=ppo", "env.n_envs=1", "run.max_steps=100", f"run.dir={tmp_path}"]
