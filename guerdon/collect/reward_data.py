@@ -7,6 +7,7 @@ import pathlib
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -83,7 +84,10 @@ class RewardDataCollector:
         ]
         self._folders = dict(zip((True, False), map(pathlib.Path, folders), strict=True))
         self._limits = dict(zip((True, False), limits, strict=True))
+        tree = [each for folder in self._folders.values() for each in (folder, folder.parent)]
+        self._made = [each for each in tree if not each.exists()]
         for folder in self._folders.values():
+            folder.mkdir(parents=True, exist_ok=True)
             remove_stale(folder)
         # Includes episodes that are not yet written.
         self._numbers = dict(zip((True, False), self.counts, strict=True))
@@ -206,6 +210,10 @@ class RewardDataCollector:
             self._thread = None
         if self._error is None:
             self._settle(0)
+        for folder in self._made:  # those without a file are of a run that failed at once
+            if not any(self._numbers.values()):
+                with suppress(OSError):
+                    folder.rmdir()
 
     def __enter__(self) -> Self:
         return self
@@ -264,9 +272,7 @@ class RewardDataCollector:
             raise self._error
 
     def _write(self, episode: _Episode, positive: bool) -> None:
-        """Write a file, after making both folders; runs in the thread."""
-        for each in self._folders.values():
-            each.mkdir(parents=True, exist_ok=True)
+        """Write a file; runs in the thread."""
         folder, size = self._folders[positive], self.config.image_size
         found = count_trajectories(folder)  # other processes may write there, too
         # No lock: a lost count is found again in the folder.

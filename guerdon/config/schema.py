@@ -454,6 +454,11 @@ class GuerdonConfig(Section):
         no_reward = type(self).model_fields["reward"].get_default(call_default_factory=True)
         if not policy.uses_reward and self.reward != validated(RewardConfig, no_reward):
             raise ConfigError(f"'reward' is set, but {name} learns from no reward: leave it out")
+        kinds = {term["type"] for term in self.reward.terms.values()}
+        if self.runtime.num_reward_workers and kinds == {"env"}:
+            raise ConfigError(
+                "'runtime.num_reward_workers' has no effect on the environment reward: leave it out"
+            )
         weights = [term["weight"] for term in self.reward.terms.values()]
         if not any(weights) and not self.policy.get("intrinsic"):
             raise ConfigError(

@@ -24,6 +24,7 @@ _STORE = 512 << 20  # bytes of shared memory: a few rollouts and weights
 _AGENTS = "15"  # seconds
 _CONNECT = 10.0  # seconds for reaching a cluster
 REPORT = 30.0  # seconds between reports on what is missing
+_running = threading.Lock()  # while a run of this process has started or joined Ray
 
 Bundles = Mapping[str, dict[str, float]]
 """Resources of each worker, by its name."""
@@ -44,9 +45,23 @@ def connected(config: RuntimeConfig, bundles: Bundles, files: Files) -> Iterator
     Yields:
         Those that were shipped.
     """
-    if ray.is_initialized():
+    if ray.is_initialized() and not _running.locked():
         yield {}
         return
+    if not _running.acquire(blocking=False):
+        raise RuntimeError(
+            "another run on Ray is going on in this process: wait for its end, use another "
+            "process, or call ray.init() first, so that runs share Ray"
+        )
+    try:
+        with _joined(config, bundles, files) as shipped:
+            yield shipped
+    finally:
+        _running.release()
+
+
+@contextmanager
+def _joined(config: RuntimeConfig, bundles: Bundles, files: Files) -> Iterator[Files]:
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     files = {} if config.address is None else files
     if config.address is not None:

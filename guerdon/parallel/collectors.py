@@ -11,11 +11,11 @@ import ray
 
 from guerdon.collect.shards import Order, ShardInfo, ShardRollout, shares
 from guerdon.data.leaves import check_like
+from guerdon.parallel import cluster
 from guerdon.parallel.logs import Journal
-from guerdon.parallel.workers import Failures, Worker, call_all, start_all
+from guerdon.parallel.workers import Failures, Worker, call_all, report, start_all
 
 Rollouts = tuple[list[tuple[int, ShardRollout]], dict[str, float]]
-_START = 60.0  # seconds that a restarted collector has in addition for its start
 _AHEAD = 2  # orders that an asynchronous collector has: one to work on, and the next
 
 
@@ -126,7 +126,9 @@ class _Sent(NamedTuple):
 
     reference: Any
     steps: int
-    time: float
+    """How many it is for; 0 for the start of the collector."""
+    limit: float
+    """Time at which the collector has failed."""
 
 
 class AsyncShards(RayShards):
@@ -148,6 +150,7 @@ class AsyncShards(RayShards):
         super().__init__(workers, timeout)
         self._max_staleness = max_staleness
         self._sent: list[deque[_Sent]] = [deque() for _ in workers]
+        self._report_at = 0.0  # time of the next report on collectors that have not started
         self._dropped_steps = 0
 
     def collect(self, order: Order) -> Rollouts:
@@ -182,18 +185,31 @@ class AsyncShards(RayShards):
         sent, worker = self._sent[number], self._workers[number]
         while sum(each.steps > 0 for each in sent) < _AHEAD:
             reference = worker.send("collect", given, n_episode)
-            sent.append(_Sent(reference, order.n_step or 1, time.monotonic()))
+            sent.append(_Sent(reference, order.n_step or 1, time.monotonic() + self._timeout))
 
     def _ready(self) -> list[int]:
-        """Wait for rollouts; return the collectors that have one, failed, or do not answer."""
+        """Wait for rollouts; return the collectors that have one, failed, or do not answer.
+
+        None are returned from time to time while collectors start.
+        """
         first = {sent[0].reference: i for i, sent in enumerate(self._sent)}
-        oldest = min(sent[0].time for sent in self._sent)
-        wait = max(oldest + self._timeout - time.monotonic(), 0.0)
-        ray.wait(list(first), timeout=wait)
+        limits = [sent[0].limit for sent in self._sent if sent[0].steps]
+        now = time.monotonic()
+        ray.wait(list(first), timeout=max(min([*limits, now + cluster.REPORT]) - now, 0.0))
         ready, others = ray.wait(list(first), num_returns=self.number, timeout=0)
-        late = time.monotonic() - self._timeout
-        hung = [each for each in others if self._sent[first[each]][0].time <= late]
-        return sorted(first[each] for each in (*ready, *hung))
+        now = time.monotonic()
+        starting = [first[each] for each in others if not self._sent[first[each]][0].steps]
+        if starting and now >= self._report_at:
+            report(self._workers[i].name for i in starting)
+            self._report_at = now + cluster.REPORT
+        if len(starting) == self.number and now >= max(sent[0].limit for sent in self._sent):
+            raise self._workers[0].overdue()
+        hung = [
+            first[each]
+            for each in others
+            if self._sent[first[each]][0].steps and self._sent[first[each]][0].limit <= now
+        ]
+        return sorted([*(first[each] for each in ready), *hung])
 
     def _received(self, number: int) -> ShardRollout | None:
         """Return the oldest rollout of a collector; None if it failed, or has just started."""
@@ -204,12 +220,14 @@ class AsyncShards(RayShards):
             self._lost(number, sum(each.steps for each in sent))
             sent.clear()
             made = self._workers[number].restart(error)  # others go on while it starts
-            sent.append(_Sent(made, 0, time.monotonic() + _START))
+            now, wait = time.monotonic(), self._workers[number].restarts.wait_seconds
+            sent.append(_Sent(made, 0, now + wait))
+            self._report_at = max(self._report_at, now + cluster.REPORT)
             return None
         sent.popleft()
         self._workers[number].restarts.changed()
         if sent:  # it begins with the next one now
-            sent[0] = sent[0]._replace(time=time.monotonic())
+            sent[0] = sent[0]._replace(limit=time.monotonic() + self._timeout)
         return rollout
 
     def break_off(self) -> None:

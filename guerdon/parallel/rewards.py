@@ -256,8 +256,6 @@ class RemoteReward(Reward):
 def _check(reward: Reward) -> None:
     """Raise an error if workers cannot do the work of a reward."""
     key = "'runtime.num_reward_workers'"
-    if reward.is_env:
-        raise ConfigError(f"{key} has no effect on the environment reward: leave it out")
     for name, (model, _) in reward.terms.items():
         if reward.cotrain and "density" in type(model).requirements(model.config):
             raise ConfigError(

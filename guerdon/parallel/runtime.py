@@ -139,7 +139,9 @@ class RayRuntime:
             run.callbacks += [RoleLogs(), *([] if self._start is None else [self._start])]
             worker_logger("learner").info("running in process %d", os.getpid())
             numbers = Counter(name.partition(" ")[0] for name in self._bundles)
-            text = ", ".join(f"{number} {role}s" for role, number in numbers.items())
+            text = ", ".join(
+                f"{number} {role}{'s' * (number > 1)}" for role, number in numbers.items()
+            )
             run.say(f"{text} on {nodes()}")
             run.recorder.watch(lambda: [each.row() for each in every])
             self.restarts.changed = lambda: run.recorder.progress(run.monitor.step)

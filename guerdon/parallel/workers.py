@@ -6,6 +6,8 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -22,6 +24,7 @@ from guerdon.parallel.logs import worker_logger
 from guerdon.training.display import WorkerRow
 
 _log = logging.getLogger(__name__)
+_LINES = 20  # of what a process that died wrote last
 Failures = (RayError,)
 _STATES = {
     "collect": "collecting",
@@ -46,6 +49,10 @@ class Host:
         """Return the number of the process."""
         return os.getpid()
 
+    def errors(self) -> str:
+        """Return the file that Ray writes the standard error of the process to."""
+        return str(Path("/proc/self/fd/2").resolve())
+
     def make(self, imports: list[str], given: Any, *args: Any) -> None:
         """Make the object.
 
@@ -67,6 +74,10 @@ class Host:
 
 class WorkerError(RuntimeError):
     """A worker failed more often than the run allows."""
+
+
+class DeadError(RuntimeError):
+    """The process of a worker died."""
 
 
 class Restarts:
@@ -125,6 +136,7 @@ class Worker:
         self.starts = self.failures = self.version = 0
         self.state = "idle"
         self._host: Any = None
+        self._errors: Any = None
 
     def row(self) -> WorkerRow:
         """Return what the display shows."""
@@ -133,6 +145,7 @@ class Worker:
     def start(self) -> Any:
         """Start the process, and begin to make the object; returns Ray's reference."""
         self._host = Host.options(**self.options).remote()  # type: ignore[attr-defined]
+        self._errors = self._host.errors.remote()
         given = cloudpickled((registered(), self._make))
         made = self._host.make.remote(self.imports, given, self.number, self.starts)
         self.starts += 1
@@ -153,6 +166,8 @@ class Worker:
 
     def restart(self, error: BaseException) -> Any:
         """Replace the process after a failure; see `start`."""
+        if isinstance(error, RayActorError):
+            error = DeadError(self._last_words())
         self.log.info("%s", full_text(error))
         self.restarts.count(self.name, error)
         self.failures += 1
@@ -160,6 +175,24 @@ class Worker:
         self.restarts.changed()
         self.stop()
         return self.start()
+
+    def _last_words(self) -> str:
+        """Return what a process that died wrote last, if it was on this machine."""
+        lines: list[str] = []
+        with suppress(*Failures, OSError):
+            text = Path(ray.get(self._errors, timeout=1)).read_text(errors="replace")
+            lines = [line for line in text.splitlines() if line and line[0] != ":"]  # Ray's marks
+        fatal = [i for i, line in enumerate(lines) if line.startswith("Fatal Python error")]
+        shown = lines[fatal[-1] :][:_LINES] if fatal else lines[-_LINES:]
+        return "\n".join(["its process died" + ":" * bool(shown), *shown])
+
+    def overdue(self) -> WorkerError:
+        """Return the error of a worker that has not started again in time."""
+        return WorkerError(
+            f"{self.name} has not started again within 'runtime.wait_seconds', "
+            f"{self.restarts.wait_seconds:g} s, on {cluster.nodes()}: add nodes, and continue with "
+            "--resume"
+        )
 
     def stop(self) -> None:
         """End the process."""
@@ -182,10 +215,11 @@ def start_all(workers: Sequence[Worker]) -> None:
         except Failures as error:
             raise cause_of(error) from error
         if waiting:
-            _report(names[each] for each in waiting)
+            report(names[each] for each in waiting)
 
 
-def _report(names: Iterable[str]) -> None:
+def report(names: Iterable[str]) -> None:
+    """Name the workers that have not joined."""
     late = cluster.in_words(names)
     _log.warning("waiting for %s to start, on %s", late, cluster.nodes())
 
@@ -235,11 +269,8 @@ def restart(worker: Worker, error: BaseException) -> None:
             ray.get(made, timeout=min(cluster.REPORT, limit))
         except GetTimeoutError:
             if time.monotonic() >= deadline:
-                raise WorkerError(
-                    f"{worker.name} has not started again within 'runtime.wait_seconds', {limit:g} "
-                    f"s, on {cluster.nodes()}: add nodes, and continue with --resume"
-                ) from error
-            _report([worker.name])
+                raise worker.overdue() from error
+            report([worker.name])
         except Failures as again:
             made = worker.restart(again)
         else:
@@ -269,6 +300,8 @@ def reason_of(error: BaseException) -> str:
     cause = cause_of(error)
     if isinstance(cause, RayActorError):
         return "its process died"
+    if isinstance(cause, DeadError):
+        return " ".join(str(cause).splitlines()[:2])
     return f"{type(cause).__name__}: {cause}"
 
 
@@ -276,4 +309,4 @@ def full_text(error: BaseException) -> str:
     """Return the traceback of what was raised in a worker, or else why it failed."""
     if isinstance(error, RayTaskError):
         return re.sub(r"\x1b\[\d+m", "", str(error)).rstrip()  # without colours
-    return reason_of(error)
+    return str(error) if isinstance(error, DeadError) else reason_of(error)

@@ -1,5 +1,6 @@
 """An environment that is slow, or fails once or always."""
 
+import os
 import time
 from pathlib import Path
 
@@ -14,7 +15,7 @@ class Faulty(gymnasium.Env):
 
     Args:
         delay: Seconds that a step takes.
-        fault: What happens in a step: ``raise``, ``hang``, ``nan`` or nothing.
+        fault: What happens in a step: ``raise``, ``hang``, ``abort``, ``nan`` or nothing.
         marker: A file that is made then, and prevents it from happening again.
     """
 
@@ -41,6 +42,8 @@ class Faulty(gymnasium.Env):
                 raise ZeroDivisionError("the motor is off")
             if self.fault == "hang":
                 time.sleep(3600)
+            if self.fault == "abort":  # as a crash of a simulator
+                os.abort()
             rew = float("nan")
         return self._observation(), rew, self.steps == LENGTH, False, {}
 

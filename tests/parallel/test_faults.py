@@ -95,8 +95,12 @@ def test_a_collector_that_is_killed_is_restarted(case, mode, tmp_path):
 
 @pytest.mark.usefixtures("ray")
 @pytest.mark.parametrize(
-    ("fault", "mode"), [("raise", "sync"), ("hang", "sync"), ("hang", "async"), ("nan", "async")]
-)
+    ("fault", "mode"),
+    [
+        ("raise", "sync"), ("hang", "sync"), ("hang", "async"), ("nan", "async"),
+        ("abort", "sync"), ("abort", "async"),
+    ],
+)  # fmt: skip
 def test_an_environment_that_fails_once(fault, mode, tmp_path):
     env = faulty({"fault": fault, "marker": str(tmp_path / "marker")})
     runtime = {"timeout": 15.0 if fault == "hang" else 60.0, "mode": mode}
@@ -111,10 +115,11 @@ def test_an_environment_that_fails_once(fault, mode, tmp_path):
         "raise": "ZeroDivisionError: the motor is off",
         "hang": "it did not answer within 'runtime.timeout' seconds",
         "nan": "reward",
+        "abort": "its process died:\nFatal Python error: Aborted",
     }[fault]
     assert reason in text
-    if fault == "raise":  # the traceback of the worker
-        assert re.search(r'File ".*environments.py", line \d+, in step', text)
+    if fault in ("raise", "abort"):  # the traceback of the worker
+        assert re.search(r'File ".*environments.py", line \d+,? in step', text)
 
 
 @pytest.mark.usefixtures("ray")
@@ -158,8 +163,12 @@ def test_a_full_object_store_stops_no_run(mode, ray, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("mode", "then"), [("sync", "replaced"), ("async", "replaced"), ("sync", "lost")]
-)
+    ("mode", "then"),
+    [
+        ("sync", "replaced"), ("async", "replaced"), ("sync", "lost"), ("async", "lost"),
+        ("sync", "alone"), ("async", "alone"),
+    ],
+)  # fmt: skip
 def test_a_node_that_disappears(mode, then, tmp_path):
     quick = {"period_ms": "1000", "failure_threshold": "3", "initial_delay_ms": "1000"}
     env = {**os.environ, **{f"RAY_health_check_{key}": value for key, value in quick.items()}}
@@ -169,14 +178,27 @@ def test_a_node_that_disappears(mode, then, tmp_path):
     )  # fmt: skip
     log = (tmp_path / "run" / "log.txt").read_text()
     number = re.search(r"restarting collector (\d): its process died", log)[1]
-    if then == "lost":
-        waited = (
-            f"collector {number} has not started again within 'runtime.wait_seconds', 20 s, on 1"
-        )
-        assert f"{waited} node: add nodes, and continue with --resume" in found.stderr
+    if then != "replaced":
+        assert f"waiting for collector {number} to start, on 1 node" in log
+    if then == "alone" or (mode, then) == ("sync", "lost"):
+        waited = f"collector {number} has not started again within 'runtime.wait_seconds', 20 s"
+        assert f"{waited}, on 1 node: add nodes, and continue with --resume" in found.stderr
         return
     assert found.returncode == 0, found.stderr
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["stop_reason"] == "callback"
+
+
+def test_two_runs_of_a_process_do_not_end_each_others_ray():
+    program = (
+        "from guerdon.config.schema import RuntimeConfig\n"
+        "from guerdon.parallel import cluster\n"
+        "with cluster.connected(RuntimeConfig(type='ray'), {'collector 0': {'CPU': 1}}, {}):\n"
+        "    with cluster.connected(RuntimeConfig(type='ray'), {}, {}): pass"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert "RuntimeError: another run on Ray is going on in this process" in found.stderr
 
 
 def test_what_a_cluster_lacks_is_named(ray):
