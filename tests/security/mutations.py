@@ -54,7 +54,14 @@ SCALARS = st.one_of(
         ["", "..", "/", "nan", "inf", "O", "<f8", "|O8", "${a}", "a:b", "\0", "é" * 99]
     ),
 )
-VALUES = st.recursive(
+# Each value stands twice for the one before.
+BOMBS = st.sampled_from(
+    [
+        {"b0": "x"} | {f"b{i + 1}": text.replace("I", str(i)) * 2 for i in range(25)}
+        for text in ("${.bI}", "${[bI]}", "${oc.select:.bI}", "${oc.select:${oc.decode:.bI}}")
+    ]
+)
+VALUES = BOMBS | st.recursive(
     SCALARS,
     lambda inner: (
         st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4)
