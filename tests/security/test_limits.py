@@ -3,6 +3,7 @@
 import os
 import pickle
 import struct
+import time
 import zipfile
 from itertools import pairwise
 
@@ -88,6 +89,18 @@ def test_pickles(name, tmp_path):
     path.write_bytes(HEAD + PICKLES[name] + STOP if name in PICKLES else pickle.dumps(VALUES[name]))
     said = outcome(lambda: safe_unpickle(path))
     assert said.startswith(f"{path} is damaged or not a pickle: it ")
+
+
+def test_many_changes_beside_many_objects():
+    """A change looked for its object among all that were kept: 240 KB took half a minute."""
+    dtype = b"cnumpy\ndtype\n(X\x02\x00\x00\x00f8\x89\x88tRq\x000"
+    state = b"(K\x03X\x01\x00\x00\x00<NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tq\x010"
+    others = b"".join(b"Nr" + struct.pack("<I", 2 + i) + b"0" for i in range(20_000))
+    start = time.process_time()
+    text = HEAD + dtype + state + others + b"h\x00h\x01b0" * 20_000 + b"h\x00" + STOP
+    with pytest.raises(ValueError, match="asks for a value of type"):
+        safe_unpickle(text)
+    assert time.process_time() - start < 5
 
 
 def test_honest_pickles(tmp_path):
