@@ -24,6 +24,8 @@ from guerdon.config.registry import registered
 _PREFIX = "guerdon_file_"
 _IN_FILE = re.compile(r"(.+\.py):([\w.]+)")
 _IN_MODULE = re.compile(r"([A-Za-z_][\w.]*):[\w.-]+")
+PROGRAMS = ("vzd_path", "cfg_path", "game_args")
+"""Options of EnvPool's VizDoom that name a program which it starts."""
 _registering: set[Path] = set()  # files that registered something
 _searched: set[Path] = set()  # folders added to the search path
 _running: list[str] = []  # modules and files that are being imported

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, field_validator, model_validator
 
 from guerdon.config.errors import ConfigError, suggestion
-from guerdon.config.imports import find_object, import_all
+from guerdon.config.imports import PROGRAMS, announce, find_object, import_all, leaves
 from guerdon.config.registry import registry_of
 from guerdon.config.validation import ReadIf, completed, refuse, unknown_key, validated
 
@@ -76,6 +76,10 @@ class EnvConfig(Section):
             find_object(self.id, "env.id", importlib.import_module("gymnasium").registry)
         for wrapper in self.wrappers:
             find_object(wrapper, "env.wrappers")
+        # What an environment makes of these is its own, possibly in another process.
+        for key, value in leaves([self.kwargs, self.settings]):
+            if isinstance(value, str) and (key in PROGRAMS or ":" in value):
+                announce(value)
         if len(self.settings) > self.n_envs:
             raise ConfigError(
                 f"'env.settings' has {len(self.settings)} entries for {self.n_envs} environments: "

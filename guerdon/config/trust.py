@@ -141,10 +141,11 @@ class _Check:
 
 
 def _names(values: Any) -> Iterator[str]:
-    """Yield names of code in values: those of ``imports``, and texts with a colon."""
+    """Yield names of code in values: of ``imports`` and programs, and texts with a colon."""
     for key, value in imports.leaves(values):
         text = str(value)
-        if key.endswith("imports") or (":" in text and not text.startswith(_DATA)):
+        named = key.endswith(("imports", *imports.PROGRAMS))
+        if named or (":" in text and not text.startswith(_DATA)):
             yield text
 
 

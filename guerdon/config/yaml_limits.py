@@ -2,12 +2,12 @@
 
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from guerdon.config.errors import ConfigError
 from guerdon.limits import Budget, read_bytes
@@ -15,6 +15,7 @@ from guerdon.limits import Budget, read_bytes
 _MOST_BYTES = 1 << 16  # of a file; a config has a few thousand
 _MOST_NODES = 50_000  # with aliases expanded
 _MOST_RESOLVED = 1 << 22  # characters with interpolations expanded, where a value costs 100 more
+_PLAIN = re.compile(r"""\$\{([^${}\[\]'"\\]*)\}""")  # an interpolation whose names are all literal
 
 Names = tuple[str, ...]
 
@@ -24,7 +25,9 @@ def load_yaml(path: Path) -> Any:
     text = read_bytes(path, _MOST_BYTES).decode()
     if "*" in text:
         _check_aliases(text)
-    return OmegaConf.to_container(OmegaConf.load(io.StringIO(text)), resolve=False)
+    config = OmegaConf.load(io.StringIO(text))
+    check_interpolations(config)  # before a merge resolves any of them
+    return OmegaConf.to_container(config, resolve=False)
 
 
 def _check_aliases(text: str) -> None:
@@ -50,43 +53,55 @@ def _check_aliases(text: str) -> None:
             raise ConfigError(f"its aliases stand for more than {_MOST_NODES:,} values")
 
 
-def check_interpolations(config: DictConfig) -> None:
+def check_interpolations(config: DictConfig | ListConfig) -> None:
     """Raise an error if a config would be too large with every ``${...}`` in it resolved."""
-    values = OmegaConf.to_container(config, resolve=False)
-    if _resolved_size(values, (), values, {}) > _MOST_RESOLVED:
-        raise ConfigError("the interpolations '${...}' of the configuration stand for too much")
+    nodes = dict(_nodes((), OmegaConf.to_container(config, resolve=False)))
+    if _resolved_size(nodes, (), {}) > _MOST_RESOLVED:
+        raise ConfigError(
+            "the interpolations '${...}' of the configuration stand for too much, or for themselves"
+        )
 
 
-def _resolved_size(root: Any, path: Names, value: Any, known: dict[Names, int]) -> int:
+def _nodes(path: Names, value: Any) -> Iterator[tuple[Names, Any]]:
+    """Yield the path and value of a value and of all that it contains."""
+    yield path, value
+    for inner, item in _items(path, value):
+        yield from _nodes(inner, item)
+
+
+def _items(path: Names, value: Any) -> Iterator[tuple[Names, Any]]:
+    if isinstance(value, dict | list):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        yield from (((*path, str(key)), item) for key, item in items)
+
+
+def _resolved_size(nodes: Mapping[Names, Any], path: Names, known: dict[Names, int]) -> int:
     """Return the characters of the value at a path, with all that they may refer to."""
     if path in known:
         return known[path]
-    known[path] = 0  # of loops, which OmegaConf refuses
-    size, parts = 100, list[tuple[Names, Any]]()
-    if isinstance(value, dict | list):
-        items = value.items() if isinstance(value, dict) else enumerate(value)
-        parts = [((*path, str(key)), item) for key, item in items]
-    elif isinstance(value, str):
-        size += len(value)
-        parts = list(_references(root, path, value))
-    known[path] = size + sum(_resolved_size(root, *part, known) for part in parts)
+    known[path] = _MOST_RESOLVED + 1  # of what refers to itself
+    value = nodes[path]
+    text = value if isinstance(value, str) else ""
+    parts = [*(inner for inner, _ in _items(path, value)), *_references(nodes, path, text)]
+    known[path] = 100 + len(text) + sum(_resolved_size(nodes, part, known) for part in parts)
     return known[path]
 
 
-def _references(root: Any, path: Names, text: str) -> Iterator[tuple[Names, Any]]:
-    """Yield the path and value of everything that the interpolations of a text may name."""
-    for name in re.findall(r"[^\s\\{}()\[\]:,$'\"]+", text.partition("${")[2]):
-        dots = len(name) - len(name.lstrip("."))
-        base = path[: len(path) - dots] if dots else ()
-        reached: Names = ()
-        value = root
-        for part in (*base, *filter(None, name.split("."))):
-            if isinstance(value, list) and part.isdecimal() and int(part) < len(value):
-                value = value[int(part)]
-            elif isinstance(value, dict) and part in value:
-                value = value[part]
-            else:
-                break  # the rest may be an interpolation: all of this counts
-            reached = (*reached, part)
-        if len(reached) > len(base):
-            yield reached, value
+def _references(nodes: Mapping[Names, Any], path: Names, text: str) -> Iterator[Names]:
+    """Yield the path of everything that the interpolations of a text may name."""
+    if "${" in _PLAIN.sub("", text):
+        raise ConfigError(
+            f"the interpolation in {'.'.join(path)!r} has another one, a bracket, a quote or a "
+            "backslash inside: write '${a.b}', for one value after the other"
+        )
+    for inner in _PLAIN.findall(text):
+        _, colon, arguments = inner.partition(":")  # of a resolver: these may be names
+        for name in filter(None, map(str.strip, arguments.split(",") if colon else [inner])):
+            dots = len(name) - len(name.lstrip("."))
+            base = path[: len(path) - dots] if dots else ()
+            found = named = (*base, *filter(None, name.split(".")))
+            while found not in nodes:
+                found = found[:-1]
+            # Where it goes on in a text, which may refer to more, or in a list, all of it counts.
+            if found == named or not isinstance(nodes[found], dict):
+                yield found

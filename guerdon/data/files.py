@@ -1,5 +1,6 @@
 """Files and folders that are written atomically."""
 
+import errno
 import os
 import secrets
 import shutil
@@ -11,10 +12,24 @@ from typing import Any, BinaryIO
 
 
 def open_plain(path: str | os.PathLike[str], mode: str) -> Any:
-    """Open a file of a run in a binary mode; see `check_plain`."""
+    """Open a file of a run in a binary mode; see `check_plain` and `unshared`."""
     check_plain(path)
     more = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # Windows has neither
-    return open(path, mode, opener=lambda name, flags: os.open(name, flags | more, 0o644))
+
+    def opened(name: str, flags: int) -> int:
+        file = os.open(name, flags | more, 0o644)
+        return unshared(file, path) if mode == "ab" else file
+
+    return open(path, mode, opener=opened)
+
+
+def unshared(file: int, path: str | os.PathLike[str]) -> int:
+    """Return an open file, to append to it; if it has other names, close it and raise an error."""
+    if os.fstat(file).st_nlink > 1:
+        os.close(file)
+        reason = "it is a hard link, so that another file would change, too"
+        raise OSError(errno.EMLINK, reason, str(path))
+    return file
 
 
 def check_plain(path: str | os.PathLike[str]) -> None:
@@ -51,6 +66,8 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     path = Path(path)
     if not path.parent.is_dir():
         raise FileNotFoundError(f"cannot write {path}: there is no folder {path.parent}")
+    if path.exists() and not path.is_file() and not path.is_dir():  # a device would be replaced
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     temporary = temporary_name(path)
     try:
         with naming(path, temporary), temporary.open("xb") as file:

@@ -10,6 +10,7 @@ from typing import Any
 
 from guerdon.data.files import atomic_file, check_plain, open_plain
 from guerdon.data.preferences import remove_preferences
+from guerdon.limits import parse_json
 
 # A journal removes nothing else: that of a downloaded run may list any file.
 _TRAJECTORY = re.compile(r"\d{6,}\.np[yz]")
@@ -38,7 +39,10 @@ class Journal:
         """
         entries = _read(path) if path.exists() else []
         kept = entries[:length]
-        _remove(entries[len(kept) :])
+        try:
+            _remove(entries[len(kept) :])
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{path} lists what cannot be removed: {error}") from error
         with atomic_file(path) as file:
             file.writelines(_line(entry) for entry in kept)
         self._file, self.length = open_plain(path, "ab"), len(kept)
@@ -82,9 +86,11 @@ def _read(path: Path) -> list[dict[str, str]]:
             if not line.endswith(b"\n"):
                 break
             try:
-                entry = json.loads(line)
+                entry = parse_json(line, path)
                 if not {*map(type, (entry["path"], entry["sha256"], *entry.values()))} == {str}:
                     raise TypeError
+                if not (Path(entry["path"]).is_absolute() and Path(entry["path"]).name):
+                    raise ValueError
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise ValueError(
                     f"{path} is damaged: remove it; trajectories and preferences that the run "

@@ -112,8 +112,10 @@ def remove_preferences(path: pathlib.Path, digests: Mapping[str, str]) -> None:
     shared = [other for other in path.parent.glob("*") if other.stem == path.stem and other != path]
     if shared or segments.is_symlink():  # the segments may be of another file
         return
+    if not segments.is_dir():  # which comes first: this is no file of preferences
+        return
     listed = {*digests.values()}
-    lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
+    lines = read_bytes(path).splitlines(keepends=True) if path.is_file() else []
     own = [hashlib.sha256(line.strip()).hexdigest() in listed for line in lines]
     others = {_pair_of(line) for line, mine in zip(lines, own, strict=True) if not mine}
     for pair in digests.keys() - others:  # before the lines, which are found again if this stops

@@ -151,11 +151,24 @@ def _hashing(op: str, target: type | None, where: slice) -> Any:
     return checked
 
 
+class _Memo(dict[Any, Any]):
+    """Objects that a pickle uses again, by their keys; and the newest key of each, by its id."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.newest: dict[int, Any] = {}
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        super().__setitem__(key, value)
+        self.newest[id(value)] = key
+
+
 class _Unpickler(pickle._Unpickler):
     """Python's pure-Python unpickler, whose opcodes can be replaced."""
 
     def __init__(self, file: io.BytesIO, size: int) -> None:
         super().__init__(file, encoding="latin1")  # keeps the bytes that Python 2 wrote
+        self.memo: Any = _Memo()
         self._budget = Budget(size)
         self._arrays: dict[int, tuple[Any, int]] = {}  # of objects, with their depth
 
@@ -186,10 +199,9 @@ class _Unpickler(pickle._Unpickler):
         else:
             _refuse(f"a change to an object of type {type(old).__name__}")
         self.stack[-1] = new
-        for key, value in reversed(self.memo.items()):
-            if value is old:
-                self.memo[key] = new
-                break
+        key = self.memo.newest.get(id(old))
+        if self.memo.get(key) is old:
+            self.memo[key] = new
 
     def _paid(self, value: Any) -> Any:
         """Return a new value after paying for its bytes."""

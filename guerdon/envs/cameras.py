@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -144,12 +145,13 @@ def _info_success(reward: float, terminated: bool, info: dict[str, Any]) -> Any:
 
 def camera_spec(spec: EnvSpec) -> EnvSpec:
     """Add the options `obs` and `camera_size` to a Gymnasium-Robotics registration."""
-    kwargs = {**spec.kwargs, "entry_point": spec.entry_point}
-    return replace(spec, entry_point=f"{__name__}:make_robotics", kwargs=kwargs)
+    # The original entry point is no option, which a config could replace by other code.
+    return replace(spec, entry_point=partial(make_robotics, spec.entry_point))
 
 
 def make_robotics(
-    entry_point: str,
+    entry_point: Any,
+    /,
     obs: ObsMode | None = None,
     camera_size: int = SIZE,
     render_mode: str | None = None,

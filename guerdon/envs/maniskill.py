@@ -4,7 +4,7 @@ import ctypes
 import os
 import sys
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +34,10 @@ def maniskill_spec(spec: EnvSpec) -> EnvSpec:
     """Register `ManiSkill` instead of ManiSkill's own environment."""
     return replace(
         spec,
-        entry_point=f"{__name__}:ManiSkill",
+        entry_point=partial(ManiSkill, spec.id),  # a config cannot name another task
         vector_entry_point=None,
         additional_wrappers=(),
-        kwargs={"task": spec.id},
+        kwargs={},
     )
 
 

@@ -284,7 +284,8 @@ def begin_folder(config: FitConfig, overwrite: bool) -> RunFolder:
                 "finish it with --resume if it was stopped"
             )
         root = _beside(final)
-        shutil.rmtree(root, ignore_errors=not root.exists())
+    # Where it is not written, an abandoned fit would be resumed instead.
+    shutil.rmtree(_beside(final), ignore_errors=not _beside(final).exists())
     folder = RunFolder(root)
     root.mkdir(parents=True, exist_ok=True)
     for path in (folder.metrics, folder.log, folder.summary, root / CONFIG):

@@ -8,6 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from guerdon.data.files import unshared
+
 _FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 _FLAGS |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)  # not on every system
 
@@ -19,7 +21,7 @@ class AppendedFile:
     the run that they are of. `tell` is called once, and the next record is tried again.
 
     Args:
-        path: The file, made with its folder if it is missing. A symbolic link is not followed.
+        path: The file, made with its folder if it is missing. Links are not followed.
         tell: Called with a sentence at the first failure.
     """
 
@@ -33,7 +35,7 @@ class AppendedFile:
         try:
             if self._file is None:
                 self._path.parent.mkdir(exist_ok=True)
-                self._file = os.open(self._path, _FLAGS, 0o644)
+                self._file = unshared(os.open(self._path, _FLAGS, 0o644), self._path)
             end = os.fstat(self._file).st_size
             try:
                 while record:

@@ -342,14 +342,17 @@ def _check_reward(config: GuerdonConfig, parts: Parts) -> None:
 def _saved_state(folder: RunFolder, exact: bool) -> tuple[dict[str, Any] | None, int]:
     """Return the state that a run is resumed from and its step.
 
-    None and -1 for a run that was stopped before its first checkpoint.
+    None and -1 for a run that was stopped before its first checkpoint; if its ``run.json`` does not
+    say so, one that has not trained.
     """
     root, name = folder.checkpoints, "scheduled" if exact else "latest"
     if not ((root / name).exists() if exact else checkpoint_steps(root)):
-        if name not in folder.saved:
+        saved = folder.saved
+        if not folder.has_trained() if saved is None else name not in saved:
             return None, -1
+        what = "has trained" if saved is None else f"has had a {name} checkpoint"
         raise FileNotFoundError(
-            f"{folder.path} has had a {name} checkpoint, but {root} has none: restore it"
+            f"{folder.path} {what}, but {root} has no {name} checkpoint: restore it"
             + (", or resume without --exact" if checkpoint_steps(root) else "")
             + f", or start a new run with `guerdon train {folder.config} run.dir=NEW`"
         )
@@ -664,7 +667,7 @@ class Run:
         mark, keep = "scheduled" if scheduled else None, self.config.run.keep
         try:
             path = save_checkpoint(folder.checkpoints, steps, state, keep=keep, mark=mark)
-            folder.saved = {*folder.saved, "latest", mark or "latest"}
+            folder.saved = {*(folder.saved or ()), "latest", mark or "latest"}
             save_reward(folder, steps, self.parts.reward)
         except OSError as error:
             if self.monitor.stop_reason() is not None:  # there is no next one

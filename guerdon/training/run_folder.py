@@ -93,7 +93,7 @@ class RunFolder:
                 sub.mkdir(exist_ok=True)
             folder.metrics.touch()
             folder.log.touch()
-            write_json(folder.info, {"format": FORMAT, "starts": [_start()]})
+            write_json(folder.info, {"format": FORMAT, "starts": [_start()], "saved": []})
             prepare(folder.path)
             folder.write_config(config_text)
         return folder
@@ -133,15 +133,23 @@ class RunFolder:
         return [start for start in found if isinstance(start, dict)]
 
     @property
-    def saved(self) -> list[str]:
-        """Names of checkpoints that the run has had: ``latest``, ``scheduled``."""
+    def saved(self) -> list[str] | None:
+        """Names of checkpoints that the run has had: ``latest``, ``scheduled``; None if unknown."""
         saved = self._info().get("saved")
-        return [str(name) for name in saved] if isinstance(saved, list) else []
+        return [str(name) for name in saved] if isinstance(saved, list) else None
 
     @saved.setter
     def saved(self, names: Collection[str]) -> None:
         if sorted(names) != self.saved:
             write_json(self.info, {**self._info(), "saved": sorted(names)})
+
+    def has_trained(self) -> bool:
+        """Whether the run has left more than its start."""
+        files = (self.metrics, self.summary, self.journal)
+        folders = (self.checkpoints, self.best, self.reward)
+        return any(each.exists() and each.stat().st_size for each in files) or any(
+            each.is_dir() and any(each.iterdir()) for each in folders
+        )
 
     def _info(self) -> dict[str, Any]:
         return read_json(self.info) or {}

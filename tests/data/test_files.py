@@ -1,3 +1,6 @@
+import os
+import stat
+
 import pytest
 
 from guerdon.data.files import atomic_file, atomic_folder, set_aside
@@ -52,6 +55,24 @@ def write_folder(path, text, error=None):
         (folder / "file").write_text(text)
         if error:
             raise error
+
+
+def make_device(path):
+    """Makes a device like /dev/full; only root may."""
+    os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 7))
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, make_device])
+def test_atomic_file_does_not_replace_a_device(make, tmp_path):
+    try:
+        make(tmp_path / "a")
+    except PermissionError:
+        pytest.skip("only root may make a device")
+    before = (tmp_path / "a").stat().st_mode
+    with pytest.raises(OSError, match="not a regular file"), atomic_file(tmp_path / "a") as file:
+        file.write(b"text")
+    assert (tmp_path / "a").stat().st_mode == before
+    assert [*tmp_path.iterdir()] == [tmp_path / "a"]
 
 
 def test_atomic_folder_replaces_a_folder_as_a_whole(tmp_path):

@@ -132,7 +132,7 @@ def test_only_segments_are_removed(file, tmp_path):
     (tmp_path / "a_segments" / "1" / "text").write_text("my thesis")
     entry = {"path": str(tmp_path / "a.jsonl"), "sha256": "0" * 64, "pair": "1"}
     file.write_text(f"{json.dumps(entry)}\n")
-    with pytest.raises(FileExistsError, match="holds 'text', too"):
+    with pytest.raises(ValueError, match=r"outputs\.jsonl lists what .* holds 'text', too"):
         rewind(file, 0)
     assert (tmp_path / "a_segments" / "1" / "text").read_text() == "my thesis"
 
@@ -145,11 +145,35 @@ def test_a_torn_entry_lists_nothing(journal, file, tmp_path):
     assert names(tmp_path / "frames") == []
 
 
-@pytest.mark.parametrize("line", ["{}", "[]", "3", "nonsense", '{"path": 3, "sha256": "a"}'])
+def entry(path):
+    return json.dumps({"path": path, "sha256": "x", "pair": "a"})
+
+
+DAMAGED = [
+    *("{}", "[]", "3", "nonsense", '{"path": 3, "sha256": "a"}', "[" * 200_000),
+    *map(entry, ("", "/", ".", "a.jsonl", "../a.jsonl")),
+]
+
+
+@pytest.mark.parametrize("line", DAMAGED, ids=range(len(DAMAGED)))
 def test_a_damaged_journal_is_named(line, file):
     file.write_text(f"{line}\n")
     with pytest.raises(ValueError, match=r"outputs\.jsonl is damaged: remove it; trajectories"):
         rewind(file, 0)
+
+
+@pytest.mark.parametrize("pair", [{}, {"pair": "a"}])
+def test_an_entry_that_cannot_be_a_file_is_refused(pair, file, tmp_path):
+    entry = {"path": f"{tmp_path}/{'a' * 300}/000001.npz", "sha256": "x", **pair}
+    file.write_text(f"{json.dumps(entry)}\n")
+    with pytest.raises(ValueError, match=r"outputs\.jsonl lists what cannot be removed: "):
+        rewind(file, 0)
+
+
+@pytest.mark.parametrize("path", ["/proc/self/mem", "/proc/kmsg", "/dev/zero"])
+def test_only_files_of_preferences_are_read(path, file):
+    file.write_text(entry(path) + "\n")
+    rewind(file, 0)
 
 
 def test_without_a_run_nothing_is_listed(tmp_path):

@@ -435,14 +435,16 @@ def make_journal(folder: Path) -> None:
     file = folder / "preferences.jsonl"
     journal.note(file, file.read_bytes().strip(), pair="a")
     journal.close()
-    file = folder / "outputs.jsonl"  # of the copy that is read
-    file.write_text(file.read_text().replace(str(folder.absolute()), "case"))
+    file = folder / "outputs.jsonl"
+    file.write_text(file.read_text().replace(str(folder.absolute()), "/case"))
 
 
 def read_journal(folder: Path) -> None:
-    journal = Journal()
+    journal, file = Journal(), folder / "outputs.jsonl"
+    if file.is_file():  # of the copy that is read
+        file.write_bytes(file.read_bytes().replace(b"/case", bytes(folder.absolute())))
     try:
-        journal.open(folder / "outputs.jsonl", 0)
+        journal.open(file, 0)
     finally:
         journal.close()
 

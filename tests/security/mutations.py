@@ -44,7 +44,15 @@ SPECIAL = [
     *(0, 1, -1, 2, 3, 5, 7, 12, 24, 48, 63, 64, 255, 256, 10**4, 10**6, 2**31 - 1, -(2**31)),
     *(2**32, 2**53, 2**63 - 1, -(2**63), 10**30, 1.7e308, -1.7e308, 1e308, 5e-324, 0.5),
 ]
+# Each value stands twice for the one before.
+BOMBS = st.sampled_from(
+    [
+        {"b0": "x"} | {f"b{i + 1}": text.replace("I", str(i)) * 2 for i in range(25)}
+        for text in ("${.bI}", "${[bI]}", "${oc.select:.bI}", "${oc.select:${oc.decode:.bI}}")
+    ]
+)
 SCALARS = st.one_of(
+    BOMBS,
     st.sampled_from(SPECIAL),
     st.none(),
     st.booleans(),

@@ -3,6 +3,7 @@
 import os
 import pickle
 import struct
+import time
 import zipfile
 from itertools import pairwise
 
@@ -90,6 +91,18 @@ def test_pickles(name, tmp_path):
     assert said.startswith(f"{path} is damaged or not a pickle: it ")
 
 
+def test_many_changes_beside_many_objects():
+    """A change looked for its object among all that were kept: 240 KB took half a minute."""
+    dtype = b"cnumpy\ndtype\n(X\x02\x00\x00\x00f8\x89\x88tRq\x000"
+    state = b"(K\x03X\x01\x00\x00\x00<NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tq\x010"
+    others = b"".join(b"Nr" + struct.pack("<I", 2 + i) + b"0" for i in range(20_000))
+    start = time.process_time()
+    text = HEAD + dtype + state + others + b"h\x00h\x01b0" * 20_000 + b"h\x00" + STOP
+    with pytest.raises(ValueError, match="asks for a value of type"):
+        safe_unpickle(text)
+    assert time.process_time() - start < 5
+
+
 def test_honest_pickles(tmp_path):
     """Observations are shared by rows, infos by all of them; arrays are most of a file."""
     info = {"name": "x", "numbers": list(range(20))}
@@ -157,6 +170,14 @@ def test_honest_archives(tmp_path):
 # --- YAML
 
 CHAIN = [f'n{i}: "${{run.n{i - 1}}}${{run.n{i - 1}}}"' for i in range(1, 40)]
+
+
+def chained(values, name, more=""):
+    """Values that stand twice for the one before: ``I`` is its number, ``N`` that of the first."""
+    lines = [values.replace("I", str(i)).replace("N", str(i + 1)) for i in range(25)]
+    return f"run: {{name: '{name}'}}\nx:\n" + "".join(lines) + more
+
+
 YAML = {
     "aliases": "a: &a [x,x,x,x,x,x,x,x]\n"
     + "".join(f"{b}: &{b} [{','.join([f'*{a}'] * 8)}]\n" for a, b in pairwise("abcdefghi")),
@@ -170,6 +191,29 @@ YAML = {
     "interpolated lists": "run:\n  n0: [1, 2]\n"
     + "".join(f'  n{i}: ["${{run.n{i - 1}}}", "${{run.n{i - 1}}}"]\n' for i in range(1, 40)),
     "resolvers": f"run: {{n0: x, {', '.join(CHAIN)}}}\n".replace("{run.", "{oc.select:run."),
+    "nested interpolations": chained(
+        '  kI: x.bI\n  bN: "${oc.select:${x.kI}}${oc.select:${x.kI}}"\n', "${x.b25}", "  b0: x\n"
+    ),
+    "nested in quotes": chained(
+        """  kI: x.bI\n  bN: '${oc.decode:"}${x.kI}"}'\n""", "${x.b25}", "  b0: x\n"
+    ),
+    "brackets": chained('  bN: "${x[bI]}${x[bI]}"\n', "${x.b25}", "  b0: x\n"),
+    "keys with spaces": chained(
+        '  b N: "${oc.select:x.b I}${oc.select:x.b I}"\n', "${oc.select:x.b 25}", "  b 0: x\n"
+    ),
+    "keys that are numbers": chained(
+        '    N: "${.I}${.I}"\n', "${oc.select:x.1.25}", "    0: x\n"
+    ).replace("x:\n", "x:\n  1:\n"),
+    "other numbers of a list": chained('  - "${x.-I}${x.-I}"\n', "${x.25}").replace(
+        "x:\n", "x:\n  - x\n"
+    ),
+    "through another": chained('  bN: "${y.bI}${y.bI}"\n', "${x.b25}", "  b0: x\ny: ${x}\n"),
+    "used by a merge": chained(
+        '  bN: "${x.bI}${x.bI}"\n', "a", "  b0: x\nrunner: ${oc.select:x.b25}\n"
+    ),
+    "used by a choice": chained('  bN: "${run.bI}${run.bI}"\n', "x", "  b0: x\n").replace(
+        "run: {name: 'x'}\nx:", "policy: {type: '${oc.select:run.b25}'}\nrun:"
+    ),
     "a chain": "run:\n  n0: x\n" + "".join(f"  n{i}: ${{run.n{i - 1}}}\n" for i in range(1, 999)),
     "nested lists": "a: " + "[" * 20_000,
     "nested mappings": "a: " + "{a: " * 5_000,
@@ -181,8 +225,8 @@ YAML = {
 def test_yaml(name, tmp_path):
     path = tmp_path / "config.yaml"
     path.write_text(f"env: {{id: CartPole-v1}}\n{YAML[name]}")
-    for read in (compose, compose_fit):
-        said = outcome(lambda read=read: read(path))
+    for read, key in ((compose, "run.max_steps"), (compose_fit, "runner.output_dir")):
+        said = outcome(lambda read=read, key=key: read(path, [f"{key}=1"]))
         assert said.startswith(("the config", "the interpolations")), said
 
 

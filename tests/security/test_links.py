@@ -140,6 +140,27 @@ def test_a_lock_that_is_another_file_too_is_not_overwritten(finished, tmp_path):
     assert thesis.read_text() == "my thesis"
 
 
+@pytest.mark.parametrize("name", ["log.txt", "metrics.jsonl", "outputs.jsonl"])
+@pytest.mark.filterwarnings("ignore:.*log.txt cannot be written. it is a hard link")
+def test_what_is_another_file_too_is_not_appended_to(name, finished, tmp_path):
+    folder, thesis = tmp_path / "run", tmp_path / "thesis"
+    shutil.copytree(finished, folder)
+    thesis.write_bytes((folder / name).read_bytes())
+    before = thesis.read_bytes()
+    (folder / name).unlink()
+    (folder / name).hardlink_to(thesis)
+    assert resume(folder, "run.max_steps=96")["env_steps"] >= 96
+    assert thesis.read_bytes() == before
+
+
+def test_logs_of_workers_are_not_appended_to_a_hard_link(tmp_path):
+    (tmp_path / "thesis").write_text("my thesis")
+    (tmp_path / "serve.txt").hardlink_to(tmp_path / "thesis")
+    with pytest.raises(OSError, match=r"it is a hard link, so that another file would change"):
+        LogFile(tmp_path / "serve.txt")
+    assert (tmp_path / "thesis").read_text() == "my thesis"
+
+
 @pytest.mark.parametrize("name", [".lock", "log.txt", "metrics.jsonl"])
 def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(name, finished, tmp_path):
     folder = tmp_path / "run"

@@ -15,6 +15,7 @@ import guerdon
 from guerdon.config.trust import UntrustedCodeError, _record
 from guerdon.data.loading import load_demonstrations
 from guerdon.entry import compose, serial_pipeline
+from guerdon.envs import make_vec
 from tests.cli.tiny import BUDGET, train
 from tests.cli.tiny import guerdon as command
 
@@ -145,6 +146,17 @@ KEYS = {
     "callback": {"run": {"callback": "FILE:callback"}},
     "expert": {"reward": {"terms": {"gail": {"expert_data_path": "expert:FILE"}}}},
     "interpolation": {"env": {"id": "${run.name}:env"}, "run": {"name": "FILE"}},
+    "entry point": {
+        "env": {"id": "FetchReach-v4", "kwargs": {"entry_point": "FILE:env"}},
+    },
+    "setting": {"env": {"id": "FetchReach-v4", "settings": [{"entry_point": "FILE:env"}]}},
+    "env.eval.kwargs": {
+        "env": {"eval": {"id": "FetchReach-v4", "kwargs": {"entry_point": "FILE:env"}}},
+    },
+    "another task": {"env": {"id": "PushCube-v1", "kwargs": {"task": "evil:PushCube-v1"}}},
+    "program": {
+        "env": {"id": "D1Basic-v1", "backend": "envpool", "kwargs": {"vzd_path": "evil"}},
+    },
     "registered id": {"env": {"id": "evil:CartPole-v1"}, "imports": ["DIR"]},
 }
 
@@ -163,6 +175,25 @@ def test_no_key_runs_the_code_of_a_stranger(stranger, verb, key):
     assert not ran(stranger)
     assert not (stranger.parents[1] / "ran").exists()
     assert "add --trust" in result.output
+
+
+def test_a_registration_keeps_its_entry_point(stranger):
+    """Even without a check of names."""
+    pytest.importorskip("gymnasium_robotics")
+    with pytest.raises(ValueError, match="'FetchReach-v4' has no argument 'entry_point'"):
+        make_vec("FetchReach-v4", kwargs={"entry_point": f"{stranger}/evil.py:env"})
+    assert not ran(stranger)
+
+
+def test_an_argument_that_names_code_in_a_run_of_ones_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(CODE)
+    train(tmp_path / "run", "env.id=mine.py:env", "env.kwargs={other: 'mine.py:wrapper'}")
+    assert command("eval", tmp_path / "run").exit_code == 0
+    change(tmp_path / "run", env={"kwargs": {"other": "json:loads"}, "backend": "subprocess"})
+    result = command("eval", tmp_path / "run")
+    assert result.exit_code == 2
+    assert "would run this code: json:loads." in result.output
 
 
 def test_all_code_is_listed(stranger):

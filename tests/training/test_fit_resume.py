@@ -11,7 +11,13 @@ import torch
 from guerdon.data.files import set_aside
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint
 from guerdon.training.fit import fit
-from guerdon.training.fit_files import STATE, load_classifier, resumed_config
+from guerdon.training.fit_files import (
+    STATE,
+    begin_folder,
+    load_classifier,
+    resumed_config,
+    unfinished_folder,
+)
 from tests.processes import Program
 from tests.training.picturing import config, frames
 
@@ -180,6 +186,17 @@ def test_a_second_attempt_begins_anew(tmp_path, older):
     result = fit(new, frames=frames(), display="none", overwrite=True)
     assert checkpoint_steps(older)[-1] == result["steps"]
     assert [*tmp_path.iterdir()] == [older]
+
+
+def test_an_abandoned_attempt_is_not_resumed_instead_of_a_new_fit(tmp_path):
+    folder = tmp_path / "fit"
+    (begin_folder(config(folder, "seed=1"), overwrite=False).path / STATE).mkdir()
+    assert begin_folder(config(folder, "seed=2"), overwrite=True).path != folder
+    shutil.rmtree(folder)  # by the user
+    begin_folder(config(folder, "seed=3"), overwrite=False)
+    assert unfinished_folder(folder).path == folder
+    assert resumed_config(folder).seed == 3
+    assert [*tmp_path.iterdir()] == [folder]
 
 
 def test_a_kill_between_both_renames_loses_neither_fit(older, whole):

@@ -1,6 +1,7 @@
 """A run that stops and goes on ends exactly like one that never stopped."""
 
 import contextlib
+import json
 import shutil
 
 import pytest
@@ -10,6 +11,7 @@ from guerdon.training import evaluation as evaluation_module
 from guerdon.training import run as run_module
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint, save_checkpoint
 from guerdon.training.run import train
+from guerdon.training.run_folder import RunFolder
 from tests.training.running import (
     CASES,
     HALF,
@@ -209,9 +211,35 @@ def test_a_run_whose_checkpoints_are_gone_is_not_started_again(exact, tmp_path):
     shutil.rmtree(tmp_path / "run" / "checkpoints")
     before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
     name = "scheduled" if exact else "latest"
-    with pytest.raises(FileNotFoundError, match=rf"run has had a {name} checkpoint, .* has none"):
+    with pytest.raises(FileNotFoundError, match=rf"has had a {name} checkpoint, .* has no {name}"):
         resume(tmp_path / "run", "run.max_steps=256", exact=exact)
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
+
+
+EVIDENCE = ("metrics.jsonl", "summary.json", "outputs.jsonl", "best", "reward")
+
+
+@pytest.mark.filterwarnings("ignore:.* is damaged and is ignored")
+@pytest.mark.parametrize("damage", ["{}", '{"saved": 3}', "[", None])
+@pytest.mark.parametrize("kept", [*EVIDENCE, "checkpoints/latest"])
+def test_without_a_record_all_that_a_run_left_tells_that_it_trained(kept, damage, tmp_path):
+    folder = RunFolder.create(tmp_path / "run", json.dumps(config_of("ppo", tmp_path / "run")))
+    folder.close()
+    path = folder.path / kept
+    path = path / "step_9" if kept in ("best", "reward") else path
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("step_9")
+    folder.info.write_text(damage) if damage else folder.info.unlink()
+    with pytest.raises(FileNotFoundError, match=r"run has trained, but .* has no latest check"):
+        resume(folder.path)
+    assert path.read_text() == "step_9"
+
+
+def test_a_run_that_only_began_needs_no_record(tmp_path):
+    folder = RunFolder.create(tmp_path / "run", json.dumps(config_of("ppo", tmp_path / "run")))
+    folder.close()
+    folder.info.unlink()
+    assert resume(folder.path)["env_steps"] > 0
 
 
 def test_without_the_scheduled_checkpoint_the_latest_is_named(tmp_path):
