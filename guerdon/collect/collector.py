@@ -43,6 +43,16 @@ class Collected:
     metrics: dict[str, float] = field(default_factory=dict)
     """Further metrics of collecting."""
 
+    def merge(self, other: "Collected") -> None:
+        """Add the episodes of another one."""
+        self.n_step += other.n_step
+        for name in ("returns", "lengths", "successes", "learned"):
+            getattr(self, name).extend(getattr(other, name))
+        if other.audit is not None:
+            self.audit.merge(other.audit)
+        for name, each in other.familiarity.items():
+            self.familiarity[name].merge(each)
+
     @property
     def n_episode(self) -> int:
         """Number of finished episodes."""

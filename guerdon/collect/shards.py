@@ -22,10 +22,7 @@ from guerdon.envs import Step, VectorEnv
 from guerdon.policy import Policy
 from guerdon.reward import Reward
 
-_LISTS = ("returns", "lengths", "successes")
 _STEP = ("obs_next", "rew", "terminated", "truncated")
-
-
 Weights = dict[str, np.ndarray]
 """Parameters and buffers of a policy by name."""
 
@@ -377,9 +374,7 @@ class ShardedCollector(Collector):
                 self.watch({}, _broken(lost), None)
             for env, rows in rollout.lost_rows.items():
                 self.buffer.discard(self.buffer.newest_rows(int(ids[env]), rows))
-            collected.n_step += found.n_step
-            for name in _LISTS:
-                getattr(collected, name).extend(getattr(found, name))
+            collected.merge(found)
         self._add([(n, rollout.fields) for n, rollout in rollouts if rollout.fields is not None])
         return collected
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import ray
@@ -15,8 +15,6 @@ from guerdon.policy import Policy
 from guerdon.reward import Reward
 from guerdon.training.evaluation import evaluate
 from guerdon.training.parts import Seeds, ShardMaker, make_env, prepare_reward
-
-_LISTS = ("returns", "lengths", "successes", "learned")
 
 
 class Evaluation:
@@ -110,18 +108,7 @@ class Evaluators:
             (weights, state, share, {"seed": each, "deterministic": deterministic})
             for share, each in zip(shares(episodes, number), seeds, strict=True)
         ]
-        return merged(call_all(self._workers, "play", args, self._timeout))
-
-
-def merged(parts: Sequence[Collected]) -> Collected:
-    """Return the result of several evaluations."""
-    found = parts[0]
-    for part in parts[1:]:
-        found.n_step += part.n_step
-        for name in _LISTS:
-            getattr(found, name).extend(getattr(part, name))
-        if found.audit is not None:
-            found.audit.merge(part.audit)
-        for name, each in found.familiarity.items():
-            each.merge(part.familiarity[name])
-    return found
+        found, *others = call_all(self._workers, "play", args, self._timeout)
+        for each in others:
+            found.merge(each)
+        return cast("Collected", found)
