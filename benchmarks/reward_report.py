@@ -33,7 +33,8 @@ higher than that of the clone of the same demonstrations, and than those of all 
 demonstrations, a constant reward or shuffled labels: `higher` or `lower` if the 95 % bootstrap
 interval of the difference excludes 0, else `not shown`. *Steps to goal*: environment steps at the
 first evaluation that reaches the goal, the median over seeds. *Normalised return*: 0 is the return
-of random demonstrations, 1 that of the expert's.
+of random demonstrations, 1 that of the expert's. *Time*: of a seed, the median; several runs shared
+a machine, not always the same, so that it is rough.
 """
 
 
