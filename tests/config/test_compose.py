@@ -11,6 +11,7 @@ from hydra.core.global_hydra import GlobalHydra
 
 from guerdon.config import ConfigError, compose, to_yaml
 from guerdon.config.trust import code_of
+from guerdon.reward import REWARDS
 
 pytestmark = pytest.mark.usefixtures("zoo")
 
@@ -52,7 +53,8 @@ def test_a_preset_of_a_reward_is_put_on_that_of_its_policy():
     config = compose("cartpole_dqn", ["reward=constant"])
     assert config == compose("cartpole_dqn_constant")
     assert (config.policy["gamma"], config.run.max_steps) == (0.5, 50_000)
-    assert config.reward.terms == {"constant": {"type": "constant", "weight": 1.0, "value": 2.0}}
+    term = config.reward.terms["constant"]
+    assert (term["type"], term["weight"], term["value"]) == ("constant", 1.0, 2.0)
 
 
 def test_what_has_no_preset_composes_too():
@@ -181,13 +183,14 @@ def test_changing_one_term_keeps_the_others_as_they_were():
     def terms(source, *overrides):
         return compose(source, overrides).reward.terms
 
-    half = {"type": "constant", "weight": 0.5, "value": 1.0}
+    usual = REWARDS.get("constant").Config().model_dump()
+    half = {"type": "constant", **usual, "weight": 0.5}
     assert terms("cartpole_ppo", "reward.terms.constant.weight=0.5") == {
         "env": ENV,
         "constant": half,
     }
     # of a preset, and of a file, which are written flat
-    double = {"type": "constant", "weight": 1.0, "value": 2.0}
+    double = {"type": "constant", **usual, "weight": 1.0, "value": 2.0}
     found = terms("cartpole_dqn_constant", "reward.terms.env.weight=1")
     assert found == {"constant": double, "env": ENV}
     flat = {"env": "cartpole", "reward": {"type": "constant", "value": 2, "clip": [0, 1]}}

@@ -11,6 +11,7 @@ from guerdon.config import ConfigError
 from guerdon.config.options import meanings_of
 from guerdon.config.schema import EnvConfig, GuerdonConfig
 from guerdon.config.validation import keys_of, validated
+from guerdon.reward import REWARDS
 from tests.config import fakes
 
 pytestmark = pytest.mark.usefixtures("policies")
@@ -261,16 +262,19 @@ def test_a_section_that_is_no_mapping_is_named():
 
 def test_one_reward_can_be_written_flat():
     config = validated(GuerdonConfig, values(reward={"type": "constant", "value": 2, "scale": 3}))
-    assert config.reward.terms == {"constant": {"type": "constant", "weight": 1.0, "value": 2.0}}
+    usual = REWARDS.get("constant").Config().model_dump()
+    own = {"type": "constant", "weight": 1.0, "value": 2.0}
+    assert config.reward.terms == {"constant": usual | own}
     assert config.reward.scale == 3
 
 
 def test_terms_have_types_weights_and_options_of_their_own():
     terms = {"env": {"weight": 0}, "alive": {"type": "constant", "weight": 2, "value": 0.5}}
     config = validated(GuerdonConfig, values(reward={"terms": terms, "clip": [-1, 1]}))
+    usual = REWARDS.get("constant").Config().model_dump()
     assert config.reward.terms == {
         "env": {"type": "env", "weight": 0.0},
-        "alive": {"type": "constant", "weight": 2.0, "value": 0.5},
+        "alive": usual | {"type": "constant", "weight": 2.0, "value": 0.5},
     }
     assert config.reward.clip == (-1.0, 1.0)
 

@@ -54,7 +54,7 @@ def test_several_evaluators_divide_the_episodes(tmp_path):
     assert found == pytest.approx([expected] * len(found))
     assert len(found) == 4
     assert "running in process" in (folder / "log" / "evaluator" / "1.txt").read_text()
-    assert "1 collectors, 2 evaluators on 1 node" in (folder / "log.txt").read_text()
+    assert "1 collector, 2 evaluators on 1 node" in (folder / "log.txt").read_text()
 
 
 def assert_same_learning(serial, on_ray):

@@ -217,7 +217,7 @@ EXCLUDED_REWARDS = {
 }
 """Registered reward models that there are no runs for, and why."""
 
-STATELESS = {"sqil", "constant", "function"}
+STATELESS = {"constant", "function"}
 """Rewards that save no tensors."""
 
 NEEDS_LOG_PROB = "the reward needs the probabilities of actions, which this policy does not have"
