@@ -184,13 +184,13 @@ def test_changing_one_term_keeps_the_others_as_they_were():
         return compose(source, overrides).reward.terms
 
     usual = REWARDS.get("constant").Config().model_dump()
-    half = {"type": "constant", **usual, "weight": 0.5}
+    half = usual | {"type": "constant", "weight": 0.5}
     assert terms("cartpole_ppo", "reward.terms.constant.weight=0.5") == {
         "env": ENV,
         "constant": half,
     }
     # of a preset, and of a file, which are written flat
-    double = {"type": "constant", **usual, "weight": 1.0, "value": 2.0}
+    double = usual | {"type": "constant", "weight": 1.0, "value": 2.0}
     found = terms("cartpole_dqn_constant", "reward.terms.env.weight=1")
     assert found == {"constant": double, "env": ENV}
     flat = {"env": "cartpole", "reward": {"type": "constant", "value": 2, "clip": [0, 1]}}
