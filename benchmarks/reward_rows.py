@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trials import SEEDS, Row, config_of
 
 from guerdon.config import sources
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 CLONES = ("bc", "iqlearn")
 """Policies that learn from demonstrations without a reward model."""
@@ -89,10 +86,10 @@ class Problem:
         own, usual = config_of(row), config_of(Row(preset, overrides=chosen))
         if own["policy"]["model"]["normalize_obs"] == "demonstrations":
             chosen += self.data("reward", f"zoo:{self.env}")
-        before = dict(_flat(usual))
+        before = dict(sources.leaves(usual))
         options = tuple(
             f"{key}={json.dumps(value)}"
-            for key, value in _flat(own)
+            for key, value in sources.leaves(own)
             if not key.startswith("reward.") and before.get(key) != value
         )
         overrides = (*chosen, *options)
@@ -120,15 +117,6 @@ class Problem:
             "" if named else model.name,
             seconds=model.seconds,
         )
-
-
-def _flat(config: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield dotted keys and values of a config."""
-    for key, value in config.items():
-        if isinstance(value, dict) and value:
-            yield from _flat(value, f"{path}{key}.")
-        else:
-            yield f"{path}{key}", value
 
 
 @dataclass(frozen=True)
