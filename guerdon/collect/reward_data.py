@@ -210,8 +210,8 @@ class RewardDataCollector:
             self._thread = None
         if self._error is None:
             self._settle(0)
-        for folder in self._made:  # those without a file are of a run that failed at once
-            if not any(self._numbers.values()):
+        if not any(self._numbers.values()):  # the run failed at once
+            for folder in self._made:
                 with suppress(OSError):
                     folder.rmdir()
 

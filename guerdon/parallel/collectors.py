@@ -192,24 +192,25 @@ class AsyncShards(RayShards):
 
         None are returned from time to time while collectors start.
         """
-        first = {sent[0].reference: i for i, sent in enumerate(self._sent)}
-        limits = [sent[0].limit for sent in self._sent if sent[0].steps]
+        first = [sent[0] for sent in self._sent]
+        references, now = [each.reference for each in first], time.monotonic()
+        limits = [each.limit for each in first if each.steps]
+        ray.wait(references, timeout=max(min([*limits, now + cluster.REPORT]) - now, 0.0))
+        ready, _ = ray.wait(references, num_returns=self.number, timeout=0)
         now = time.monotonic()
-        ray.wait(list(first), timeout=max(min([*limits, now + cluster.REPORT]) - now, 0.0))
-        ready, others = ray.wait(list(first), num_returns=self.number, timeout=0)
-        now = time.monotonic()
-        starting = [first[each] for each in others if not self._sent[first[each]][0].steps]
+        starting = [
+            i for i, each in enumerate(first) if not each.steps and each.reference not in ready
+        ]
         if starting and now >= self._report_at:
             report(self._workers[i].name for i in starting)
             self._report_at = now + cluster.REPORT
-        if len(starting) == self.number and now >= max(sent[0].limit for sent in self._sent):
+        if len(starting) == self.number and now >= max(each.limit for each in first):
             raise self._workers[0].overdue()
-        hung = [
-            first[each]
-            for each in others
-            if self._sent[first[each]][0].steps and self._sent[first[each]][0].limit <= now
+        return [
+            i
+            for i, each in enumerate(first)
+            if each.reference in ready or (each.steps and each.limit <= now)
         ]
-        return sorted([*(first[each] for each in ready), *hung])
 
     def _received(self, number: int) -> ShardRollout | None:
         """Return the oldest rollout of a collector; None if it failed, or has just started."""

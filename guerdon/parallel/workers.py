@@ -18,7 +18,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from guerdon.config.imports import import_all
 from guerdon.config.registry import registered, registry_of
-from guerdon.envs.worker import cloudpickled
+from guerdon.envs.worker import WorkerDiedError, cloudpickled
 from guerdon.parallel import cluster
 from guerdon.parallel.logs import worker_logger
 from guerdon.training.display import WorkerRow
@@ -74,10 +74,6 @@ class Host:
 
 class WorkerError(RuntimeError):
     """A worker failed more often than the run allows."""
-
-
-class DeadError(RuntimeError):
-    """The process of a worker died."""
 
 
 class Restarts:
@@ -167,7 +163,7 @@ class Worker:
     def restart(self, error: BaseException) -> Any:
         """Replace the process after a failure; see `start`."""
         if isinstance(error, RayActorError):
-            error = DeadError(self._last_words())
+            error = WorkerDiedError(self._newest_output())
         self.log.info("%s", full_text(error))
         self.restarts.count(self.name, error)
         self.failures += 1
@@ -176,7 +172,7 @@ class Worker:
         self.stop()
         return self.start()
 
-    def _last_words(self) -> str:
+    def _newest_output(self) -> str:
         """Return what a process that died wrote last, if it was on this machine."""
         lines: list[str] = []
         with suppress(*Failures, OSError):
@@ -300,7 +296,7 @@ def reason_of(error: BaseException) -> str:
     cause = cause_of(error)
     if isinstance(cause, RayActorError):
         return "its process died"
-    if isinstance(cause, DeadError):
+    if isinstance(cause, WorkerDiedError):
         return " ".join(str(cause).splitlines()[:2])
     return f"{type(cause).__name__}: {cause}"
 
@@ -309,4 +305,4 @@ def full_text(error: BaseException) -> str:
     """Return the traceback of what was raised in a worker, or else why it failed."""
     if isinstance(error, RayTaskError):
         return re.sub(r"\x1b\[\d+m", "", str(error)).rstrip()  # without colours
-    return str(error) if isinstance(error, DeadError) else reason_of(error)
+    return str(error) if isinstance(error, WorkerDiedError) else reason_of(error)

@@ -31,7 +31,7 @@ class ConstantConfig(ExpertConfig):
 
 @register_reward_model("constant")
 class ConstantReward(ExpertReward):
-    """Constant reward: a control for imitation, whose demonstrations do not matter to it."""
+    """Constant reward: a control for imitation. It does not depend on the demonstrations."""
 
     Config = ConstantConfig
 

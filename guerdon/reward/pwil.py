@@ -22,7 +22,7 @@ from guerdon.reward.ood import Reference
 from guerdon.reward.trained import ExpertConfig, ExpertReward, draw_rows
 
 CHUNK = 2**20  # maximum number of distances in memory
-_PAID = 10  # demonstrated episodes whose rewards are looked at
+_EPISODES = 10  # demonstrated ones whose rewards are computed
 
 
 class PWILConfig(ExpertConfig):
@@ -81,12 +81,17 @@ class PWIL(ExpertReward, EpisodeRewardModel):
         return cls.requires | ({"replay"} if config.prefill else set())
 
     def load_expert_data(self, demonstrations: Any = None) -> None:
-        """See `ExpertReward`; whole episodes are for `prefill`, and for what experts are paid."""
+        """See `ExpertReward`; whole episodes are for `prefill`, and for the rewards of experts."""
         super().load_expert_data(demonstrations)
-        whole = self.config.model_copy(update={"subsample": 1}).load(demonstrations).episodes
-        self._episodes = whole if self.config.prefill else []
+        whole = self.demonstrations
+        if whole is None or self.config.subsample > 1:
+            whole = self.config.model_copy(update={"subsample": 1}).load(demonstrations)
+        self._episodes = whole.episodes if self.config.prefill else []
         if len(self.reference):
-            rewards = [np.zeros(1), *map(self._rewards, whole[:_PAID])]  # 0 is the lowest
+            rewards = [
+                np.zeros(1),
+                *map(self._rewards, whole.episodes[:_EPISODES]),
+            ]  # 0 is the lowest
             self.reference.rewards = torch.from_numpy(np.concatenate(rewards)).float().sort()[0]
 
     def _rewards(self, episode: Batch) -> np.ndarray:

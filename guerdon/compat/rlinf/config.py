@@ -87,10 +87,12 @@ def translate(
         }
     if "runtime=ray" in kept or "ray" in (values.get("runtime"), get(values, "runtime.type")):
         workers = {
-            k: v for k, v in _workers(cluster).items() if get(values, f"runtime.{k}") is None
+            option: number
+            for option, number in _workers(cluster).items()
+            if get(values, f"runtime.{option}") is None
         }
         if "type" not in section and not any(text.startswith("reward=") for text in kept):
-            workers.pop("num_reward_workers", None)
+            workers.pop("num_reward_workers", None)  # of the environment reward
         kept = [*as_overrides({"runtime": workers} if workers else {}), *kept]
     else:
         dropped += [f"cluster.{key}" for key in cluster]
