@@ -14,7 +14,7 @@ from typing import Any
 
 from gymnasium.vector.utils import CloudpickleWrapper
 
-from guerdon.envs.checks import InvalidStepError
+from guerdon.envs.checks import FailedStepError, InvalidStepError
 from guerdon.envs.ids import UnusableEnvironmentError
 from guerdon.envs.vector import begin_episode, transition
 from guerdon.extras import MissingExtraError
@@ -157,7 +157,8 @@ def run(pipe: Connection) -> None:
     Receives (command, argument) and answers with (kind, content): ``build`` (factory, index) is
     answered with the spaces, ``reset`` (seed) and ``step`` (action) with a `Transition`. An
     exception is answered with ``error``, with ``refused`` if the environment cannot be made with
-    these arguments, or with ``invalid`` for an `InvalidStepError`, and ends the process.
+    these arguments, or with ``invalid`` for an `InvalidStepError` that another process would raise,
+    too, and ends the process.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles Ctrl-C
     if hasattr(os, "setpgrp"):
@@ -170,6 +171,8 @@ def run(pipe: Connection) -> None:
         pass
     except (UnusableEnvironmentError, MissingExtraError) as error:
         pipe.send(("refused", str(error)))
+    except FailedStepError as error:
+        pipe.send(("error", error.reason))
     except InvalidStepError as error:
         pipe.send(("invalid", (error.reason, error.method)))
     except BaseException:  # also SystemExit: report every failure

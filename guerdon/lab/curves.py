@@ -16,6 +16,7 @@ from guerdon.config import sources
 from guerdon.config.errors import ConfigError, suggestion
 from guerdon.data.files import atomic_file
 from guerdon.extras import require
+from guerdon.limits import read_lines
 from guerdon.training.run_folder import RunFolder
 
 Center = Literal["iqm", "mean"]
@@ -131,9 +132,10 @@ def read_metrics(run: Path) -> dict[str, Curve]:
     if not file.is_file():
         raise ConfigError(f"{str(run)!r} is not a run directory: it has no {file.name}")
     found: dict[str, dict[float, float]] = {}
-    *lines, _ = file.read_bytes().split(b"\n")  # a killed run may not have finished the last
     damaged = 0
-    for line in lines:
+    for line in read_lines(file):
+        if not line.endswith(b"\n"):
+            break  # the last one, which a killed run may not have finished
         try:
             row = json.loads(line)
             step = float(row["step"])
@@ -192,7 +194,7 @@ def group_runs(runs: Sequence[Path]) -> list[tuple[str, list[Path]]]:
     for run in runs:
         name, values, file = run.name, {"": run.name}, RunFolder(run).config
         if file.is_file():
-            content = sources.read(file)
+            content = sources.read(run)
             section = content.get("run")
             name = str(section.get("name", "run")) if isinstance(section, dict) else run.name
             values = {key: json.dumps(each) for key, each in sorted(sources.leaves(content))}

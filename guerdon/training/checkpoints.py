@@ -13,7 +13,7 @@ from torch import Tensor
 
 from guerdon.data.files import atomic_file, check_plain, remove_folder, remove_temporary, restore
 from guerdon.data.serializer import DamagedError, read_tree, write_tree
-from guerdon.limits import read_bytes, reading
+from guerdon.limits import read_text, reading
 
 MARKS = ("best", "scheduled")
 
@@ -194,8 +194,8 @@ def _pointer_text(target: str) -> str:
 def _read_pointer(root: Path, name: str) -> int | None:
     """Return the step that a pointer names; None if there is none or it is damaged."""
     try:
-        text = read_bytes(root / name).decode()
-    except (OSError, UnicodeDecodeError):
+        text = read_text(root / name)
+    except (OSError, DamagedError):
         return None
     match = _STEP.fullmatch(text.partition("\n")[0])
     return int(match[1]) if match and text == _pointer_text(match[0]) else None

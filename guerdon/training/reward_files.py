@@ -6,6 +6,7 @@ from typing import Any
 
 from guerdon.config import compose, registry_of, sources
 from guerdon.config.schema import RewardConfig
+from guerdon.config.yaml_limits import check_resolved
 from guerdon.limits import DAMAGE
 from guerdon.reward import Reward
 from guerdon.reward.success_classifier import ClassifierReward
@@ -22,7 +23,7 @@ def save_reward(folder: RunFolder, step: int, reward: Reward) -> None:
     """
     if reward.is_env:
         return
-    values = sources.read(folder.config)
+    values = sources.read(folder.path)
     options = {key: values[key] for key in ("reward", "imports") if key in values}
     state = {"state": reward.portable_state(), "options": options}
     save_checkpoint(folder.reward, step, state, keep=1)
@@ -124,7 +125,9 @@ def with_reward_of(
 
 
 def _read(path: str | Path, parts: tuple[str, ...]) -> dict[str, Any]:
-    return load_checkpoint(_folder(path), parts=parts)[0]
+    saved, _ = load_checkpoint(_folder(path), parts=parts)
+    check_resolved(saved["options"], path)
+    return saved
 
 
 def _folder(path: str | Path) -> Path:

@@ -14,6 +14,7 @@ from typing import Any, Protocol, cast
 from gymnasium import spaces
 
 import guerdon
+from guerdon import startup
 from guerdon.config import (
     GuerdonConfig,
     compose,
@@ -200,6 +201,7 @@ def train(
         else:
             config = compose_run(resume, changes, policy_fn)
         config = _with_shards(config)
+        startup.begin()
         if config.runtime.num_learners and host is None:
             start: Callable[..., Result] = _parallel("learner").train_in_worker
             return start(
@@ -229,6 +231,8 @@ def train(
         config = _with_checkpoint_interval(config)
         record = partial(remember, used=used, values=config.model_dump())
         run: Run | None = None
+        tell = lambda: (Display() if run is None else run.recorder).interrupt()  # noqa: E731
+        asked = host.asked if host else stack.enter_context(interrupts(tell))
         if resume is None:
             begun = lambda: run is not None and run.progress.env_steps > 0  # noqa: E731
             folder = stack.enter_context(_new_folder(config, record, begun))
@@ -241,7 +245,6 @@ def train(
         if config.reward.collect_data:
             parts.keep_images(config.reward.data_collection)
         recorder = stack.enter_context(_recorder(config, folder, display, step, host))
-        asked = host.asked if host else stack.enter_context(interrupts(recorder.interrupt))
         for key, (old, new) in changed.items():
             recorder.text(f"{key} was {old}, and is now {new}")
         run = Run(config, parts, folder, recorder, asked, callback)
@@ -450,8 +453,9 @@ def _with_shards(config: GuerdonConfig) -> GuerdonConfig:
 
 def _of_clone(run: str) -> dict[str, Any] | None:
     """Return the section ``policy`` of a run of `bc` or `dagger`; None for other runs."""
-    config = RunFolder(run).config
-    policy: dict[str, Any] = sources.read(config)["policy"] if config.is_file() else {}
+    folder = RunFolder(run)
+    stored = sources.read(folder.path) if folder.config.is_file() else {}
+    policy: dict[str, Any] = stored.get("policy") or {}
     cloned = policy.get("type") in ("bc", "dagger")
     return policy if cloned else None
 
