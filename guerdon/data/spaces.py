@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from gymnasium import Space, spaces
 
-from guerdon.data.batch import Batch
+from guerdon.data.batch import Batch, flatten
 from guerdon.data.leaves import describe, to_numpy
 from guerdon.limits import Budget
 
@@ -148,6 +148,30 @@ def in_spaces(rows: Batch, observation_space: Any, action_space: Any, what: str)
     for name, space in found.items():
         check_rows(space, rows[name], f"{name} of {what}", "same_kind")
     return rows.replace(**{name: as_rows(space, rows[name]) for name, space in found.items()})
+
+
+def check_finite(rows: Any, name: str) -> None:
+    """Raise an error if an array or tensor, or one of a `Batch`, has NaN or infinite numbers."""
+    for path, leaf in flatten(Batch({name: rows})):
+        array = to_numpy(leaf)
+        if not isinstance(array, np.ndarray) or array.dtype.kind not in "fc":
+            continue
+        if len(wrong := np.argwhere(~np.isfinite(array))):
+            place = tuple(wrong[0].tolist())
+            at = f" at index {place if len(place) > 1 else place[0]}" if place else ""
+            raise ValueError(f"{'.'.join(path)} is {array[place]}{at}, not a finite number")
+
+
+def leaf_spaces(space: Any, name: str) -> dict[str, Any]:
+    """Return the spaces of all arrays of a space by dotted name."""
+    if not isinstance(space, spaces.Dict | spaces.Tuple):
+        return {name: space}
+    parts = part_spaces(space).items()
+    return {
+        path: leaf
+        for key, part in parts
+        for path, leaf in leaf_spaces(part, f"{name}.{key}").items()
+    }
 
 
 def part_spaces(space: spaces.Dict | spaces.Tuple[Any]) -> dict[str, Space[Any]]:

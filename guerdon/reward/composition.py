@@ -30,6 +30,7 @@ from guerdon.reward.base import (
 from guerdon.reward.controls import EnvReward
 from guerdon.reward.ood import BEYOND
 from guerdon.reward.scaling import ReturnScaler
+from guerdon.reward.transitions import checked
 
 ENDS = ("rew", "terminated", "truncated")
 STAGES = ("scale", "clip", "normalize", "cotrain", "ood")
@@ -292,9 +293,28 @@ class Reward:
             found[name] = {key: part.numpy(force=True) for key, part in parts.items()}
         return found
 
+    @property
+    def spaces(self) -> tuple[Any, Any]:
+        """Observation and action space of the run that it is of; None if unknown."""
+        of_models = [model.setting.spaces for model in self.models]
+        return next((spaces for spaces in of_models if None not in spaces), (None, None))
+
+    def checked(self, batch: Any) -> Batch:
+        """Return transitions [...] that can be scored; see `guerdon.reward.transitions.checked`."""
+        read = {field for model in self.models for field in model.fields}
+        for model in self._annotators.values():
+            known = isinstance(batch, Batch) and all(name in batch for name in model.annotations)
+            read |= set() if known else set(model.reads)
+        return checked(batch, sorted(read), self.spaces)
+
     @torch.no_grad()
-    def score(self, batch: Batch) -> np.ndarray:
-        """Return the learner's reward of transitions [T, ...] in time order, outside a buffer."""
+    def score(self, batch: Batch | Mapping[str, Any]) -> np.ndarray:
+        """Return the learner's reward of transitions [T, ...] in time order, outside a buffer.
+
+        Args:
+            batch: ``rew``, and the fields that the reward reads, such as ``obs`` and ``act``.
+        """
+        batch = self.checked(batch)
         rewards = {name: model.estimate(batch).rew for name, (model, _) in self.terms.items()}
         terms = {name: torch.as_tensor(rew) for name, rew in rewards.items()}
         for name in self._floored:
