@@ -288,7 +288,8 @@ class RewardModel(Stateful):
         rows = self.fitted_rows() if len(self.reference) and self.fitted else None
         if rows is None:
             return
-        self.reference.rewards = self.score(rows).flatten().sort()[0].cpu()
+        rewards = as_rewards(self.score(rows), torch.zeros(len(rows), device=self.device))
+        self.reference.rewards = rewards.sort()[0].cpu()
         if (spread := self.disagreement(rows)) is not None:
             self.reference.disagreement = spread.flatten().sort()[0].cpu()
 
