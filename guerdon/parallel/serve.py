@@ -23,14 +23,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 
 import numpy as np
-from gymnasium import spaces
 from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 
 from guerdon.data import Batch
 from guerdon.data.batch import flatten, unflatten
 from guerdon.data.leaves import describe
-from guerdon.data.spaces import check_finite, leaf_spaces
+from guerdon.data.spaces import check_finite, leaf_names
 from guerdon.limits import DAMAGE, parse_json
 from guerdon.reward import Reward
 
@@ -131,18 +130,15 @@ def _parsed(body: bytes, kind: str, reward: Reward, fields: tuple[str, ...]) -> 
         raise ValueError("the request has to be an object of fields, such as obs and act")
     if kind == ARRAYS:
         _check_names(given.keys() - {"__metadata__"}, reward.spaces, fields)
-        named = load_arrays(body)
+        named: Mapping[str, Any] = load_arrays(body)
     else:
-        lists = {".".join(path): value for path, value in flatten(given)}
-        leaves = _check_names(lists, reward.spaces, fields)
-        named = {name: _converted(name, value, leaves.get(name)) for name, value in lists.items()}
+        named = {".".join(path): value for path, value in flatten(given)}
+        _check_names(named, reward.spaces, fields)
     batch = unflatten({tuple(name.split(".")): _numbers(name, named[name]) for name in named})
     rows = len(batch)
     if not 0 < rows <= _MOST_ROWS:
         raise ValueError(f"the request has {rows:,} transitions: send 1 to {_MOST_ROWS:,}")
-    flags = {name: np.zeros(rows, bool) for name in ("terminated", "truncated")}
-    defaults = {"rew": np.zeros(rows, np.float32), **flags}
-    return reward.checked(Batch({**defaults, **dict(batch.items())}))
+    return reward.checked(Batch({"rew": np.zeros(rows, np.float32), **dict(batch.items())}))
 
 
 def _header(body: bytes) -> bytes:
@@ -153,23 +149,16 @@ def _header(body: bytes) -> bytes:
     return body[8 : 8 + size]
 
 
-def _check_names(
-    names: Collection[str], of_run: tuple[Any, Any], fields: tuple[str, ...]
-) -> dict[str, Any]:
+def _check_names(names: Collection[str], spaces: tuple[Any, Any], fields: tuple[str, ...]) -> None:
     """Check the names of a request's arrays against the spaces, before anything is converted.
 
     Args:
         names: Dotted names.
-        of_run: Observation and action space; None where unknown, which allows any parts.
+        spaces: Observation and action space; None where unknown, which allows any parts.
         fields: Fields that the reward reads.
-
-    Returns:
-        The spaces of all arrays that can be sent, by dotted name.
     """
-    by_field = {"obs": of_run[0], "act": of_run[1], "obs_next": of_run[0]}
-    leaves: dict[str, Any] = {}
-    for field in FIELDS:
-        leaves |= leaf_spaces(by_field.get(field), field)
+    by_field = {"obs": spaces[0], "act": spaces[1], "obs_next": spaces[0]}
+    leaves = [leaf for field in FIELDS for leaf in leaf_names(by_field.get(field), field)]
     free = tuple(f"{field}." for field, space in by_field.items() if space is None)
     if len(names) > _MOST_ARRAYS:
         raise ValueError(f"the request has {len(names):,} arrays: send at most {_MOST_ARRAYS:,}")
@@ -180,23 +169,14 @@ def _check_names(
         present = leaf in names or any(name.startswith(f"{leaf}.") for name in names)
         if leaf.partition(".")[0] in fields and leaf != "rew" and not present:
             raise ValueError(f"the request has no {leaf!r}: the reward reads {', '.join(fields)}")
-    return leaves
 
 
-def _converted(name: str, value: Any, space: Any) -> np.ndarray:
-    """Return an array of lists of numbers in JSON, which has no unsigned integers."""
+def _numbers(name: str, value: Any) -> np.ndarray:
+    """Return an array of finite numbers, in single precision, of an array or of lists."""
     try:
         array = np.asarray(value)
     except ValueError:
         raise ValueError(f"{name} has lists of different lengths") from None
-    unsigned = isinstance(space, spaces.Box) and space.dtype.kind == "u"
-    if unsigned and array.dtype.kind == "i" and (array >= 0).all():
-        array = array.astype(np.uint64)
-    return array
-
-
-def _numbers(name: str, array: np.ndarray) -> np.ndarray:
-    """Return an array of finite numbers, in single precision."""
     if array.dtype.kind not in "biuf" or not array.size:
         raise ValueError(f"{name} is {describe(array)}: send numbers")
     if array.dtype == np.float64:

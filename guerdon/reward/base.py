@@ -16,6 +16,7 @@ from guerdon.config.validation import validated
 from guerdon.data.batch import Batch
 from guerdon.data.demonstrations import Demonstrations
 from guerdon.data.leaves import describe
+from guerdon.data.loading import TO_GET_SOME
 from guerdon.data.spaces import part_spaces
 from guerdon.nn.optimizer import Optimizer
 from guerdon.nn.spaces import is_image
@@ -86,7 +87,7 @@ class Setting:
 
 
 REQUIREMENTS = {
-    "demonstrations": "learns from demonstrations: set 'expert_data_path'",
+    "demonstrations": f"learns from demonstrations: set 'expert_data_path'; {TO_GET_SOME}",
     "density": (
         "needs the log-probability of actions, which this policy does not have: use ppo, a2c or sac"
     ),

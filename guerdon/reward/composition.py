@@ -14,6 +14,7 @@ from guerdon.config.validation import validated
 from guerdon.data.batch import Batch, from_leaves
 from guerdon.data.demonstrations import KEYS, Demonstrations, as_like
 from guerdon.data.leaves import check_like, describe
+from guerdon.data.spaces import check_same_layout
 from guerdon.ops.checks import weighted_mean
 from guerdon.reward.base import (
     REWARDS,
@@ -257,10 +258,12 @@ class Reward:
 
     def _add_totals(self, terms: Mapping[str, torch.Tensor], mask: torch.Tensor | None) -> None:
         """Add up the rewards of each term, which shows NaN without waiting for the device."""
+        totals = {}
         for name, values in terms.items():
             if self.terms[name].weight:
                 real = values if mask is None else torch.where(mask, values, 0.0)
-                self._totals[name] = self._totals.get(name, 0.0) + real.sum()
+                totals[name] = self._totals.get(name, 0.0) + real.sum()
+        self._totals = totals  # not in place: `guerdon.export` traces a shallow copy
 
     @torch.no_grad()
     def scores(self, batch: Batch) -> dict[str, torch.Tensor]:
@@ -342,6 +345,11 @@ class Reward:
 
     def label(self, data: Demonstrations) -> Demonstrations:
         """Return demonstrations with the learner's reward instead of the recorded one."""
+        if not isinstance(data, Demonstrations):
+            raise TypeError(
+                f"only Demonstrations can be labelled, not {describe(data)}: read them with "
+                "guerdon.data.load_demonstrations, or score a Batch with score()"
+            )
         episodes = [episode.replace(rew=self.score(episode)) for episode in data.episodes]
         return replace(data, episodes=episodes)
 
@@ -353,11 +361,20 @@ class Reward:
         """
         from guerdon.reward.wrapper import LearnedReward  # circular import
 
+        if not isinstance(env, Env):
+            raise TypeError(
+                f"only a Gymnasium environment can be wrapped, not {describe(env)}: make it with "
+                "gymnasium.make(ID)"
+            )
         if self.changes_replay:
             raise TypeError(
                 f"the reward {' + '.join(self.terms)} relabels or adds samples of a replay buffer, "
                 "so it cannot score single steps: train with guerdon"
             )
+        parts = (env.observation_space, "observations"), (env.action_space, "actions")
+        for (space, name), of_run in zip(parts, self.spaces, strict=True):
+            if of_run is not None:
+                check_same_layout(space, of_run, name)
         return LearnedReward(env, self)
 
     def score_rollout(self, batch: Batch, indices: np.ndarray, source: Any) -> np.ndarray:

@@ -10,7 +10,7 @@ import torch
 from guerdon.data.batch import Batch, flatten
 from guerdon.data.leaves import Array, describe, shape, to_numpy
 from guerdon.data.loading import flat_actions
-from guerdon.data.spaces import check_finite, in_spaces
+from guerdon.data.spaces import fitting
 
 NAMES = {
     "obs": "obs",
@@ -20,6 +20,7 @@ NAMES = {
     "terminated": "done",
 }
 """Fields of a `Batch`, and their names in lists of dictionaries."""
+ENDS = ("terminated", "truncated")
 
 
 def checked(data: Any, fields: Iterable[str], spaces: tuple[Any, Any]) -> Batch:
@@ -36,10 +37,11 @@ def checked(data: Any, fields: Iterable[str], spaces: tuple[Any, Any]) -> Batch:
             f"{describe(data)}"
         )
     batch = Batch(data)
+    fields = [name for name in fields if name not in ENDS]  # no end is marked by default
     if missing := [name for name in (*fields, "rew") if name not in batch]:
         hint = ": add the environment's rewards, or zeros" if missing[0] == "rew" else ""
         names = ", ".join(batch.keys()) or "nothing"
-        raise ValueError(f"the transitions have no {missing[0]!r}, but {names}{hint}")
+        raise ValueError(f"the transitions have no {missing[0]!r}, only {names}{hint}")
     read = Batch({name: batch[name] for name in ("obs", "act", "obs_next") if name in fields})
     read.rew = batch.rew
     read = read.apply(lambda leaf: leaf if isinstance(leaf, Array) else np.asarray(leaf))
@@ -52,12 +54,12 @@ def checked(data: Any, fields: Iterable[str], spaces: tuple[Any, Any]) -> Batch:
                 f"{'.'.join(path)} is {describe(leaf)}, but 'rew' has the shape {lead}: the first "
                 "axes have to be the same"
             )
-    flat = read.apply(lambda leaf: leaf.reshape(-1, *leaf.shape[len(lead) :]))
-    flat = in_spaces(flat, *spaces, "the transitions")
-    check_finite(flat.replace(rew=0), "transitions")  # rewards may be unknown
-    return batch.replace(
-        **dict(flat.apply(lambda leaf: leaf.reshape(*lead, *leaf.shape[1:])).items())
-    )
+    flat = read.apply(lambda leaf: leaf.reshape((-1, *leaf.shape[len(lead) :])))
+    by_name = {"obs": spaces[0], "act": spaces[1], "obs_next": spaces[0]}
+    found = {name: fitting(by_name[name], flat[name], name) for name in by_name if name in flat}
+    shaped = Batch(found).apply(lambda leaf: leaf.reshape((*lead, *leaf.shape[1:])))
+    ends = {name: batch.get(name, np.zeros(lead, bool)) for name in ENDS}
+    return batch.replace(rew=read.rew, **ends, **dict(shaped.items()))
 
 
 def from_items(data: list[dict[str, Any]]) -> Batch:

@@ -183,16 +183,13 @@ def served():
 @pytest.mark.parametrize(
     ("request_", "reason"),
     [
-        ({"act": [0.5]}, "act of the transitions is float32, but Discrete(4) needs integers"),
+        ({"act": [0.5]}, "act has the value 0.5, but has to be Discrete(4)"),
         ({"act": [4]}, "is 4 in row 0, which is outside Discrete(4)"),
-        ({"act": [[1]]}, "act of the transitions is int64 array of shape (1, 1), but a row must"),
+        ({"act": [[1]]}, "act has the shape (1,), but its space ()"),
         ({"act": {"a": [1]}}, "unknown field 'act.a': send obs, act, obs_next"),
         ({"act": [{"a": 1}]}, "act is object array of shape (1,): send numbers"),
         ({"obs": {"a": [1]}}, "unknown field 'obs.a': send obs, act, obs_next"),
-        (
-            {"obs": [[0, 0]]},
-            "obs of the transitions is int64 array of shape (1, 2), but a row must",
-        ),
+        ({"obs": [[0, 0]]}, "obs has the shape (2,), but its space (3,)"),
         ({"obs": [[0, 0, 0], [0]]}, "obs has lists of different lengths"),
         ({"obs": [["a", "b", "c"]]}, "send numbers"),
         ({"obs": [[0, 0, float("nan")]]}, "obs is nan at index (0, 2), not a finite number"),
@@ -219,7 +216,10 @@ def test_parts_of_observations_are_checked_and_converted(served):
         (parts["arm"], "unknown field 'obs': send obs.arm, obs.camera, act"),
         ({**parts, "hand": [[0, 1]]}, "unknown field 'obs.hand'"),
         ({**parts, "arm": {"x": [0], "y": [1]}}, "unknown field 'obs.arm.x'"),
-        ({**parts, "camera": np.full((1, 4, 4, 3), 256).tolist()}, "does not fit Box(0, 255"),
+        (
+            {**parts, "camera": np.full((1, 4, 4, 3), 256).tolist()},
+            "obs.camera has the value 256, but has to be uint8",
+        ),
     ):
         status, answer = post(server, json.dumps({**good, "obs": obs}).encode())
         assert (status, reason in answer["error"]) == (400, True), answer

@@ -297,7 +297,7 @@ def test_many_fields_are_refused_before_they_are_converted(inside, server, monke
     def convert(*_):
         raise AssertionError
 
-    monkeypatch.setattr(serve, "_converted", convert)
+    monkeypatch.setattr(serve, "_numbers", convert)
     monkeypatch.setattr(serve, "load_arrays", convert)
     names = [str(number) for number in range(50_000)]
     fields = {name: [1] for name in names}

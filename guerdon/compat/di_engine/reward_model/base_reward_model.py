@@ -163,7 +163,7 @@ class GuideAdapter(RewardModel):
         with self._draws.own(advance=False):
             estimated = self.model.estimate(rows)
         unchanged = estimated is None and all(
-            item.get("reward") is reward and reward._version == version
+            reward._version == version and item.get("reward") is reward
             for item, (reward, version) in zip(rows, before, strict=True)
         )
         if estimated is None and not unchanged:  # the dictionaries were changed in place
@@ -171,10 +171,12 @@ class GuideAdapter(RewardModel):
         try:
             return torch.tensor([float(item["reward"]) for item in estimated]).reshape(shape)
         except (TypeError, ValueError, LookupError, RuntimeError) as error:
-            left = ", and leaves every reward as it was" if unchanged else ""
+            what = describe(estimated) + (
+                ", and leaves every reward as it was" if unchanged else ""
+            )
             raise ValueError(
-                f"estimate() of the reward model {self.name!r} returns {describe(estimated)}{left}: "
-                f"it has to return the {len(rows)} dictionaries with their 'reward'"
+                f"estimate() of the reward model {self.name!r} returns {what}: it has to return "
+                f"the {len(rows)} dictionaries with their 'reward'"
             ) from error
 
     def collect_data(self, batch: Batch) -> None:
