@@ -43,12 +43,15 @@ def main() -> None:
             for clients in _CLIENTS:
                 seconds[name, clients] += measured(checkout, clients, options.requests)
     found = {
-        f"{clients}": {
-            name: percentiles(seconds[name, clients]) for name in ("old", "new")
-        }
+        str(clients): {name: percentiles(seconds[name, clients]) for name in ("old", "new")}
         for clients in _CLIENTS
-    }  # fmt: skip
-    about = {"requests": options.rounds * options.requests, "cores": os.cpu_count()}
+    }
+    about = {
+        "commits": {"old": commit(old), "new": commit(new)},
+        "requests": options.rounds * options.requests,
+        "cores": os.cpu_count(),
+        "load": round(os.getloadavg()[0], 1),
+    }
     options.out.write_text(json.dumps({**about, "clients": found}, indent=2) + "\n")
     print("| clients | p50 before | p50 now | p99 before | p99 now |\n|---:|---:|---:|---:|---:|")
     for clients, row in found.items():
@@ -103,6 +106,12 @@ def client(address: str, requests: int) -> list[float]:
             seconds.append(time.perf_counter() - start)
     connection.close()
     return seconds
+
+
+def commit(checkout: Path) -> str:
+    """Return the commit of a checkout."""
+    command = ["git", "-C", str(checkout), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def percentiles(seconds: list[float]) -> dict[str, float]:
