@@ -370,6 +370,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+        self.wfile.flush()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
         log.debug(format, *args)

@@ -20,7 +20,7 @@ NAMES = {
     "terminated": "done",
 }
 """Fields of a `Batch`, and their names in lists of dictionaries."""
-ENDS = ("terminated", "truncated")
+_FLAGS = ("terminated", "truncated")
 
 
 def checked(data: Any, fields: Iterable[str], spaces: tuple[Any, Any]) -> Batch:
@@ -37,7 +37,7 @@ def checked(data: Any, fields: Iterable[str], spaces: tuple[Any, Any]) -> Batch:
             f"{describe(data)}"
         )
     batch = Batch(data)
-    fields = [name for name in fields if name not in ENDS]  # no end is marked by default
+    fields = [name for name in fields if name not in _FLAGS]  # no end is marked by default
     if missing := [name for name in (*fields, "rew") if name not in batch]:
         hint = ": add the environment's rewards, or zeros" if missing[0] == "rew" else ""
         names = ", ".join(batch.keys()) or "nothing"
@@ -58,7 +58,7 @@ def checked(data: Any, fields: Iterable[str], spaces: tuple[Any, Any]) -> Batch:
     by_name = {"obs": spaces[0], "act": spaces[1], "obs_next": spaces[0]}
     found = {name: fitting(by_name[name], flat[name], name) for name in by_name if name in flat}
     shaped = Batch(found).apply(lambda leaf: leaf.reshape((*lead, *leaf.shape[1:])))
-    ends = {name: batch.get(name, np.zeros(lead, bool)) for name in ENDS}
+    ends = {name: batch.get(name, np.zeros(lead, bool)) for name in _FLAGS}
     return batch.replace(rew=read.rew, **ends, **dict(shaped.items()))
 
 
