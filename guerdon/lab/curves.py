@@ -8,12 +8,12 @@ import warnings
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
 from guerdon.config import sources
-from guerdon.config.errors import ConfigError, suggestion
+from guerdon.config.errors import ConfigError, as_path, suggestion
 from guerdon.data.files import atomic_file
 from guerdon.extras import require
 from guerdon.limits import read_lines
@@ -60,7 +60,10 @@ def plot(
     kinds = sorted(figure.canvas.get_supported_filetypes())
     if out is not None and Path(out).suffix.lower().removeprefix(".") not in kinds:
         raise ValueError(f"{str(out)!r} is no image file: end its name in .{', .'.join(kinds)}")
-    folders = [Path(run) for run in ([runs] if isinstance(runs, str | Path) else runs)]
+    if center not in get_args(Center):
+        raise ValueError(f"center is {center!r}: choose from {', '.join(get_args(Center))}")
+    several = runs if isinstance(runs, Iterable) and not isinstance(runs, str) else [runs]
+    folders = [as_path(run) for run in several]
     if not folders:
         raise ConfigError("there is no run to plot")
     groups = group_runs(folders)

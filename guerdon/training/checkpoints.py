@@ -93,7 +93,7 @@ def load_checkpoint(
         root, which = path.parent, path.name
     steps = checkpoint_steps(root)
     if not steps:
-        raise FileNotFoundError(f"there is no checkpoint in {root}")
+        raise FileNotFoundError(f"there is no checkpoint of a run in {root}")
     listed = ", ".join(f"step_{step}" for step in steps)
     if isinstance(which, int) and which not in steps:
         raise FileNotFoundError(f"there is no step_{which} in {root}, only {listed}")

@@ -31,8 +31,12 @@ def save_reward(folder: RunFolder, step: int, reward: Reward) -> None:
 
 def check_path(path: str) -> None:
     """Check that ``checkpoint_path`` holds a reward; see `restore_reward`."""
-    if not is_fit(path):
+    if is_fit(path):
+        return
+    try:
         _folder(path)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"'reward.checkpoint_path': {error}") from error
 
 
 def restore_reward(reward: Reward, config: RewardConfig) -> None:

@@ -323,7 +323,12 @@ def _check_config(config: GuerdonConfig, state: dict[str, Any] | None) -> None:
     if state is None and config.reward.checkpoint_path is not None:
         check_path(config.reward.checkpoint_path)
     if state is None and config.policy.get("init_from") is not None:
-        load_weights(config.policy["init_from"])
+        try:
+            load_weights(config.policy["init_from"])
+        except FileNotFoundError as error:
+            raise FileNotFoundError(
+                f"'policy.init_from': {error}; name the directory of a run that saved its policy"
+            ) from error
 
 
 def _check_reward(config: GuerdonConfig, parts: Parts) -> None:

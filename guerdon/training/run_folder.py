@@ -27,6 +27,7 @@ import torch
 
 import guerdon
 from guerdon.config import sources
+from guerdon.config.errors import as_path
 from guerdon.data.files import atomic_file, check_plain, naming, open_plain
 from guerdon.extras import require
 from guerdon.limits import read_lines, read_text
@@ -46,7 +47,7 @@ class RunFolder:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self.path = as_path(path)
         self.config = self.path / "config.yaml"
         self.metrics = self.path / "metrics.jsonl"  # one JSON object for each `Recorder.log`
         self.log = self.path / "log.txt"  # messages
