@@ -11,7 +11,7 @@ import numpy as np
 from guerdon.envs.factory import EnvFactory
 from guerdon.envs.rows import unstack
 from guerdon.envs.vector import Step, Transition, VectorEnv, batched, check_spaces, to_seed
-from guerdon.envs.worker import Worker, WorkerDiedError, close_workers, cloudpickled
+from guerdon.envs.worker import Worker, WorkerDiedError, WorkerServer, close_workers
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class SubprocessVectorEnv(VectorEnv):
         self.spec_id = factory.name
         self.synchronous = synchronous
         self.restarts = 0
-        self._factory: Any = cloudpickled(factory)
+        self._factory = factory
         self._timeout = timeout
         self._max_restarts = max_restarts
         self._wait_num = wait_num
@@ -62,7 +62,10 @@ class SubprocessVectorEnv(VectorEnv):
         self._ready: list[int] = []  # environments of the last Step
         self._selector = selectors.DefaultSelector()
         self._workers: dict[int, Worker] = {}
-        self._finalizer = weakref.finalize(self, _shut_down, self._workers, self._selector)
+        self._server = WorkerServer(factory)
+        self._finalizer = weakref.finalize(
+            self, _shut_down, self._workers, self._selector, self._server
+        )
         try:
             self._start_all()
         except WorkerDiedError as error:
@@ -80,7 +83,7 @@ class SubprocessVectorEnv(VectorEnv):
             self._start(i)
         while self._pending:
             for i in self._wait():
-                spaces[i] = self._workers[i].receive().fn
+                spaces[i] = tuple(self._workers[i].receive())
                 del self._pending[i]
             if self._overdue():
                 raise WorkerDiedError(f"it took longer than {_START_SECONDS:.0f} s")
@@ -88,7 +91,7 @@ class SubprocessVectorEnv(VectorEnv):
         self.observation_space, self.action_space = spaces[0]
 
     def _start(self, i: int) -> None:
-        self._workers[i] = one = Worker(self._factory, i)
+        self._workers[i] = one = Worker(self._server, i)
         self._selector.register(one.pipe, selectors.EVENT_READ, i)
         self._pending[i] = time.monotonic() + _START_SECONDS + self._timeout
 
@@ -197,7 +200,7 @@ class SubprocessVectorEnv(VectorEnv):
 
     def example(self) -> Any:
         """Return an environment like the first, made in this process."""
-        return self._factory.fn.build(0)
+        return self._factory.build(0)
 
     def render(self) -> Any:
         """Raise an error: frames are not sent between processes."""
@@ -208,7 +211,10 @@ class SubprocessVectorEnv(VectorEnv):
         self._finalizer()
 
 
-def _shut_down(workers: dict[int, Worker], selector: selectors.BaseSelector) -> None:
+def _shut_down(
+    workers: dict[int, Worker], selector: selectors.BaseSelector, server: WorkerServer
+) -> None:
     close_workers(workers.values())
     workers.clear()
+    server.close()
     selector.close()

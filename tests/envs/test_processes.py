@@ -2,9 +2,7 @@
 
 import contextlib
 import gc
-import multiprocessing
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -16,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from guerdon.envs import EnvironmentFailedError, make_vec
+from guerdon.envs import EnvironmentFailedError, UnusableEnvironmentError, make_vec
 from tests.envs.looking import Looking, Telling
 from tests.envs.walking import Pattern, check_buffer, made, numbers, walk
 
@@ -25,7 +23,7 @@ LONG = Pattern(lengths=(10_000,))
 
 
 def pids(env) -> list[int]:
-    return [env._workers[i].process.pid for i in range(env.n_envs)]
+    return [env._workers[i].pid() for i in range(env.n_envs)]
 
 
 def is_alive(pid: int) -> bool:
@@ -156,7 +154,7 @@ def test_an_environment_that_died_between_steps_is_restarted():
         with made(backend, LONG, 2) as env:
             env.reset(0)
             os.kill(pids(env)[0], signal.SIGKILL)
-            assert wait_until(lambda env=env: env._workers[0].process.exitcode is not None)
+            assert wait_until(lambda env=env: env._workers[0].exit_code() is not None)
             step = env.step(np.zeros(2, np.int64))
             while step.broken is None:
                 step = env.step(np.zeros(len(step.obs), np.int64))
@@ -168,7 +166,7 @@ def test_an_idle_environment_that_died_takes_no_action_and_is_reported():
     with made("async_subprocess", LONG, 2) as env:
         env.reset(0)
         os.kill(pids(env)[1], signal.SIGKILL)
-        assert wait_until(lambda: env._workers[1].process.exitcode is not None)
+        assert wait_until(lambda: env._workers[1].exit_code() is not None)
         while env.restarts == 0:  # only the other one steps
             env.step(np.zeros(1, np.int64), np.array([0]))
         step = env.step(np.zeros(1, np.int64), np.array([1]))
@@ -191,7 +189,7 @@ def test_a_failure_while_resetting_is_no_broken_episode():
 def test_an_answer_of_an_environment_that_died_after_it_is_lost():
     with made("subprocess", LONG, 2) as env:
         env.reset(0)
-        slow = env._workers[0].process.pid
+        slow = env._workers[0].pid()
         os.kill(slow, signal.SIGSTOP)  # so that the other one answers, and dies, before
 
         def kill_other():
@@ -222,14 +220,15 @@ def test_an_interrupt_is_not_for_the_environments():
         assert env.restarts == 0
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_an_interrupt_is_held_back_from_the_start_of_a_process():
     """One that comes while it imports would be printed with a traceback."""
     with made("subprocess", LONG, 1) as env:
-        status = Path(f"/proc/{pids(env)[0]}/status").read_text()
-    (blocked,) = re.findall(r"^SigBlk:\s*(\w+)$", status, re.MULTILINE)
-    assert int(blocked, 16) & 1 << (signal.SIGINT - 1)
-    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        server = env._server._process.pid
+        assert os.getpgid(server) == server != os.getpgrp()
+        os.kill(server, signal.SIGINT)
+        os.kill(pids(env)[0], signal.SIGKILL)
+        env.reset(0)  # by a new process of the server
+        assert env.restarts == 1
 
 
 def test_a_signal_to_the_whole_group_is_not_for_the_environments():
@@ -265,7 +264,6 @@ def test_a_restarted_environment_gets_a_seed_of_its_own():
 def test_an_environment_that_cannot_be_made_says_why(backend):
     with pytest.raises(EnvironmentFailedError, match=r"could not be made: Traceback(.|\n)*lengths"):
         make_vec("guerdon/Counting-v0", 2, backend=backend, kwargs={"lengths": [0]})
-    assert multiprocessing.active_children() == []
 
 
 def test_wait_num_is_how_many_have_to_be_ready():
@@ -275,35 +273,157 @@ def test_wait_num_is_how_many_have_to_be_ready():
             assert env.step(np.zeros(3, np.int64)).env_ids.tolist() == [0, 1, 2]
 
 
-UNGUARDED = {
-    "fork server": "",
-    # as where there is no fork server
-    "spawn": "worker._context = lambda: multiprocessing.get_context('spawn')",
-    # as in newer Pythons, whose fork server imports the script before anything else
-    "preloaded": (
-        "prepare = forkserver.spawn.get_preparation_data\n"
-        "forkserver.spawn.get_preparation_data = lambda name: {\n"
-        "    **prepare(name), 'main_path': prepare(name)['init_main_from_path']\n"
-        "}"
-    ),
+SCRIPTS = {
+    "classes": """
+from enum import Enum
+import gymnasium, numpy as np
+from guerdon.envs import make_vec
+
+Color = Enum("Color", "RED GREEN")
+BONUS = 2.0
+
+class Painting(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(0, 9, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, start):
+        super().__init__()
+        self.start = start
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.full(1, self.start, np.float32), {}
+
+    def step(self, act):
+        info = {"color": Color.GREEN}
+        return np.full(1, self.start + 1, np.float32), BONUS, True, False, info
+
+class Doubling(gymnasium.RewardWrapper):
+    def reward(self, reward):
+        return 2 * reward
+
+start = 3
+env = make_vec(lambda: Doubling(Painting(start)), 2, backend="subprocess")
+assert env.reset(0).tolist() == [[3], [3]]
+step = env.step(np.zeros(2, np.int64))
+assert step.rew.tolist() == [4, 4]
+assert step.info["color"].tolist() == [Color.GREEN] * 2
+env.close()
+""",
+    "registered": """
+import gymnasium
+from guerdon.envs import make_vec
+
+class Mine(gymnasium.Wrapper):
+    def __init__(self):
+        super().__init__(gymnasium.make("Inner-v0"))
+
+gymnasium.register("Inner-v0", entry_point="gymnasium.envs.classic_control:CartPoleEnv")
+gymnasium.register("Mine-v0", entry_point="__main__:Mine")
+with make_vec("Mine-v0", 2, backend="async_subprocess") as env:
+    assert env.reset(0).shape == (2, 4)
+""",
+    "run": """
+import guerdon
+
+guerdon.train(
+    "cartpole_ppo", "env.backend=subprocess", "env.n_envs=2", "run.max_steps=8",
+    "collect.n_step=4", "learn.batch_size=4", "eval.episodes=1", "run.dir=run",
+)
+""",
+    "tutorial": """
+from guerdon.compat.app_zoo.classic_control.cartpole.envs import CartPoleEnv
+from guerdon.compat.nervex.worker.actor.env_manager import SubprocessEnvManager
+
+env_manager = SubprocessEnvManager(env_fn=CartPoleEnv, env_cfg=[{} for _ in range(4)], env_num=4)
+env_manager.seed(0)
+env_manager.launch()
+assert sorted(env_manager.next_obs) == [0, 1, 2, 3]
+env_manager.close()
+""",
+    "tutorial's pipeline": """
+from copy import deepcopy
+from guerdon.compat.nervex.entry import serial_pipeline
+from guerdon.compat.app_zoo.classic_control.cartpole.entry import cartpole_dqn_default_config
+config = deepcopy(cartpole_dqn_default_config)
+config.env.env_manager_type = "subprocess"
+config.run = {"dir": "run", "max_steps": 160}
+config.evaluator.eval_freq = 10_000
+serial_pipeline(config, seed=0)
+""",
 }
 
 
-@pytest.mark.parametrize("kind", UNGUARDED)
-def test_a_script_without_a_guard_is_told_in_one_sentence(tmp_path, kind):
+@pytest.mark.parametrize("kind", SCRIPTS)
+def test_a_script_needs_no_guard(tmp_path, kind):
+    """Workers do not run it: it starts them once, and is said to have started once."""
     script = tmp_path / "script.py"
-    script.write_text(
-        "import multiprocessing\n"
-        "from multiprocessing import forkserver\n"
-        "from guerdon.envs import make_vec, worker\n"
-        f"{UNGUARDED[kind]}\n"
-        "make_vec('CartPole-v1', 2, backend='subprocess')\n"
+    script.write_text(SCRIPTS[kind] + "print('once')")
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, check=False, cwd=tmp_path
     )
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert done.stderr.count("Traceback") == 1
-    last = done.stderr.rstrip().splitlines()[-1]
-    assert "put the script's code under `if __name__ == '__main__':`" in last
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines().count("once") == 1
+
+
+@pytest.mark.parametrize("arguments", [["-"], ["-c", SCRIPTS["classes"]]])
+def test_a_program_without_a_file_has_processes(arguments):
+    subprocess.run([sys.executable, *arguments], input=SCRIPTS["classes"], text=True, check=True)
+
+
+def test_a_factory_of_a_folder_that_was_added_later(tmp_path, monkeypatch):
+    folder = tmp_path / "later"
+    folder.mkdir()
+    (folder / "later_env.py").write_text(
+        "from gymnasium.envs.classic_control import CartPoleEnv as Later\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(folder))
+    with make_vec("later_env:Later", 2, backend="subprocess") as env:
+        assert env.reset(0).shape == (2, 4)
+
+
+@pytest.mark.parametrize(
+    ("starts", "imports"), [("", 1), ("threading.Thread(target=wait).start()", 3)]
+)
+def test_modules_of_environments_are_imported_once_unless_they_start_threads(
+    tmp_path, monkeypatch, starts, imports
+):
+    (tmp_path / "counted_env.py").write_text(
+        "import os, threading\n"
+        "from gymnasium.envs.classic_control import CartPoleEnv\n"
+        "def wait(): threading.Event().wait()\n"
+        "with open('imports.txt', 'a') as file: print(os.getpid(), file=file)\n"
+        f"{starts}\n"
+        "def make(): return CartPoleEnv()\n"
+    )
+    program = (
+        "import sys, counted_env\nfrom guerdon.envs import make_vec\n"
+        "make_vec(counted_env.make, 2, backend='subprocess').close()\n"
+        "import os; os._exit(0)"
+    )
+    monkeypatch.chdir(tmp_path)
+    subprocess.run([sys.executable, "-c", program], check=True)
+    assert len(Path("imports.txt").read_text().split()) == 1 + imports
+
+
+def test_an_environment_that_cannot_be_pickled_is_named():
+    lock = threading.Lock()
+
+    def my_env():
+        with lock:
+            return Looking()
+
+    with pytest.raises(UnusableEnvironmentError, match=r"'my_env' cannot be sent.*lock.*'base'"):
+        make_vec(my_env, 2, backend="subprocess")
+
+
+def test_an_error_of_a_factory_names_the_environment():
+    def my_env():
+        raise OSError("no such robot")
+
+    with pytest.raises(EnvironmentFailedError, match=r"'my_env' could not be made(.|\n)*robot"):
+        make_vec(my_env, 2, backend="subprocess")
 
 
 # --- what travels
@@ -337,11 +457,10 @@ def test_close_leaves_nothing_behind(backend):
     env = made(backend, Pattern(), 3)
     env.reset(0)
     env.step(np.zeros(3, np.int64))
-    known = pids(env)
+    known = [*pids(env), env._server._process.pid]
     assert all(map(is_alive, known))
     env.close()
     env.close()
-    assert multiprocessing.active_children() == []
     assert not any(map(is_alive, known))
     with pytest.raises(RuntimeError, match="are closed"):
         env.reset(0)
@@ -383,7 +502,7 @@ SCRIPT = textwrap.dedent(
         for t in range(10**9):
             n = len(env.step(np.zeros(n, np.int64)).obs)
             if t == 50:
-                pids = [env._workers[i].process.pid for i in range(3)]
+                pids = [env._workers[i].pid() for i in range(3)]
                 sys.stdout.write(" ".join(map(str, pids)) + "\\n")
                 sys.stdout.flush()
     """
@@ -415,6 +534,27 @@ def test_processes_end_when_their_parent_is_killed(run):
     process, children = run
     process.kill()
     process.wait()
+    assert wait_until(lambda: not any(map(is_alive, children)))
+
+
+def test_an_import_that_hangs_ends_when_the_parent_is_killed(tmp_path):
+    (tmp_path / "hanging_env.py").write_text(
+        "import os, threading\n"
+        "def make(): pass\n"
+        "if __name__ == 'hanging_env' and 'worker.main' in ' '.join(__import__('sys').orig_argv):\n"
+        "    os.write(1, f'{os.getpid()} {os.getppid()}\\n'.encode())\n"
+        "    threading.Event().wait()\n"
+    )
+    program = (
+        "import hanging_env; from guerdon.envs import make_vec\n"
+        "make_vec(hanging_env.make, 2, backend='subprocess')"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=tmp_path
+    ) as process:
+        children = [int(pid) for pid in process.stdout.readline().split()]
+        assert len(children) == 2
+        process.kill()
     assert wait_until(lambda: not any(map(is_alive, children)))
 
 
