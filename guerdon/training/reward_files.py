@@ -24,6 +24,7 @@ def save_reward(folder: RunFolder, step: int, reward: Reward) -> None:
         return
     values = sources.read(folder.config)
     options = {key: values[key] for key in ("reward", "imports") if key in values}
+    options = sources.portable(options, folder.path)
     state = {"state": reward.portable_state(), "options": options}
     save_checkpoint(folder.reward, step, state, keep=1)
 
@@ -124,7 +125,9 @@ def with_reward_of(
 
 
 def _read(path: str | Path, parts: tuple[str, ...]) -> dict[str, Any]:
-    return load_checkpoint(_folder(path), parts=parts)[0]
+    folder = _folder(path)
+    saved = load_checkpoint(folder, parts=parts)[0]
+    return {**saved, "options": sources.located(saved["options"], folder.parent)}
 
 
 def _folder(path: str | Path) -> Path:
