@@ -34,6 +34,7 @@ from guerdon.training.fit_files import (
     begin_folder,
     finish_folder,
     unfinished_folder,
+    with_absolute_paths,
 )
 from guerdon.training.fit_steps import (
     Inputs,
@@ -84,6 +85,7 @@ def fit(
         (see `suspected_labels`), which are None if it was interrupted, ``warnings``, ``data``
         (hash, folders and numbers of frames) and ``seed``.
     """
+    config = config if resume else with_absolute_paths(config)
     frames = read_frames(config) if frames is None else frames
     with threads(config.threads):
         # Before the folder is made: a fit that cannot begin must not replace another.
