@@ -1,10 +1,12 @@
 """Packages that are imported on first use: optional ones, and numba."""
 
 import importlib
+import shlex
 import sys
 import threading
 from collections.abc import Callable
 from functools import wraps
+from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar, cast
 
@@ -32,9 +34,17 @@ def require(module: str, extra: str) -> ModuleType:
         if error.name != root:
             raise  # installed, but an import within it failed
         raise MissingExtraError(
-            f"this needs the package {root!r}, which is not installed: "
-            f"pip install 'guerdon[{extra}]'"
+            f"this needs the package {root!r}, which is not installed: {install_command(extra)}"
         ) from error
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra, from the checkout that guerdon is in if it is."""
+    root = Path(__file__).parents[1]
+    if not (root / "pyproject.toml").is_file():
+        return f"in a checkout of guerdon, pip install -c constraints.txt --editable '.[{extra}]'"
+    constraints = shlex.quote(str(root / "constraints.txt"))
+    return f"pip install -c {constraints} --editable {shlex.quote(f'{root}[{extra}]')}"
 
 
 def compiled(**options: Any) -> Callable[[F], F]:

@@ -11,6 +11,7 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
 UNPICKLE = "data/unpickle.py"
+WORKER = "envs/worker.py"
 DRAWING = "compat/di_engine/draws.py"
 SHARED = {
     "random",
@@ -22,7 +23,14 @@ SHARED = {
     "numpy.random.set_state",
 }
 SEEDED = {"default_rng", "Generator", "SeedSequence", "PCG64", "BitGenerator"}
-UNSAFE = {"pickle.load", "pickle.loads", "pickle.Unpickler", "torch.load"}
+UNSAFE = {
+    "cloudpickle.load",
+    "cloudpickle.loads",
+    "pickle.load",
+    "pickle.loads",
+    "pickle.Unpickler",
+    "torch.load",
+}
 BUILTINS = {"eval", "exec", "print"}
 GLOBAL_SEEDS = {
     "torch.manual_seed",
@@ -100,6 +108,8 @@ def bad(name: str, node: ast.AST, parent: ast.AST | None, file: str) -> bool:
         )
     if name == "pickle.Unpickler" and file == UNPICKLE:
         return called  # it may be a base class, and its subclass restricts it
+    if name.partition(".")[0] == "multiprocessing":
+        return file != WORKER  # its pipes unpickle what they receive
     if name in SHARED and file == DRAWING:
         return False  # it puts back what others have
     if name in UNSAFE or name in GLOBAL_SEEDS:
@@ -129,6 +139,8 @@ def test_the_package_keeps_the_rules(path):
         "import pickle as p\np.loads(data)",
         "from pickle import load\nload(file)",
         "from pickle import Unpickler as U\nU(file).load()",
+        "from cloudpickle import loads\nloads(data)",
+        "from multiprocessing.connection import Client\nClient(address).recv()",
         "import torch\ntorch.load(path)",
         "import torch\ntorch.load(path, weights_only=True)",
         "import torch\nread = torch.load",
@@ -185,6 +197,15 @@ def test_only_one_file_may_unpickle_and_only_with_restrictions():
         "import torch\nread = torch.load",
     ):
         assert offences(source, UNPICKLE) != []
+
+
+def test_only_one_file_may_have_pipes_which_unpickle_and_they_lead_to_its_children_alone():
+    pipes = "from multiprocessing import Pipe\nours, theirs = Pipe()\nours.recv()"
+    assert offences(pipes, WORKER) == []
+    assert offences(pipes) != []
+    assert offences("import pickle\npickle.loads(data)", WORKER) != []
+    text = (ROOT / "guerdon" / WORKER).read_text(encoding="utf-8")
+    assert not {"Client", "Listener", "open"} & set(re.findall(r"\w+", text))
 
 
 def test_only_one_file_may_lend_the_generators_that_all_share_and_it_draws_nothing():

@@ -1,5 +1,6 @@
 """Descriptions of a configuration: the reward pipeline in one line, and YAML."""
 
+from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -7,6 +8,7 @@ from omegaconf import OmegaConf
 from guerdon.config.imports import name_of
 from guerdon.config.registry import registry_of
 from guerdon.config.schema import GuerdonConfig
+from guerdon.config.sources import portable
 
 _TIMES = "\N{MULTIPLICATION SIGN}"
 
@@ -27,18 +29,25 @@ def explain(config: GuerdonConfig) -> str:
     return " → ".join([*stages, policy.target_name.format(**config.policy)])
 
 
-def to_yaml(config: GuerdonConfig) -> str:
+def to_yaml(config: GuerdonConfig, folder: Path | None = None) -> str:
     """Return the configuration as YAML that composes to the same configuration.
 
     Args:
         config: A checked configuration.
+        folder: See `plain_values`.
     """
-    return OmegaConf.to_yaml(OmegaConf.create(plain_values(config)))
+    return OmegaConf.to_yaml(OmegaConf.create(plain_values(config, folder)))
 
 
-def plain_values(config: GuerdonConfig) -> dict[str, Any]:
-    """Return the configuration as plain values; classes and functions by name."""
-    return dict(_written(config.model_dump(exclude=set() if config.imports else {"imports"})))
+def plain_values(config: GuerdonConfig, folder: Path | None = None) -> dict[str, Any]:
+    """Return the configuration as plain values; classes and functions by name.
+
+    Args:
+        config: A checked configuration.
+        folder: Folder of a run, which may be moved: data inside is named relative to it.
+    """
+    values = _written(config.model_dump(exclude=set() if config.imports else {"imports"}))
+    return dict(values if folder is None else portable(values, folder))
 
 
 def _term(name: str, options: dict[str, Any]) -> str:

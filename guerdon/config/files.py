@@ -1,9 +1,10 @@
 """Files of the user's own that a config names, and their copies on the nodes of a cluster."""
 
 import hashlib
+import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,45 @@ from guerdon.config.schema import GuerdonConfig
 
 Files = Mapping[str, str]
 """Paths here, with the paths of their copies in the working directory of workers."""
+
+
+_WRITTEN = ("record_path", "positive_dir", "negative_dir")  # may not exist yet
+
+
+def with_absolute_paths(config: GuerdonConfig) -> GuerdonConfig:
+    """Return a config whose data is found from every working directory."""
+    return with_data(config, lambda _, path: os.path.abspath(path))  # noqa: PTH100 - keeps links
+
+
+def with_data(config: GuerdonConfig, change: Callable[[str, str], str]) -> GuerdonConfig:
+    """Return a config with ``change(key, path)`` instead of each path of data that it names."""
+
+    def changed(value: Any, key: str) -> Any:
+        if isinstance(value, dict):
+            return {name: changed(inner, f"{key}.{name}") for name, inner in value.items()}
+        return change(key, value) if _is_data(key.rpartition(".")[2], value) else value
+
+    reward, collection = config.reward, config.reward.data_collection
+    new: dict[str, Any] = {
+        "terms": changed(reward.terms, "reward.terms"),
+        "checkpoint_path": changed(reward.checkpoint_path, "reward.checkpoint_path"),
+    }
+    if reward.collect_data:
+        paths = {name: getattr(collection, name) for name in ("positive_dir", "negative_dir")}
+        paths = changed(paths, "reward.data_collection")
+        new["data_collection"] = collection.model_copy(update=paths)
+    policy = changed(config.policy, "policy")
+    return config.model_copy(update={"policy": policy, "reward": reward.model_copy(update=new)})
+
+
+def _is_data(name: str, value: Any) -> bool:
+    if not isinstance(value, str) or not value:
+        return False
+    if name in _WRITTEN:
+        return True
+    return (name.endswith(("_path", "_dir")) or name in ("init_from", "expert")) and (
+        Path(value).exists()
+    )
 
 
 def named_files(config: GuerdonConfig) -> dict[str, str]:

@@ -1,8 +1,9 @@
 """Sources of a configuration: a preset, a file, a run directory or a mapping."""
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, TypeGuard
 
 from guerdon.config import imports
@@ -10,6 +11,10 @@ from guerdon.config.errors import ConfigError, line, suggestion
 from guerdon.config.yaml_limits import check_resolved, load_yaml
 
 ZOO = Path(__file__).parents[1] / "zoo"
+RUN = "run:"
+"""Prefix of the names of files in the folder of the config that names them."""
+DATA = "data"
+"""Folder of a run with its copies of data."""
 
 
 def options(group: str) -> list[str]:
@@ -69,6 +74,7 @@ def read(path: Path) -> dict[str, Any]:
     if path.suffix not in (".yaml", ".yml", ".py"):
         raise ConfigError(f"the config file {str(path)!r} has to end in .yaml, .yml or .py")
     values = _read_python(path) if path.suffix == ".py" else _read_yaml(path)
+    values = located(values, path.parent)
     named = [str(path.resolve())] if imports.registers(path) else []
     named += imports.resolved(values.get("imports") or [], path.parent)
     return {**values, "imports": list(dict.fromkeys(named))} if named else values
@@ -124,6 +130,32 @@ def _read_python(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ConfigError(f"'main_config' of {str(path)!r} has to be a dict, or have attributes")
     return values
+
+
+def located(values: Any, folder: Path) -> Any:
+    """Return values with the paths of files that are named as in a folder, ``run:data/...``."""
+    if isinstance(values, dict):
+        return {key: located(value, folder) for key, value in values.items()}
+    if isinstance(values, list):
+        return [located(value, folder) for value in values]
+    if not isinstance(values, str) or not values.startswith(RUN):
+        return values
+    name = PurePath(values.removeprefix(RUN))
+    if name.is_absolute() or ".." in name.parts:
+        raise ConfigError(f"{values!r} is outside of {folder}: write its path without {RUN!r}")
+    return str(folder.resolve() / name)
+
+
+def portable(values: Any, folder: Path) -> Any:
+    """Return values with the names of files in a folder, see `located`, instead of their paths."""
+    if isinstance(values, dict):
+        return {key: portable(value, folder) for key, value in values.items()}
+    if isinstance(values, list):
+        return [portable(value, folder) for value in values]
+    root = f"{folder.resolve() / DATA}{os.sep}"
+    if not isinstance(values, str) or not values.startswith(root):
+        return values
+    return f"{RUN}{Path(values).relative_to(folder.resolve()).as_posix()}"
 
 
 def leaves(sections: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -144,6 +144,13 @@ def _pair_of(line: bytes) -> Any:
         return None
 
 
+def parts_of(path: pathlib.Path) -> list[pathlib.Path]:
+    """Return a file of preferences and the folder of its segments; nothing if it has others."""
+    folder = _segments(path)
+    named = {path.parent / line["segments"] for line in _read_lines(path) if "segments" in line}
+    return [path, folder] if all(segments.parent == folder for segments in named) else []
+
+
 def _segments(path: pathlib.Path) -> pathlib.Path:
     return path.with_name(f"{path.stem}_segments")
 

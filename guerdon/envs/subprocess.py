@@ -12,7 +12,7 @@ from guerdon.envs.factory import EnvFactory
 from guerdon.envs.ids import UnusableEnvironmentError
 from guerdon.envs.rows import unstack
 from guerdon.envs.vector import Step, Transition, VectorEnv, batched, check_spaces, to_seed
-from guerdon.envs.worker import Worker, WorkerDiedError, close_workers, cloudpickled
+from guerdon.envs.worker import Worker, WorkerDiedError, close_workers, pickled
 
 _log = logging.getLogger(__name__)
 
@@ -53,7 +53,8 @@ class SubprocessVectorEnv(VectorEnv):
         self.spec_id = factory.name
         self.synchronous = synchronous
         self.restarts = 0
-        self._factory: Any = cloudpickled(factory)
+        self._factory = factory
+        self._pickled = pickled(factory)
         self._timeout = timeout
         self._max_restarts = max_restarts
         self._wait_num = wait_num
@@ -81,7 +82,7 @@ class SubprocessVectorEnv(VectorEnv):
             self._start(i)
         while self._pending:
             for i in self._wait():
-                spaces[i] = self._workers[i].receive().fn
+                spaces[i] = tuple(self._workers[i].receive())
                 del self._pending[i]
             if self._overdue():
                 raise WorkerDiedError(f"it took longer than {_START_SECONDS:.0f} s")
@@ -89,7 +90,7 @@ class SubprocessVectorEnv(VectorEnv):
         self.observation_space, self.action_space = spaces[0]
 
     def _start(self, i: int) -> None:
-        self._workers[i] = one = Worker(self._factory, i)
+        self._workers[i] = one = Worker(self._pickled, i)
         self._selector.register(one.pipe, selectors.EVENT_READ, i)
         self._pending[i] = time.monotonic() + _START_SECONDS + self._timeout
 
@@ -139,7 +140,9 @@ class SubprocessVectorEnv(VectorEnv):
                     rows.pop(i, None)  # it may have died right after a valid answer
                     self._restart(i, str(error))
                     continue
-                if isinstance(content, tuple):  # skips the spaces of a restarted one
+                if isinstance(
+                    content, tuple
+                ):  # not the spaces of a restarted one, which are a list
                     del self._pending[i]
                     rows[i] = content
             for i in self._overdue():
@@ -198,7 +201,7 @@ class SubprocessVectorEnv(VectorEnv):
 
     def example(self) -> Any:
         """Return an environment like the first, made in this process."""
-        return self._factory.fn.build(0)
+        return self._factory.build(0)
 
     def render(self) -> Any:
         """Raise an error: frames are not sent between processes."""

@@ -4,30 +4,32 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 import traceback
 from collections.abc import Iterable, Iterator
-from multiprocessing import connection, parent_process, resource_tracker
+from dataclasses import replace
+from multiprocessing import connection, forkserver, parent_process, reduction, resource_tracker
 from multiprocessing.connection import Connection
+from pickle import PicklingError
+from types import ModuleType
 from typing import Any
 
+import gymnasium
+from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector.utils import CloudpickleWrapper
 
 from guerdon.envs.checks import FailedStepError, InvalidStepError
+from guerdon.envs.factory import EnvFactory
 from guerdon.envs.ids import UnusableEnvironmentError
-from guerdon.envs.vector import begin_episode, transition
+from guerdon.envs.vector import Transition, begin_episode, transition
 from guerdon.extras import MissingExtraError
 
 _ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
 )
 _CLOSE_SECONDS = 2.0
-_UNGUARDED = 86  # exit code of a process that would start processes on import
-_NO_GUARD = (
-    "every process imports your script when it starts, and would make these environments again; "
-    "put the script's code under `if __name__ == '__main__':`"
-)
 
 
 class WorkerDiedError(Exception):
@@ -38,13 +40,11 @@ class Worker:
     """A process and the pipe to it.
 
     Args:
-        factory: An `EnvFactory`, `cloudpickled`.
+        factory: An `EnvFactory`, `pickled`.
         index: Index of the environment.
     """
 
-    def __init__(self, factory: Any, index: int) -> None:
-        if getattr(multiprocessing.current_process(), "_inheriting", False):
-            os._exit(_UNGUARDED)  # an exception would be printed by every process
+    def __init__(self, factory: bytes, index: int) -> None:
         self._index = index
         context = _context()
         self.pipe: Connection
@@ -52,13 +52,12 @@ class Worker:
         self.process: Any = context.Process(
             target=run, args=(theirs,), name=f"guerdon-env-{index}", daemon=True
         )
-        with _one_thread(), _without_interrupts():
-            try:
-                self.process.start()
-            except (EOFError, ConnectionError):  # the fork server, which imports it too, ended
-                raise WorkerDiedError(_NO_GUARD) from None
+        with _one_thread(), _without_interrupts(), _without_script():
+            self.process.start()
         theirs.close()
-        self.send("build", (factory, index))
+        with contextlib.suppress(OSError):
+            self.pipe.send_bytes(factory)
+        self.send("build", index)
 
     def send(self, command: str, argument: Any = None) -> None:
         """Send a command; an ended process is noticed when its answer is read."""
@@ -78,15 +77,14 @@ class Worker:
         except (EOFError, OSError):
             self.process.join(_CLOSE_SECONDS)
             code = self.process.exitcode
-            why = _NO_GUARD if code == _UNGUARDED else f"its process ended with exit code {code}"
-            raise WorkerDiedError(why) from None
+            raise WorkerDiedError(f"its process ended with exit code {code}") from None
         if kind == "error":
             raise WorkerDiedError(content.rstrip())
         if kind == "refused":
             raise UnusableEnvironmentError(content)
         if kind == "invalid":
             raise InvalidStepError(content[0], self._index, content[1])
-        return content
+        return content.fn if isinstance(content, CloudpickleWrapper) else content
 
     def kill(self) -> None:
         """End the process at once."""
@@ -94,6 +92,28 @@ class Worker:
         self.process.join()
         self.process.close()
         self.pipe.close()
+
+
+def pickled(factory: EnvFactory) -> bytes:
+    """Pickle a factory and the registered environments for processes that do not run the script."""
+    registered = {name: _by_value(spec) for name, spec in gymnasium.registry.items()}
+    if isinstance(factory.source, EnvSpec):
+        factory = replace(factory, source=_by_value(factory.source))
+    try:
+        return bytes(reduction.ForkingPickler.dumps(cloudpickled((registered, factory))))
+    except Exception as error:  # whatever a user's class raises
+        raise UnusableEnvironmentError(
+            f"{factory.name!r} cannot be sent to other processes ({type(error).__name__}: {error}):"
+            " let it make what cannot be pickled itself, or use the backend 'base'"
+        ) from error
+
+
+def _by_value(spec: EnvSpec) -> EnvSpec:
+    """Replace the name of a class of the script by the class."""
+    if not str(spec.entry_point).startswith("__main__:"):
+        return spec
+    creator: Any = load_env_creator(str(spec.entry_point))
+    return replace(spec, entry_point=creator)
 
 
 def cloudpickled(data: Any) -> Any:
@@ -117,8 +137,24 @@ def _context() -> Any:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["__main__", __name__])  # so that starting takes milliseconds
+    context.set_forkserver_preload([__name__])  # so that starting takes milliseconds
     return context
+
+
+@contextlib.contextmanager
+def _without_script() -> Iterator[None]:
+    """Hide the script from `multiprocessing`, which would run it in new processes.
+
+    They need nothing of it: what they get of it is pickled by value.
+    """
+    if "forkserver" in multiprocessing.get_all_start_methods():
+        forkserver.ensure_running()  # which takes longest, before the script is hidden
+    script = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
 
 
 @contextlib.contextmanager
@@ -154,9 +190,9 @@ def _without_interrupts() -> Iterator[None]:
 def run(pipe: Connection) -> None:
     """Serve one environment until the main process sends ``close`` or ends.
 
-    Receives (command, argument) and answers with (kind, content): ``build`` (factory, index) is
-    answered with the spaces, ``reset`` (seed) and ``step`` (action) with a `Transition`. An
-    exception is answered with ``error``, with ``refused`` if the environment cannot be made with
+    Receives a factory, then (command, argument), and answers with (kind, content): ``build``
+    (index) is answered with the spaces, ``reset`` (seed) and ``step`` (action) with a `Transition`.
+    An exception is answered with ``error``, with ``refused`` if the environment cannot be made with
     these arguments, or with ``invalid`` for an `InvalidStepError` that another process would raise,
     too, and ends the process.
     """
@@ -189,18 +225,26 @@ def _end_with_parent() -> None:
 
 
 def _serve(pipe: Connection) -> None:
-    _, (factory, index) = pipe.recv()
-    env = factory.fn.build(index)
-    spaces = env.observation_space, env.action_space
-    pipe.send(("spaces", cloudpickled(spaces)))
+    registered, factory = pipe.recv().fn
+    gymnasium.registry.update(registered)
+    _, index = pipe.recv()
+    env = factory.build(index)
+    pipe.send(("spaces", cloudpickled([env.observation_space, env.action_space])))
     try:
         while True:
             command, argument = pipe.recv()
             if command == "step":
-                pipe.send(("row", transition(env, argument, index)))
+                _answer(pipe, transition(env, argument, index))
             elif command == "reset":
-                pipe.send(("row", begin_episode(env, index, argument)))
+                _answer(pipe, begin_episode(env, index, argument))
             else:
                 break
     finally:
         env.close()
+
+
+def _answer(pipe: Connection, row: Transition) -> None:
+    try:
+        pipe.send(("row", row))
+    except (AttributeError, TypeError, PicklingError):  # an info has a class of the script
+        pipe.send(("row", cloudpickled(row)))

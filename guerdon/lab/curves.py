@@ -12,14 +12,16 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from guerdon.config import sources
+from guerdon.config import registry_of, sources
 from guerdon.config.errors import ConfigError, as_path, suggestion
 from guerdon.data.files import atomic_file
 from guerdon.extras import require
 from guerdon.limits import read_lines
+from guerdon.training.fit_files import is_fit
 from guerdon.training.run_folder import RunFolder
 
 Center = Literal["iqm", "mean"]
+STEPS, UPDATES = "environment steps", "updates"
 LARGEST = 1e100
 """Larger numbers are not shown: arithmetic with them, as for an axis, may overflow."""
 
@@ -27,7 +29,7 @@ LARGEST = 1e100
 class Curve(NamedTuple):
     """One metric of one run."""
 
-    steps: np.ndarray  # environment steps, increasing
+    steps: np.ndarray  # environment steps, increasing; see `unit_of_steps`
     values: np.ndarray
 
 
@@ -41,6 +43,9 @@ def plot(
     center: Center = "iqm",
 ) -> Any:
     """Plot a metric of runs: the center over seeds and its 95% bootstrap band.
+
+    Offline policies take no environment steps: beside other runs, their last value is a horizontal
+    line.
 
     Args:
         runs: Run directories; those that differ only in ``seed`` and ``run.*`` are a group.
@@ -67,13 +72,18 @@ def plot(
     if not folders:
         raise ConfigError("there is no run to plot")
     groups = group_runs(folders)
-    axes = figure.add_subplot(title=title or "", xlabel="environment steps", ylabel=metric)
+    units = [unit_of_steps(members[0]) for _, members in groups]
+    unit = STEPS if STEPS in units else UPDATES
+    axes = figure.add_subplot(title=title or "", xlabel=unit, ylabel=metric)
     if center == "iqm" and any(len(members) >= 4 for _, members in groups):
         axes.set_ylabel(f"{metric} (interquartile mean)")
-    for label, members in groups:
+    for (label, members), own in zip(groups, units, strict=True):
         curves = [smoothed(read_curve(run, metric), smooth) for run in members]
         seeds = "1 seed" if len(members) == 1 else f"{len(members)} seeds"
-        draw(axes, textwrap.fill(f"{label}, {seeds}", 90), curves, center)
+        if own == unit:
+            draw(axes, textwrap.fill(f"{label}, {seeds}", 90), curves, center)
+        else:
+            draw_level(axes, f"{label}, {seeds}", curves, center)
     finish(figure)
     if out is not None:
         Path(out).parent.mkdir(parents=True, exist_ok=True)
@@ -89,15 +99,37 @@ def draw(axes: Any, label: str, curves: Sequence[Curve], center: Center = "iqm")
     Lines that share a colour differ in style.
     """
     steps, values = on_grid(curves)
-    number = len(axes.get_legend_handles_labels()[1])
-    label = f" {label}" if label.startswith("_") else label  # which a legend leaves out
-    look = {"color": f"C{number % 10}", "linestyle": ("-", "--", ":", "-.")[number // 10 % 4]}
+    label, look = _look(axes, label)
     dot = "o" if len(steps) == 1 else None
     (line,) = axes.plot(steps, middle(values, center), label=label, marker=dot, **look)
     if len(curves) > 1:
         low, high = bootstrap_band(values, np.random.default_rng(0), center)
         axes.fill_between(steps, low, high, color=look["color"], alpha=0.2, linewidth=0)
     return line
+
+
+def draw_level(axes: Any, label: str, curves: Sequence[Curve], center: Center = "iqm") -> Any:
+    """Draw the last values of curves over updates as a horizontal line; return it.
+
+    The legend says so, with the number of updates.
+    """
+    updates = max(curve.steps[-1] for curve in curves)
+    values = np.array([curve.values[-1:] for curve in curves])
+    label, look = _look(axes, textwrap.fill(f"{label}, offline: after {updates:,.0f} updates", 90))
+    line = axes.axhline(middle(values, center)[0], label=label, **look)
+    if len(curves) > 1:
+        (low,), (high,) = bootstrap_band(values, np.random.default_rng(0), center)
+        axes.axhspan(low, high, color=look["color"], alpha=0.2, linewidth=0)
+    return line
+
+
+def _look(axes: Any, label: str) -> tuple[str, dict[str, str]]:
+    """Return the label of a new line for the legend, and its colour and style."""
+    number = len(axes.get_legend_handles_labels()[1])
+    label = f" {label}" if label.startswith("_") else label  # which a legend leaves out
+    return label, {
+        "color": f"C{number % 10}", "linestyle": ("-", "--", ":", "-.")[number // 10 % 4]
+    }  # fmt: skip
 
 
 def finish(figure: Any, title: str | None = None) -> None:
@@ -156,6 +188,18 @@ def read_metrics(run: Path) -> dict[str, Curve]:
         name: Curve(*np.array(sorted(values.items()), np.float64).reshape(-1, 2).T)
         for name, values in sorted(found.items())
     }
+
+
+def unit_of_steps(run: Path) -> str:
+    """Return what the steps of a run are: updates in a fit, or if its policy is offline."""
+    if is_fit(run):
+        return UPDATES
+    config = RunFolder(run).config
+    policy = sources.read(config).get("policy") if config.is_file() else None
+    kind, registry = policy.get("type") if isinstance(policy, dict) else None, registry_of("policy")
+    # Not those that name code: it may be that of another user.
+    known = isinstance(kind, str) and ":" not in kind and kind in registry.names()
+    return UPDATES if known and registry.get(str(kind)).offline else STEPS
 
 
 def read_curve(run: Path, metric: str) -> Curve:

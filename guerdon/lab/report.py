@@ -16,7 +16,7 @@ from guerdon.data.batch import Batch, flatten
 from guerdon.data.files import atomic_file
 from guerdon.data.frames import Frames, read_trajectory
 from guerdon.lab import page
-from guerdon.lab.curves import LARGEST, Curve, read_metrics
+from guerdon.lab.curves import LARGEST, Curve, read_metrics, unit_of_steps
 from guerdon.limits import DAMAGE, read_text, reading
 from guerdon.ops.classification import calibration_curve, ensemble_probability, pr_curve
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint
@@ -129,7 +129,8 @@ def _run_sections(folder: Path, run: Described, classifier: bool = True) -> page
     files, metrics, summary = RunFolder(folder), _metrics(folder), _summary(folder)
     log = read_text(files.log) if files.log.exists() else ""
     named = {**CURVES, **_ood_curves(metrics)}
-    curves = (page.chart(title, _lines(metrics, names)) for title, names in named.items())
+    unit = unit_of_steps(folder)
+    curves = (page.chart(title, _lines(metrics, names), unit) for title, names in named.items())
     path, types = run.checkpoint_path, run.reward_types
     fit = _fit_sections(Path(path)) if classifier and path and is_fit(path) else []
     about = f"{run.about} · {_end(summary)}"

@@ -9,6 +9,7 @@ from pydantic import Field
 from guerdon.data import Batch, MixedReplay, ReplayBuffer
 from guerdon.data.demonstrations import KEYS, as_like
 from guerdon.reward.base import ReplaySource, Setting, register_reward_model
+from guerdon.reward.ood import Reference
 from guerdon.reward.trained import ExpertConfig, ExpertReward
 
 
@@ -32,6 +33,7 @@ class SQIL(ExpertReward, ReplaySource):
     def __init__(self, config: Any, setting: Setting | None = None) -> None:
         super().__init__(config, setting)
         self.generator = np.random.default_rng(self.setting.seed)
+        self.reference = Reference()  # a part of its state, also before it has demonstrations
         self._mixed: MixedReplay | None = None
 
     def take_demonstrations(self, rows: Batch) -> None:  # noqa: ARG002 - `_filled` reads them

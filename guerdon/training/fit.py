@@ -35,6 +35,7 @@ from guerdon.training.fit_files import (
     begin_folder,
     finish_folder,
     unfinished_folder,
+    with_absolute_paths,
 )
 from guerdon.training.fit_steps import (
     Inputs,
@@ -85,6 +86,7 @@ def fit(
         (see `suspected_labels`), which are None if it was interrupted, ``warnings``, ``data``
         (hash, folders and numbers of frames) and ``seed``.
     """
+    config = config if resume else with_absolute_paths(config)
     frames = read_frames(config) if frames is None else frames
     startup.begin()
     with threads(config.threads):

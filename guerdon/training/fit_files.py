@@ -4,6 +4,7 @@ Keys are those of RLinf's reward workflow. `guerdon.compat.layouts.translated_fi
 others of its files.
 """
 
+import os
 import re
 import shutil
 from collections.abc import Iterable, Mapping
@@ -30,6 +31,7 @@ from guerdon.training.run_folder import RunFolder
 CONFIG, PART = "fit.yaml", "classifier"
 _META: dict[str, Any] = {"model": {}, "threshold": 0.5, "temperature": 1.0, "held_out": {}}
 STATE = "state"
+_FOLDERS = ("positive_dir", "negative_dir")
 """Folder of what is needed to resume a fit."""
 # What a fit writes.
 _WRITTEN = re.compile(
@@ -311,6 +313,17 @@ def unfinished_folder(save_dir: str | Path) -> RunFolder:
             "replace it with --overwrite"
         )
     return RunFolder(root)
+
+
+def with_absolute_paths(config: FitConfig) -> FitConfig:
+    """Return a config whose data is found from every working directory."""
+    data, model = config.reward.data, config.reward.model
+    folders = {name: os.path.abspath(getattr(data, name)) for name in _FOLDERS}  # noqa: PTH100
+    update: dict[str, Any] = {"data": data.model_copy(update=folders)}
+    if (path := model.pretrained_encoder_path) is not None:
+        path = os.path.abspath(path)  # noqa: PTH100 - keeps links
+        update["model"] = model.model_copy(update={"pretrained_encoder_path": path})
+    return config.model_copy(update={"reward": config.reward.model_copy(update=update)})
 
 
 def resumed_config(save_dir: str | Path) -> FitConfig:

@@ -1,8 +1,8 @@
 """Make the parts of a run from its config."""
 
 import copy
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -238,14 +238,10 @@ def make_parts(
             model=model,
         )
         _find_expert(policy, config)
-        path = config.policy.get("expert_data_path")
-        try:
+        with _explained(
+            "policy.expert_data_path", config.policy, f"policy {config.policy['type']!r}"
+        ):
             policy.load_expert_data()
-        except ValueError as error:
-            if path is None:
-                raise
-            name = config.policy["type"]
-            raise ValueError(f"the policy {name!r} cannot learn from {path}: {error}") from error
         journal = Journal()
         reward = prepare_reward(config, policy, env, seeds.reward, journal.note)
         if runtime is not None:
@@ -380,6 +376,10 @@ def build_reward(
         note=note,
     )
     section = {name: getattr(config.reward, name) for name in (*STAGES, "terms")}
+    for name, options in config.reward.terms.items():
+        path = options.get("preferences_path")
+        if path is not None and not Path(path).exists():
+            raise _missing(f"reward.terms.{name}.preferences_path", path)
     return make_reward(section, setting)
 
 
@@ -395,13 +395,11 @@ def prepare_reward(
     for name, (model, _) in reward.terms.items():
         if not uses_demonstrations(config, name):
             continue
-        try:
+        options, key = config.reward.terms[name], f"reward.terms.{name}"
+        if "of" in options:  # an ensemble
+            options, key = options["of"], f"{key}.of"
+        with _explained(f"{key}.expert_data_path", options, f"reward {name!r}"):
             model.load_expert_data()
-        except ValueError as error:
-            path = config.reward.terms[name].get("expert_data_path")
-            if path is None:
-                raise
-            raise ValueError(f"the reward {name!r} cannot learn from {path}: {error}") from error
     _check_trained(config, reward)
     if _normalizes_by_demonstrations(config) and policy.uses_reward:
         held = [getattr(model, "demonstrations", None) for model in reward.models]
@@ -413,6 +411,29 @@ def prepare_reward(
             )
         policy.normalize_by(found[0].transitions().obs)
     return reward
+
+
+@contextmanager
+def _explained(key: str, options: Mapping[str, Any], reader: str) -> Iterator[None]:
+    """Let errors of reading data say whose data it is, or by which key it is found."""
+    path = options.get(key.rpartition(".")[2])
+    try:
+        yield
+    except FileNotFoundError as error:
+        if path is None or str(path).startswith("zoo:"):
+            raise
+        raise _missing(key, path) from error
+    except ValueError as error:
+        if path is None:
+            raise
+        raise ValueError(f"the {reader} cannot learn from {path}: {error}") from error
+
+
+def _missing(key: str, path: str) -> FileNotFoundError:
+    return FileNotFoundError(
+        f"{key!r} names {path}, which is not there: put it back, or write where it is now (of a "
+        "run, in its config.yaml)"
+    )
 
 
 def uses_demonstrations(config: GuerdonConfig, name: str) -> bool:

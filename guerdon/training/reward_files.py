@@ -25,6 +25,7 @@ def save_reward(folder: RunFolder, step: int, reward: Reward) -> None:
         return
     values = sources.read(folder.path)
     options = {key: values[key] for key in ("reward", "imports") if key in values}
+    options = sources.portable(options, folder.path)
     state = {"state": reward.portable_state(), "options": options}
     save_checkpoint(folder.reward, step, state, keep=1)
 
@@ -129,9 +130,10 @@ def with_reward_of(
 
 
 def _read(path: str | Path, parts: tuple[str, ...]) -> dict[str, Any]:
-    saved, _ = load_checkpoint(_folder(path), parts=parts)
+    folder = _folder(path)
+    saved, _ = load_checkpoint(folder, parts=parts)
     check_resolved(saved["options"], path)
-    return saved
+    return {**saved, "options": sources.located(saved["options"], folder.parent)}
 
 
 def _folder(path: str | Path) -> Path:

@@ -24,6 +24,7 @@ from guerdon.config import (
     sources,
     to_yaml,
 )
+from guerdon.config.files import with_absolute_paths
 from guerdon.config.imports import find_object, refuse_while_importing
 from guerdon.config.trust import code_of, remember
 from guerdon.data.leaves import check_like
@@ -64,6 +65,7 @@ from guerdon.training.reward_files import (
     sections_of,
     with_reward_of,
 )
+from guerdon.training.run_data import copy_data, data_to_copy, with_copies_in
 from guerdon.training.run_folder import Recorder, RunFolder, make_folder
 from guerdon.training.trainers import run_trainer
 
@@ -133,6 +135,8 @@ _MAY_CHANGE = {
     "record_path",
     "positive_dir",
     "negative_dir",
+    "expert_data_path",
+    "preferences_path",
 }
 # Metrics of the last evaluation in the summary, where they are known.
 _OPTIONAL = {
@@ -202,6 +206,8 @@ def train(
             config = compose_run(resume, changes, policy_fn)
         config = _with_shards(config)
         startup.begin()
+        if resume is None:
+            config = with_absolute_paths(config)
         if config.runtime.num_learners and host is None:
             start: Callable[..., Result] = _parallel("learner").train_in_worker
             return start(
@@ -235,11 +241,11 @@ def train(
         asked = host.asked if host else stack.enter_context(interrupts(tell))
         if resume is None:
             begun = lambda: run is not None and run.progress.env_steps > 0  # noqa: E731
-            folder = stack.enter_context(_new_folder(config, record, begun))
+            config, folder = stack.enter_context(_new_folder(config, record, begun))
         else:
             folder = stack.enter_context(RunFolder.reopen(resume))
             record(folder.path)
-            folder.write_config(to_yaml(config))
+            folder.write_config(to_yaml(config, folder.path))
             _rewind(folder, parts.reward, state, -1 if step is None else step)
         parts.journal.open(folder.journal, 0 if state is None else state.get("journal"))
         if config.reward.collect_data:
@@ -274,13 +280,14 @@ def _changes(
 
     Without a checkpoint, the config file counts. What is learned may not change.
     """
-    root, now = RunFolder(run_dir).checkpoints, _recorded(config)
+    folder = RunFolder(run_dir)
+    root, now = folder.checkpoints, _recorded(config, folder)
     if state is None and checkpoint_steps(root):  # from which the run is not resumed
         state = load_checkpoint(root, parts=("config",))[0]
     before = None if state is None else state.get("config")
     if before is None:
         imports = [each for each in changes if each.startswith("imports=")]
-        before = _recorded(compose_run(run_dir, imports))
+        before = _recorded(compose_run(run_dir, imports), folder)
     # Another version of guerdon may have added options.
     added = before.pop("version") == now.pop("version")
     changed = {key: (old, new) for key, old, new in _options(before, now, added) if old != new}
@@ -292,9 +299,9 @@ def _changes(
     return changed
 
 
-def _recorded(config: GuerdonConfig) -> dict[str, Any]:
+def _recorded(config: GuerdonConfig, folder: RunFolder) -> dict[str, Any]:
     """Return what a checkpoint records of a config: all that training depends on."""
-    values = plain_values(config)
+    values = plain_values(config, folder.path)
     terms = {"reward.terms": list(values["reward"]["terms"])}  # their order matters, too
     return {"version": guerdon.__version__, **terms, **values, "run": None, "eval": None}
 
@@ -519,15 +526,26 @@ def _runtime(config: GuerdonConfig, host: Host | None) -> AbstractContextManager
 @contextmanager
 def _new_folder(
     config: GuerdonConfig, prepare: Callable[[Path], object], begun: Callable[[], bool]
-) -> Iterator[RunFolder]:
-    """Make the folder of a new run; an error before anything was collected removes it."""
+) -> Iterator[tuple[GuerdonConfig, RunFolder]]:
+    """Make the folder of a new run; an error before anything was collected removes it.
+
+    Yields:
+        The config, which names the copies of data in the folder, and the folder.
+    """
     named = config.run.dir is not None
     path = Path(config.run.dir or make_folder(config.run.name, config.seed))
     keep = named and path.is_dir()
     others = set(path.iterdir()) if keep else set[Path]()
-    with RunFolder.create(path, to_yaml(config), prepare) as folder:
+    names = data_to_copy(config)
+    config = with_copies_in(config, names, path)
+
+    def begin(folder: Path) -> None:
+        prepare(folder)
+        copy_data(names, folder)
+
+    with RunFolder.create(path, to_yaml(config, path), begin) as folder:
         try:
-            yield folder
+            yield config, folder
         except BaseException:
             if not begun():
                 folder.remove(others, keep)
@@ -670,7 +688,8 @@ class Run:
         state["monitor"] = self.monitor.training_state()
         state["evaluator"] = self.evaluator.training_state()
         state["alarms"] = self.history.training_state()
-        state["config"], state["journal"] = _recorded(self.config), self.parts.journal.length
+        state["config"] = _recorded(self.config, self.folder)
+        state["journal"] = self.parts.journal.length
         self.recorder.sync()
         folder, steps = self.folder, self.monitor.step
         mark, keep = "scheduled" if scheduled else None, self.config.run.keep

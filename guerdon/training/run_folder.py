@@ -60,6 +60,7 @@ class RunFolder:
         self.best = self.path / "best"  # weights of the best policy
         self.reward = self.path / "reward"  # the reward on its own
         self.videos = self.path / "videos"
+        self.data = self.path / sources.DATA  # copies of demonstrations and preferences
         self.alarms = self.path / "alarms"  # transitions to look at
         self.roles = self.path / "log"  # logs of the workers of a parallel run
         self.served = self.path / "serve.txt"  # log of its served reward

@@ -14,7 +14,7 @@ from gymnasium.error import DependencyNotInstalled
 from guerdon.config.schema import EnvConfig
 from guerdon.envs import UnusableEnvironmentError, VectorEnv
 from guerdon.envs.factory import ATARI_FRAME_SKIP, AnyEnv
-from guerdon.extras import MissingExtraError, require
+from guerdon.extras import MissingExtraError, install_command, require
 from guerdon.training.parts import make_env
 
 EXTRA = "video"
@@ -135,7 +135,7 @@ class Film(gymnasium.Wrapper[Any, Any, Any, Any]):
         except DependencyNotInstalled as error:
             missing = str(error).partition(",")[0]  # without Gymnasium's own advice
             raise MissingExtraError(
-                f"{name} cannot be filmed, {missing}: pip install 'guerdon[{EXTRA}]'"
+                f"{name} cannot be filmed, {missing}: {install_command(EXTRA)}"
             ) from error
         except Exception as error:  # of any renderer: OpenGL, MuJoCo, a user's own code
             raise ValueError(

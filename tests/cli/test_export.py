@@ -58,5 +58,5 @@ def test_a_reward_that_is_not_learned_is_refused(tmp_path):
 
 def test_without_onnxscript_the_extra_is_named(run, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "onnxscript", None)
-    with pytest.raises(MissingExtraError, match=r"guerdon\[export\]"):
+    with pytest.raises(MissingExtraError, match=r"--editable \S+\[export\]"):
         package.export(run, tmp_path / "x.onnx")

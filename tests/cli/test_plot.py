@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from guerdon.cli.runs import plot
 from guerdon.config import ConfigError
-from guerdon.extras import MissingExtraError
+from guerdon.extras import MissingExtraError, install_command
 
 pytest.importorskip("matplotlib")
 Image = pytest.importorskip("PIL.Image")
@@ -84,4 +84,4 @@ def test_without_matplotlib_the_extra_is_named(runs, monkeypatch):
     monkeypatch.delitem(sys.modules, "matplotlib.figure", raising=False)
     result = invoke(*runs)
     assert isinstance(result.exception, MissingExtraError)
-    assert "guerdon[lab]" in str(result.exception)
+    assert install_command("lab") in str(result.exception)

@@ -217,5 +217,5 @@ def test_what_is_missing_is_said(monkeypatch):
         raise ModuleNotFoundError(name="minari")
 
     monkeypatch.setattr(extras.importlib, "import_module", missing)
-    with pytest.raises(extras.MissingExtraError, match=r"guerdon\[minari\]"):
+    with pytest.raises(extras.MissingExtraError, match=r"--editable \S+\[minari\]"):
         load_demonstrations("minari:nobody/has-v0")

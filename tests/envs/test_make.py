@@ -219,7 +219,7 @@ def test_an_id_like_no_other_is_answered_with_what_to_do():
 )
 def test_an_id_of_a_missing_package_names_the_extra(env_id, module, extra, monkeypatch):
     monkeypatch.setitem(sys.modules, module, None)  # as if it were not installed
-    with pytest.raises(UnknownEnvironmentError, match=rf"pip install 'guerdon\[{extra}\]'"):
+    with pytest.raises(UnknownEnvironmentError, match=rf"--editable \S+\[{extra}\]"):
         make_vec(env_id, 1)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from guerdon.envs import EnvironmentFailedError, make_vec
+from guerdon.envs import EnvironmentFailedError, UnusableEnvironmentError, make_vec
 from tests.envs.looking import Looking, Telling
 from tests.envs.walking import Pattern, check_buffer, made, numbers, walk
 
@@ -275,35 +275,133 @@ def test_wait_num_is_how_many_have_to_be_ready():
             assert env.step(np.zeros(3, np.int64)).env_ids.tolist() == [0, 1, 2]
 
 
-UNGUARDED = {
-    "fork server": "",
-    # as where there is no fork server
-    "spawn": "worker._context = lambda: multiprocessing.get_context('spawn')",
-    # as in newer Pythons, whose fork server imports the script before anything else
-    "preloaded": (
-        "prepare = forkserver.spawn.get_preparation_data\n"
-        "forkserver.spawn.get_preparation_data = lambda name: {\n"
-        "    **prepare(name), 'main_path': prepare(name)['init_main_from_path']\n"
-        "}"
-    ),
+SCRIPTS = {
+    "classes": """
+from enum import Enum
+import gymnasium, numpy as np
+from guerdon.envs import make_vec
+
+Color = Enum("Color", "RED GREEN")
+BONUS = 2.0
+
+class Painting(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(0, 9, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, start):
+        super().__init__()
+        self.start = start
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.full(1, self.start, np.float32), {}
+
+    def step(self, act):
+        info = {"color": Color.GREEN}
+        return np.full(1, self.start + 1, np.float32), BONUS, True, False, info
+
+class Doubling(gymnasium.RewardWrapper):
+    def reward(self, reward):
+        return 2 * reward
+
+start = 3
+env = make_vec(lambda: Doubling(Painting(start)), 2, backend="subprocess")
+assert env.reset(0).tolist() == [[3], [3]]
+step = env.step(np.zeros(2, np.int64))
+assert step.rew.tolist() == [4, 4]
+assert step.info["color"].tolist() == [Color.GREEN] * 2
+env.close()
+""",
+    "registered": """
+import gymnasium
+from guerdon.envs import make_vec
+
+class Mine(gymnasium.Wrapper):
+    def __init__(self):
+        super().__init__(gymnasium.make("Inner-v0"))
+
+gymnasium.register("Inner-v0", entry_point="gymnasium.envs.classic_control:CartPoleEnv")
+gymnasium.register("Mine-v0", entry_point="__main__:Mine")
+with make_vec("Mine-v0", 2, backend="async_subprocess") as env:
+    assert env.reset(0).shape == (2, 4)
+""",
+    "run": """
+import guerdon
+
+guerdon.train(
+    "cartpole_ppo", "env.backend=subprocess", "env.n_envs=2", "run.max_steps=8",
+    "collect.n_step=4", "learn.batch_size=4", "eval.episodes=1", "run.dir=run",
+)
+""",
+    "tutorial": """
+from guerdon.compat.app_zoo.classic_control.cartpole.envs import CartPoleEnv
+from guerdon.compat.nervex.worker.actor.env_manager import SubprocessEnvManager
+
+env_manager = SubprocessEnvManager(env_fn=CartPoleEnv, env_cfg=[{} for _ in range(4)], env_num=4)
+env_manager.seed(0)
+env_manager.launch()
+assert sorted(env_manager.next_obs) == [0, 1, 2, 3]
+env_manager.close()
+""",
+    "tutorial's pipeline": """
+from copy import deepcopy
+from guerdon.compat.nervex.entry import serial_pipeline
+from guerdon.compat.app_zoo.classic_control.cartpole.entry import cartpole_dqn_default_config
+config = deepcopy(cartpole_dqn_default_config)
+config.env.env_manager_type = "subprocess"
+config.run = {"dir": "run", "max_steps": 160}
+config.evaluator.eval_freq = 10_000
+serial_pipeline(config, seed=0)
+""",
 }
 
 
-@pytest.mark.parametrize("kind", UNGUARDED)
-def test_a_script_without_a_guard_is_told_in_one_sentence(tmp_path, kind):
+@pytest.mark.parametrize("kind", SCRIPTS)
+def test_a_script_needs_no_guard(tmp_path, kind):
+    """Workers do not run it: it starts them once, and is said to have started once."""
     script = tmp_path / "script.py"
-    script.write_text(
-        "import multiprocessing\n"
-        "from multiprocessing import forkserver\n"
-        "from guerdon.envs import make_vec, worker\n"
-        f"{UNGUARDED[kind]}\n"
-        "make_vec('CartPole-v1', 2, backend='subprocess')\n"
+    script.write_text(SCRIPTS[kind] + "print('once')")
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, check=False, cwd=tmp_path
     )
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert done.stderr.count("Traceback") == 1
-    last = done.stderr.rstrip().splitlines()[-1]
-    assert "put the script's code under `if __name__ == '__main__':`" in last
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines().count("once") == 1
+
+
+@pytest.mark.parametrize("arguments", [["-"], ["-c", SCRIPTS["classes"]]])
+def test_a_program_without_a_file_has_processes(arguments):
+    subprocess.run([sys.executable, *arguments], input=SCRIPTS["classes"], text=True, check=True)
+
+
+def test_a_factory_of_a_folder_that_was_added_later(tmp_path, monkeypatch):
+    folder = tmp_path / "later"
+    folder.mkdir()
+    (folder / "later_env.py").write_text(
+        "from gymnasium.envs.classic_control import CartPoleEnv as Later\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(folder))
+    with make_vec("later_env:Later", 2, backend="subprocess") as env:
+        assert env.reset(0).shape == (2, 4)
+
+
+def test_an_environment_that_cannot_be_pickled_is_named():
+    lock = threading.Lock()
+
+    def my_env():
+        with lock:
+            return Looking()
+
+    with pytest.raises(UnusableEnvironmentError, match=r"'my_env' cannot be sent.*lock.*'base'"):
+        make_vec(my_env, 2, backend="subprocess")
+
+
+def test_an_error_of_a_factory_names_the_environment():
+    def my_env():
+        raise RuntimeError("no such robot")
+
+    with pytest.raises(EnvironmentFailedError, match=r"'my_env' could not be made(.|\n)*robot"):
+        make_vec(my_env, 2, backend="subprocess")
 
 
 # --- what travels

@@ -216,3 +216,50 @@ def test_every_curve_looks_different_and_the_legend_has_a_place_for_all(tmp_path
     box = figure.legends[0].get_window_extent()
     assert 0 <= box.x0 < box.x1 <= figure.bbox.width
     assert figure.axes[0].get_window_extent().height > 200
+
+
+# --- offline policies
+
+
+def bc_and_ppo(tmp_path):
+    runs = [
+        write_run(
+            tmp_path / f"bc{seed}", rewards((500, 0), (2_000, 10 + 2 * seed)),
+            run={"name": "bc"}, seed=seed, policy={"type": "bc"},
+        )
+        for seed in range(2)
+    ]  # fmt: skip
+    return runs, write_run(
+        tmp_path / "ppo", rewards((0, 0), (50_000, 100)),
+        run={"name": "ppo"}, policy={"type": "ppo"},
+    )  # fmt: skip
+
+
+def test_updates_of_an_offline_policy_are_not_drawn_as_environment_steps(tmp_path):
+    cloned, trained = bc_and_ppo(tmp_path)
+    figure = curves.plot([*cloned, trained])
+    level, curve = figure.axes[0].lines
+    assert set(level.get_ydata()) == {11}
+    assert list(level.get_xdata()) == [0, 1]  # from edge to edge, whatever the steps are
+    assert curve.get_xdata()[[0, -1]].tolist() == [0, 50_000]
+    assert figure.axes[0].get_xlabel() == "environment steps"
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [
+        "bc, 2 seeds, offline: after 2,000 updates", "ppo, 1 seed"
+    ]  # fmt: skip
+    assert level.get_color() != curve.get_color()
+
+
+def test_offline_policies_alone_are_drawn_over_updates(tmp_path):
+    cloned, _ = bc_and_ppo(tmp_path)
+    figure = curves.plot(cloned)
+    (line,) = figure.axes[0].lines
+    assert line.get_xdata()[[0, -1]].tolist() == [500, 2_000]
+    assert figure.axes[0].get_xlabel() == "updates"
+
+
+def test_a_policy_that_names_code_is_not_imported(tmp_path):
+    (tmp_path / "mine.py").write_text("raise SystemExit('it was run')")
+    policy = {"type": f"{tmp_path}/mine.py:Mine"}
+    run = write_run(tmp_path / "a", rewards((1, 1)), run={"name": "a"}, policy=policy)
+    assert curves.unit_of_steps(run) == "environment steps"

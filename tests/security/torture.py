@@ -294,15 +294,25 @@ def alike(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
+def relative(state: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The leaves of a state, with paths of data relative to the folder of the run."""
+    root = f"{folder.resolve()}/"
+    return {
+        path: value.removeprefix(root) if isinstance(value, str) else value
+        for path, value in state.items()
+    }
+
+
 def facts(folder: Path) -> dict[str, Any]:
     """Everything that a run has written but its log."""
     run = folder / "run"
     found: dict[str, Any] = {
-        f"step {step}": state_of(run, step) for step in checkpoint_steps(run / "checkpoints")
+        f"step {step}": relative(state_of(run, step), folder)
+        for step in checkpoint_steps(run / "checkpoints")
     }
     for name in ("best", "reward"):
         steps = checkpoint_steps(run / name)
-        found[name] = leaves(load_checkpoint(run / name)[0]) if steps else {}
+        found[name] = relative(leaves(load_checkpoint(run / name)[0]), folder) if steps else {}
         found[f"{name} steps"] = steps
     for path in sorted([*run.glob("*/latest"), *run.glob("*/scheduled")]):
         found[str(path.relative_to(run))] = path.read_text()

@@ -10,16 +10,17 @@ import torch
 
 from guerdon.data.files import set_aside
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint
-from guerdon.training.fit import fit
+from guerdon.training.fit import fit, read_frames
 from guerdon.training.fit_files import (
     STATE,
     begin_folder,
+    compose_fit,
     load_classifier,
     resumed_config,
     unfinished_folder,
 )
 from tests.processes import Program
-from tests.training.picturing import config, frames
+from tests.training.picturing import LENGTH, config, frames, write
 
 OPTIONS = {"num_epochs": 6, "save_interval": 25, "log_interval": 1, "keep": 1, "members": 2}
 EARLY = {**OPTIONS, "num_epochs": 60, "save_interval": 6, "patience": 1,
@@ -27,7 +28,7 @@ EARLY = {**OPTIONS, "num_epochs": 60, "save_interval": 6, "patience": 1,
 SCRIPT = """
 import sys, torch
 torch.set_num_threads(1)
-from guerdon.training.fit import fit
+from guerdon.training.fit import fit, read_frames
 from guerdon.training.fit_files import resumed_config
 from tests.training.picturing import config, frames
 from tests.training import test_fit_resume
@@ -117,6 +118,16 @@ def test_a_fit_that_stops_early_does_so_after_a_kill_too(tmp_path):
     stopped(tmp_path / "fit", whole["steps"] - 2, signal.SIGKILL, options="EARLY")
     assert resumed(tmp_path / "fit")["stop_reason"] == "no_improvement"
     assert_same(content(tmp_path / "fit"), content(tmp_path / "whole"))
+
+
+def test_a_fit_names_data_that_is_found_from_every_folder(tmp_path, monkeypatch):
+    write(tmp_path / "data", 12)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    data = {"positive_dir": "data/positive", "negative_dir": "data/negative"}
+    fit(config("fit", num_epochs=1, data=data), display="none")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert len(read_frames(compose_fit("../fit/fit.yaml")).labels) == 12 * LENGTH
 
 
 def test_a_fit_says_how_it_is_resumed(tmp_path):
