@@ -13,6 +13,7 @@ from guerdon.data.demonstrations import Demonstrations
 from guerdon.reward import Setting, create_reward_model, make_reward
 from tests.reward.experts import ARM, IMAGE, TWO, VECTOR, as_items, demonstrations
 from tests.reward.experts import transitions as rows_that_do_not_end
+from tests.rounding import assert_close
 
 NAMES = ["gail", "airl", "fairl"]
 
@@ -103,7 +104,7 @@ def test_the_score_of_a_transition_depends_on_nothing_else():
     np.testing.assert_array_equal(model.estimate(data).rew, whole)
     rows = [[model.estimate(data[t : t + 1, b : b + 1]).rew[0, 0] for b in range(4)]
             for t in range(8)]  # fmt: skip
-    np.testing.assert_allclose(rows, whole, rtol=1e-5)
+    assert_close(rows, whole)
     assert data == before
 
 
@@ -111,7 +112,7 @@ def test_estimate_returns_a_list_for_a_list():
     model, data = make(), transitions((5,))
     items = as_items(data)
     estimated = [item["reward"] for item in model.estimate(items)]
-    np.testing.assert_allclose(estimated, model.estimate(data).rew, rtol=1e-6)
+    assert_close(estimated, model.estimate(data).rew)
     assert [item["reward"] for item in items] == [7.0] * 5
 
 
@@ -125,7 +126,7 @@ def test_an_end_is_rewarded_with_the_value_of_the_absorbing_state():
     with torch.no_grad():
         forever = float(ops.gail_reward(model.network.output(model.network.absorbed())))
     difference = model.estimate(data).rew - model.estimate(plain).rew
-    np.testing.assert_allclose(difference, [0, 0, 0, 0, forever * 0.9 / (1 - 0.9)], rtol=1e-5)
+    assert_close(difference, [0, 0, 0, 0, forever * 0.9 / (1 - 0.9)])
 
 
 def test_the_absorbing_state_is_the_policys_if_demonstrations_never_end():
@@ -232,8 +233,8 @@ def airl_by_hand(**options):
 def test_airl_shapes_its_reward_by_a_potential():
     model, data = airl_by_hand()
     # f = g(s) + gamma h(s') - h(s): 0.5 + 0.5 * 1 - 0.25, and 1 + 0.5 after an end.
-    np.testing.assert_allclose(model.estimate(data).rew, [0.75, 1.5])
-    np.testing.assert_allclose(model.network.shaping(model.tensors(data)).detach(), [0.25, 0.5])
+    assert_close(model.estimate(data).rew, [0.75, 1.5])
+    assert_close(model.network.shaping(model.tensors(data)).detach(), [0.25, 0.5])
 
 
 def test_the_reward_of_airl_is_the_whole_logit_and_g_when_it_is_frozen():
@@ -242,11 +243,11 @@ def test_the_reward_of_airl_is_the_whole_logit_and_g_when_it_is_frozen():
 
     model, data = airl_by_hand(log_prob=log_prob)
     data.act[:] = [0, 1]
-    np.testing.assert_allclose(model.estimate(data).rew, [0.75 + 0.5, 1.5 + 1.5])
+    assert_close(model.estimate(data).rew, [0.75 + 0.5, 1.5 + 1.5])
     grid = data[:, None].replace()  # [T, B]
-    np.testing.assert_allclose(model.estimate(grid).rew, [[1.25], [3.0]])
+    assert_close(model.estimate(grid).rew, [[1.25], [3.0]])
     model, _ = airl_by_hand(log_prob=log_prob, frozen=True)
-    np.testing.assert_allclose(model.estimate(data).rew, [0.5, 1.0])
+    assert_close(model.estimate(data).rew, [0.5, 1.0])
 
 
 def test_the_potential_of_airl_learns_and_is_saved():
@@ -265,9 +266,9 @@ def test_the_log_probability_is_subtracted_beside_absorbing_states():
     for model in (likely_one, sure):
         model.load_expert_data(experts())
     difference = likely_one.estimate(batch).rew - sure.estimate(batch).rew
-    np.testing.assert_allclose(difference, 2.0, rtol=1e-5)
+    assert_close(difference, 2.0)
     read = Batch({name: batch[name] for name in sure.fields}).to_device(torch.device("cpu"))
-    np.testing.assert_allclose(sure.score(read), sure.estimate(batch).rew)
+    assert_close(sure.score(read), sure.estimate(batch).rew)
 
 
 def test_the_potential_of_an_absorbing_state_is_refused():
@@ -431,7 +432,7 @@ def test_a_file_and_a_list_of_the_guide_are_read_alike(tmp_path):
     with torch.no_grad():
         expected = model.reward(model.network(model.expert))
     found = [float(item["reward"]) for item in model.estimate(guide_items(data))]
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert_close(found, expected)
 
 
 @pytest.mark.parametrize("name", [*NAMES, "red", "pdeil"])

@@ -122,7 +122,7 @@ def test_comparisons_teach(tmp_path):
 
 def best_in_the_sea(preset, folder, seed):
     """The best evaluation in a DeepSea that is small enough for a test."""
-    small = ["+env.kwargs.size=12", "run.max_steps=100_000"]
+    small = ["+env.kwargs.size=14", "run.max_steps=100_000"]
     until = ["eval.every=10_000", "eval.target_return=0.9"]
     folder = folder / str(seed)
     summary = train(preset, *small, *until, f"run.dir={folder}", seed=seed, display="none")
@@ -131,9 +131,9 @@ def best_in_the_sea(preset, folder, seed):
 
 @pytest.mark.parametrize("name", ["rnd", "icm", "ngu"])
 def test_curiosity_finds_what_is_far_away(name, tmp_path):
-    """With one of two seeds: rounding, which differs among processors, decides which ones do."""
+    """With one of three seeds: rounding decides which ones do, and icm and ngu fail with 1 of 6."""
     preset = f"deepsea_ppo_{name}"
-    assert any(best_in_the_sea(preset, tmp_path, seed) > 0.9 for seed in (0, 1))
+    assert any(best_in_the_sea(preset, tmp_path, seed) > 0.9 for seed in (1, 2, 3))
 
 
 def test_without_curiosity_nobody_gets_there(tmp_path):

@@ -19,6 +19,7 @@ from tests.reward.experts import (
     rows,
     transitions,
 )
+from tests.rounding import assert_close
 
 
 def make(observation_space=VECTOR, action_space=TWO, experts=None, **options):
@@ -50,7 +51,7 @@ def test_the_reward_is_exp_of_minus_sigma_times_the_error():
         tensors = model.tensors(data)
         difference = model.network.predictor(tensors) - model.network.target(tensors)
     expected = np.exp(-2.5 * np.square(difference.numpy()).mean(-1))
-    np.testing.assert_allclose(model.estimate(data).rew, expected, rtol=1e-5)
+    assert_close(model.estimate(data).rew, expected)
     assert 0 < expected.min() < expected.max() < 1
 
 
@@ -205,9 +206,9 @@ def test_the_score_of_a_transition_depends_on_nothing_else():
     whole = model.estimate(data).rew
     np.testing.assert_array_equal(model.estimate(data).rew, whole)
     pieces = [model.estimate(data[i]).rew for i in range(8)]
-    np.testing.assert_allclose(np.stack(pieces), whole, rtol=1e-4)
+    assert_close(np.stack(pieces), whole, rtol=1e-4)
     order = np.random.default_rng(0).permutation(8)
-    np.testing.assert_allclose(model.estimate(data[order]).rew, whole[order], rtol=1e-4)
+    assert_close(model.estimate(data[order]).rew, whole[order], rtol=1e-4)
     assert data == before
 
 

@@ -24,6 +24,7 @@ from guerdon.compat.nervex.attr_dict import AttrDict as EasyDict
 from guerdon.data import load_demonstrations
 from guerdon.reward import REWARDS
 from tests.compat.snippets import run
+from tests.rounding import assert_close
 
 pytestmark = pytest.mark.filterwarnings("ignore:keys without a meaning in guerdon")
 
@@ -294,7 +295,7 @@ def test_intrinsic_rewards_are_added():
     alone = [float(item["reward"]) for item in model.model.estimate(rows)]
     added = [float(item["reward"]) for item in model.estimate(rows)]
     assert min(alone) > 0
-    np.testing.assert_allclose(added, 1 + 2 * np.array(alone), rtol=1e-5)
+    assert_close(added, 1 + 2 * np.array(alone))
 
 
 # --- classes of one's own, written from the guide
