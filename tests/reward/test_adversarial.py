@@ -442,7 +442,7 @@ def test_training_loads_the_demonstrations_of_the_config(name, tmp_path):
     data = transitions((300,))
     model.collect_data(data)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "red hardly tells")
+        warnings.filterwarnings("ignore", "red: ")
         assert model.train() is not None
     assert len(model.demonstrations.transitions()) == 20
     assert len({float(item["reward"]) for item in model.estimate(guide_items(data))}) > 100
