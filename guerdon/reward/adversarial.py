@@ -136,14 +136,11 @@ class Adversarial(ImitationReward, TrainedReward):
 
         That row represents the discounted time after all ends.
         """
-        ends = (
-            self.expert["terminated"].float().mean(),
-            torch.as_tensor(self.memory.rows().terminated.mean(), dtype=torch.float32),
-        )
+        assert self.demonstrations is not None
         weights = []
-        for share in ends:
+        for rate in (self.demonstrations.termination_rate, self.memory.rows().terminated.mean()):
             weight = torch.ones(self.config.batch_size + 1, device=self.device)
-            weight[-1] = share.to(self.device) * self.config.batch_size * self._after
+            weight[-1] = float(rate) * self.config.batch_size * self._after
             weights.append(weight / weight.mean())
         return torch.cat(weights)
 

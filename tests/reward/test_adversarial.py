@@ -129,15 +129,21 @@ def test_an_end_is_rewarded_with_the_value_of_the_absorbing_state():
 
 
 def test_the_absorbing_state_is_the_policys_if_demonstrations_never_end():
-    model, _ = trained(absorbing=True, rounds=30)
-    model.expert["terminated"][:] = False
-    model.fit(200)
+    episode = experts().episodes[0]
+    endless = episode.replace(terminated=np.zeros(60, bool))
+    model = make(absorbing=True)
+    model.load_expert_data(Demonstrations([endless]))
+    model.collect_data(transitions((30, 4)))
+    model.fit(500)
     with torch.no_grad():
         assert model.network.output(model.network.absorbed()) < -1
 
 
-def test_the_absorbing_state_is_weighted_by_the_discounted_time_in_it():
-    model = make(absorbing=True, batch_size=10)  # one of 60 demonstrated transitions is an end
+@pytest.mark.parametrize("subsample", [1, 7])
+def test_the_absorbing_state_is_weighted_by_the_discounted_time_in_it(subsample):
+    # One of 60 demonstrated transitions is an end, whether it is in the sample or not.
+    model = make(absorbing=True, batch_size=10, subsample=subsample)
+    assert bool(model.expert["terminated"].any()) == (subsample == 1)
     model.collect_data(transitions((10, 4)))  # and 4 of 40 of the policy's
     after = 0.9 / 0.1
     expert, policy = model._weights().split(11)
