@@ -1,4 +1,5 @@
 import copy
+import math
 import pickle
 import warnings
 
@@ -239,7 +240,20 @@ def test_airl_shapes_its_reward_by_a_potential():
     model, data = airl_by_hand()
     # f = g(s) + gamma h(s') - h(s): 0.5 + 0.5 * 1 - 0.25, and 1 + 0.5 after an end.
     np.testing.assert_allclose(model.estimate(data).rew, [0.75, 1.5])
-    np.testing.assert_allclose(model.network.shaping(model.tensors(data)).detach(), [0.25, 0.5])
+    np.testing.assert_allclose(model.network(model.tensors(data)).detach(), [0.75, 1.5])
+    np.testing.assert_allclose(model.network.reward(model.tensors(data)).detach(), [0.5, 1.0])
+
+
+def test_the_gradient_penalty_of_airl_is_of_g_and_of_both_potentials():
+    model, data = airl_by_hand()
+    with torch.no_grad():
+        model.network.potential.layers[-1].weight *= 3.0
+    going_on, ended = (model.network.features(model.tensors(data[[i, i]])) for i in (0, 1))
+    # f = s0 + 0.5 * 3 s1' - 3 s1, without the second term after an end.
+    penalty = [model._penalty(rows, rows).item() for rows in (going_on, ended)]
+    expected = [(math.sqrt(1 + 1.5**2 + 3**2) - 1) ** 2, (math.sqrt(1 + 3**2) - 1) ** 2]
+    np.testing.assert_allclose(penalty, expected, rtol=1e-5)
+    assert expected[1] < model._penalty(going_on, ended).item() < expected[0]  # in between
 
 
 def test_the_reward_of_airl_is_the_whole_logit_and_g_when_it_is_frozen():
