@@ -234,9 +234,12 @@ class ShapedDiscriminator(Discriminator):
         if self.potential is None:
             return super().output(features)
         size = self.potential.input.size
-        features, obs, obs_next, continues = features.split([self.input.size, size, size, 1], -1)
-        # Detached: f need not change slowly from transitions that end an episode to others.
-        after = self.gamma * continues.detach().squeeze(-1) * self.potential.output(obs_next)
+        parts = torch.split(features, [self.input.size, size, size, 1], -1)
+        features, obs, obs_next, continues = parts
+        # Detached: the penalty is of slopes in (s, a, s'), not of the change of f at an end.
+        after: Tensor = (
+            self.gamma * continues.detach().squeeze(-1) * self.potential.output(obs_next)
+        )
         return super().output(features) + after - self.potential.output(obs)
 
     def reward(self, rows: Any) -> Tensor:

@@ -102,19 +102,22 @@ class RED(PretrainedReward):
         held_out = network.error(self.held_out)
         if self.config.sigma is None:
             network.sigma.fill_(choose_sigma(held_out, perturbed))
-        rewards = {
-            "held_out_reward": torch.exp(-network.sigma * held_out).mean(),
-            "perturbed_reward": torch.exp(-network.sigma * perturbed).mean(),
+        sigma = network.sigma.clone()
+        held_out_reward = torch.exp(-sigma * held_out).mean()
+        perturbed_reward = torch.exp(-sigma * perturbed).mean()
+        _warn(float(held_out_reward), float(perturbed_reward), float(sigma))
+        return {
+            "error": held_out.median(),
+            "sigma": sigma,
+            "held_out_reward": held_out_reward,
+            "perturbed_reward": perturbed_reward,
         }
-        _warn(*(round(float(reward), 2) for reward in rewards.values()), float(network.sigma))
-        return {"error": held_out.median(), "sigma": network.sigma.clone(), **rewards}
 
 
 def choose_sigma(held_out: Tensor, perturbed: Tensor) -> float:
     """Return the sigma at which perturbed demonstrations have a mean reward of 0.2.
 
-    It is smaller if held-out demonstrations would have a mean reward below 0.7, since rewards of
-    the expert's transitions must not depend on how well the predictor fits single ones.
+    It is smaller if held-out demonstrations would have a mean reward below 0.7.
 
     Args:
         held_out: Errors [N] of held-out demonstrations.
@@ -138,6 +141,7 @@ def _sigma_of(error: Tensor, reward: float) -> float:
 
 def _warn(held_out: float, perturbed: float, sigma: float) -> None:
     """Warn of mean rewards from which a policy can hardly learn."""
+    held_out, perturbed = round(held_out, 2), round(perturbed, 2)  # without rounding errors
     low, high = _PERTURBED_RANGE
     if not low <= perturbed <= high:
         change = "larger" if perturbed > high else "smaller"
