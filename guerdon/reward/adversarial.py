@@ -206,9 +206,10 @@ class AIRLConfig(AdversarialConfig):
 class ShapedDiscriminator(Discriminator):
     """The discriminator f(s, a, s') = g + gamma h(s') - h(s), with a potential h of observations.
 
-    After an end, h is 0. The inputs of all three terms are `features`, whose gradient is penalised:
-    its squared norm is |g'|^2 + |h'(s)|^2 + gamma^2 |h'(s')|^2. With a penalty of g alone, h would
-    separate demonstrations and the policy's transitions without limit.
+    After an end, h is 0. The gradient penalty is of f in the inputs of all three terms, `features`:
+    the squared norm is |g'|^2 + |h'(s)|^2 + gamma^2 |h'(s')|^2. Both networks encode s, so that
+    neither grows where they cancel. With a penalty of g alone, h would separate demonstrations and
+    the policy's transitions without limit.
     """
 
     def __init__(self, setting: Setting, config: AIRLConfig) -> None:

@@ -144,11 +144,11 @@ def _warn(held_out: float, perturbed: float, sigma: float) -> None:
     held_out, perturbed = round(held_out, 2), round(perturbed, 2)  # without rounding errors
     low, high = _PERTURBED_RANGE
     if not low <= perturbed <= high:
-        change = "larger" if perturbed > high else "smaller"
+        more = "try more 'update_per_collect' or a larger 'sigma'"
+        fix = more if perturbed > high else "set a smaller 'sigma'"
         warnings.warn(
             f"red: with sigma = {sigma:.3g}, perturbed demonstrations have a mean reward of "
-            f"{perturbed}, which is not from {low} to {high}: try more 'update_per_collect', or a "
-            f"{change} 'sigma'",
+            f"{perturbed}, which is not from {low} to {high}: {fix}",
             stacklevel=4,
         )
     if held_out < _MIN_HELD_OUT:
