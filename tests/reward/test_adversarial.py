@@ -1,4 +1,5 @@
 import copy
+import math
 import pickle
 import warnings
 
@@ -130,15 +131,21 @@ def test_an_end_is_rewarded_with_the_value_of_the_absorbing_state():
 
 
 def test_the_absorbing_state_is_the_policys_if_demonstrations_never_end():
-    model, _ = trained(absorbing=True, rounds=30)
-    model.expert["terminated"][:] = False
-    model.fit(200)
+    episode = experts().episodes[0]
+    endless = episode.replace(terminated=np.zeros(60, bool))
+    model = make(absorbing=True)
+    model.load_expert_data(Demonstrations([endless]))
+    model.collect_data(transitions((30, 4)))
+    model.fit(500)
     with torch.no_grad():
         assert model.network.output(model.network.absorbed()) < -1
 
 
-def test_the_absorbing_state_is_weighted_by_the_discounted_time_in_it():
-    model = make(absorbing=True, batch_size=10)  # one of 60 demonstrated transitions is an end
+@pytest.mark.parametrize("subsample", [1, 7])
+def test_the_absorbing_state_is_weighted_by_the_discounted_time_in_it(subsample):
+    # One of 60 demonstrated transitions is an end, whether it is in the sample or not.
+    model = make(absorbing=True, batch_size=10, subsample=subsample)
+    assert bool(model.expert["terminated"].any()) == (subsample == 1)
     model.collect_data(transitions((10, 4)))  # and 4 of 40 of the policy's
     after = 0.9 / 0.1
     expert, policy = model._weights().split(11)
@@ -234,7 +241,20 @@ def test_airl_shapes_its_reward_by_a_potential():
     model, data = airl_by_hand()
     # f = g(s) + gamma h(s') - h(s): 0.5 + 0.5 * 1 - 0.25, and 1 + 0.5 after an end.
     assert_close(model.estimate(data).rew, [0.75, 1.5])
-    assert_close(model.network.shaping(model.tensors(data)).detach(), [0.25, 0.5])
+    assert_close(model.network(model.tensors(data)).detach(), [0.75, 1.5])
+    assert_close(model.network.reward(model.tensors(data)).detach(), [0.5, 1.0])
+
+
+def test_the_gradient_penalty_of_airl_is_of_g_and_of_both_potentials():
+    model, data = airl_by_hand()
+    with torch.no_grad():
+        model.network.potential.layers[-1].weight *= 3.0
+    going_on, ended = (model.network.features(model.tensors(data[[i, i]])) for i in (0, 1))
+    # f = s0 + 0.5 * 3 s1' - 3 s1, without the second term after an end.
+    penalty = [model._penalty(rows, rows).item() for rows in (going_on, ended)]
+    expected = [(math.sqrt(1 + 1.5**2 + 3**2) - 1) ** 2, (math.sqrt(1 + 3**2) - 1) ** 2]
+    assert_close(penalty, expected, rtol=1e-5)
+    assert expected[1] < model._penalty(going_on, ended).item() < expected[0]  # in between
 
 
 def test_the_reward_of_airl_is_the_whole_logit_and_g_when_it_is_frozen():
@@ -443,7 +463,7 @@ def test_training_loads_the_demonstrations_of_the_config(name, tmp_path):
     data = transitions((300,))
     model.collect_data(data)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "red hardly tells")
+        warnings.filterwarnings("ignore", "red: ")
         assert model.train() is not None
     assert len(model.demonstrations.transitions()) == 20
     assert len({float(item["reward"]) for item in model.estimate(guide_items(data))}) > 100

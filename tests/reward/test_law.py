@@ -155,6 +155,7 @@ def test_fast_tests_have_every_policy_and_every_model():
 
 
 @pytest.mark.parametrize(("case", "name"), PAIRS)
+@pytest.mark.filterwarnings("ignore:red: ")  # after so few steps
 def test_what_the_model_says_is_what_is_learned_from(case, name, warm):
     policy, buffer = warm(case)
     before = twin(policy, CASES[case])
@@ -179,6 +180,7 @@ def test_what_the_model_says_is_what_is_learned_from(case, name, warm):
 
 
 @pytest.mark.parametrize(("case", "name"), PAIRS)
+@pytest.mark.filterwarnings("ignore:red: ")  # after so few steps
 def test_another_reward_is_another_target_and_another_gradient(case, name, warm):
     policy, buffer = warm(case)
     reward = make(case, name, policy, buffer)

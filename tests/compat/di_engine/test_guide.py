@@ -118,6 +118,7 @@ ESTIMATED = """
 
 
 @pytest.mark.parametrize("kind", ["gail", "red", "pwil", "pdeil", "rnd", "icm"])
+@pytest.mark.filterwarnings("ignore:red: ")
 def test_the_loop_of_the_guide(kind, tmp_path, monkeypatch, expert_file):
     monkeypatch.chdir(tmp_path)
     given = {"type": kind, "update_per_collect": 3, "input_size": 5, "clear_buffer_per_iters": 1}
@@ -208,6 +209,7 @@ def transition(obs, action):
 
 
 @pytest.mark.usefixtures("expert_file")
+@pytest.mark.filterwarnings("ignore:red: ")
 def test_red_has_the_documented_names_and_default_values(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     log = Log()
