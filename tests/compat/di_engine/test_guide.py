@@ -297,7 +297,7 @@ def test_intrinsic_rewards_are_added():
     alone = [float(item["reward"]) for item in model.model.estimate(rows)]
     added = [float(item["reward"]) for item in model.estimate(rows)]
     assert min(alone) > 0
-    assert_close(added, 1 + 2 * np.array(alone))
+    assert_close(np.float32(added), 1 + 2 * np.array(alone))
 
 
 # --- classes of one's own, written from the guide
