@@ -2,6 +2,7 @@
 
     python benchmarks/defaults.py             # what is missing, then docs/defaults.md
     python benchmarks/defaults.py --choose    # candidates on the tasks that defaults are chosen on
+    python benchmarks/defaults.py --normalization steady    # see NORMALIZATIONS
     python benchmarks/defaults.py --report    # the page alone
 
 Every task is trained on one thread with 5 seeds (3 for candidates). Final policies are evaluated
@@ -44,7 +45,7 @@ class Task(NamedTuple):
     @property
     def name(self) -> str:
         """Name of the result files."""
-        parts = [self.env, self.policy, self.candidate]
+        parts = [self.env.rpartition(":")[-1], self.policy, self.candidate]
         return "_".join(part for part in parts if part)
 
 
@@ -83,6 +84,20 @@ CANDIDATES: dict[str, dict[str, tuple[str, ...]]] = {
         "rate1e-3": ("policy.learning_rate=1e-3",),
     },
 }  # fmt: skip
+NORMALIZATIONS = {
+    "running": "running mean and variance (0.2.0)",
+    "steady": "mean of the first 2,000 observations, maximum of the variance",
+}
+"""Normalisation of observations of `ppo`. Results of `running` are trained with guerdon 0.2.0 first
+in PYTHONPATH."""
+NORMALIZATION_SEEDS = 10
+LINE = "benchmarks/line.py:Line"  # from the root of the repository
+
+
+def normalization_tasks(name: str) -> list[Task]:
+    """Tasks that the normalisation of observations was chosen on."""
+    steps = {LINE: 20_000, "CartPole-v1": 100_000, **dict(CHOSEN_ON["ppo"])}
+    return [Task(env, "ppo", count, candidate=name) for env, count in steps.items()]
 
 
 def candidate_tasks() -> list[Task]:
@@ -170,6 +185,13 @@ def means(library: str, task: Task) -> list[float]:
     return [value for value in found if value is not None]
 
 
+def interval(values: list[float]) -> tuple[float, float]:
+    """95 % bootstrap interval of the mean."""
+    draws = np.random.default_rng(0).choice(values, (10_000, len(values))).mean(1)
+    low, high = np.quantile(draws, (0.025, 0.975))
+    return float(low), float(high)
+
+
 def difference(ours: list[float], theirs: list[float]) -> tuple[float, float, float]:
     """Difference of the means, and its 95 % bootstrap interval."""
     generator = np.random.default_rng(0)
@@ -232,7 +254,36 @@ def write_page() -> None:
             ]
             lines.append(f"| `{' '.join(options)}` | " + " | ".join(cells) + " |")
         lines.append("")
-    PAGE.write_text("\n".join(lines).rstrip() + "\n")
+    PAGE.write_text("\n".join([*lines, *_normalization_table()]).rstrip() + "\n")
+
+
+def _normalization_table() -> list[str]:
+    tables = {name: normalization_tasks(name) for name in NORMALIZATIONS}
+    lines = [
+        "## Normalised observations",
+        "",
+        "`ppo` normalises observations by default. On the line (`benchmarks/line.py`), a policy",
+        "that goes right moves the running mean, which changes the inputs of the network and with",
+        "them the policy. A steady mean does not move. The choice was made on these tasks, before",
+        "LunarLander and BipedalWalker were trained again. Final policies of",
+        f"{NORMALIZATION_SEEDS} seeds, with the 95 % bootstrap interval of the mean:",
+        "",
+        "| task | steps | " + " | ".join(NORMALIZATIONS.values()) + " |",
+        "|---|---:|" + "---|" * len(tables),
+    ]
+    for row in zip(*tables.values(), strict=True):
+        cells = [_interval_cell(means("guerdon", task)) for task in row]
+        name = row[0].env.rpartition(":")[-1]
+        lines.append(f"| {name} | {row[0].steps:,} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def _interval_cell(values: list[float]) -> str:
+    if not values:
+        return ""
+    low, high = interval(values)
+    seeds = ", ".join(f"{value:.1f}" for value in values)
+    return f"**{np.mean(values):.1f}** ({low:.1f} to {high:.1f}); {seeds}"
 
 
 def main() -> None:
@@ -240,12 +291,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--choose", action="store_true", help="run the candidates")
+    parser.add_argument("--normalization", choices=NORMALIZATIONS, help="run these tasks")
     parser.add_argument("--report", action="store_true", help="only write the page")
     parser.add_argument("--libraries", default=",".join(LIBRARIES))
     parser.add_argument("--policies", default=",".join(CHOSEN_ON))
     options = parser.parse_args()
     if not options.report:
-        if options.choose:
+        if options.normalization:
+            tasks = [
+                ("guerdon", task, seed)
+                for task in normalization_tasks(options.normalization)
+                for seed in range(NORMALIZATION_SEEDS)
+            ]
+        elif options.choose:
             tasks = [("guerdon", task, seed) for task in candidate_tasks() for seed in range(3)]
         else:
             libraries = options.libraries.split(",")

@@ -1,6 +1,15 @@
-"""``python -m guerdon`` is the same as the command ``guerdon``."""
+"""The command ``guerdon``, and ``python -m guerdon``."""
 
-from guerdon.cli import main
+from guerdon import startup
+
+
+def main() -> None:
+    """Run the command; Ctrl-C is handled before anything else is imported."""
+    startup.install()
+    from guerdon.cli import main
+
+    main()
+
 
 if __name__ == "__main__":
     main()

@@ -4,7 +4,12 @@ Configs may have the layouts of nerveX, DI-engine and RLinf, see `guerdon.compat
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from inspect import signature
+from numbers import Number
+from pathlib import Path
 from typing import Any
+
+import gymnasium
 
 from guerdon import config as configuration
 from guerdon.compat.di_engine.entry import (
@@ -19,7 +24,9 @@ from guerdon.compat.rlinf.config import with_folders
 from guerdon.config import sources
 from guerdon.config.imports import name_of
 from guerdon.config.trust import code_of
-from guerdon.policy import create_policy, register_policy
+from guerdon.config.validation import keys_of, unknown_key
+from guerdon.data.leaves import describe
+from guerdon.policy import PolicyConfig, create_policy, register_policy
 from guerdon.reward import create_reward_model, register_reward_model
 from guerdon.training import run
 from guerdon.training.replay import evaluate_run
@@ -85,6 +92,7 @@ def train(
             ``run={"max_steps": 5_000}``; and options of `guerdon.training.run.train`.
     """
     names = configuration.GuerdonConfig.model_fields.keys() - {"seed"}
+    _check_arguments(overrides, env, options)
     sections = {name: options.pop(name) for name in names & options.keys()}
     if callable(env):
         name = name_of(env)
@@ -102,3 +110,39 @@ def train(
     with code_of(sources.run_dir_of(source), trust=trust, own=own):
         ours, changes = with_folders(*translated(source, changes))
         return run.train(ours, *changes, **options)
+
+
+_HINTS = {
+    "policy": "; policy={'init_from': RUN} starts with the weights of a run",
+    "reward": (
+        "; a function is {'type': 'function', 'target': FUNCTION}, and from_reward=RUN takes the "
+        "reward of a run"
+    ),
+}
+
+
+def _check_arguments(overrides: Iterable[Any], env: Any, options: Mapping[str, Any]) -> None:
+    """Raise an error for arguments of `train` that cannot become a config."""
+    known = keys_of(configuration.GuerdonConfig) | keys_of(PolicyConfig, "policy")
+    names = [name for name in signature(run.train).parameters if name != "overrides"]
+    known[""] = list(dict.fromkeys([*known[""], *names]))
+    if unknown := [name for name in options if name not in known[""]]:
+        raise TypeError(
+            f"{unknown_key(unknown[0], known)} (the options of a section are a dictionary, such as "
+            "run={'max_steps': 5_000})"
+        )
+    for override in overrides:
+        if not isinstance(override, str | Mapping):
+            raise TypeError(f"{describe(override)} is neither 'key=value' nor a dictionary")
+    if isinstance(env, gymnasium.Env | gymnasium.vector.VectorEnv):
+        name = env.spec.id if env.spec else "CartPole-v1"
+        raise TypeError(
+            f"env is an environment, {env!r:.80}, but a run makes several: give an id "
+            f"(env={name!r}), a class, or a function that makes one"
+        )
+    for name in configuration.GuerdonConfig.model_fields.keys() & options.keys():
+        value = options[name]
+        if not isinstance(value, str | Mapping | type | list | tuple | Number | Path | None):
+            hint = _HINTS.get(name, "")
+            kind = type(value).__name__
+            raise TypeError(f"{name} is a {kind}: give a name or a dictionary{hint}")

@@ -16,6 +16,9 @@ from typing import Any, BinaryIO, cast
 DEPTH = 100  # nested containers
 _NODES = 1 << 20, 8  # values: this many, and so many more for each byte of the file
 _BYTES = 1 << 28, 64  # memory: 256 MiB, and so many more for each byte of the file
+TEXT_BYTES = 1 << 26
+"""Largest size of a text file that is read as a whole."""
+_LINE_BYTES = 1 << 20  # of a file that is read line by line
 DAMAGE = (
     *(LookupError, TypeError, AttributeError, ValueError, ArithmeticError),
     *(RuntimeError, StopIteration, MemoryError, AssertionError),
@@ -77,9 +80,25 @@ def read_bytes(path: str | os.PathLike[str], most: int | None = None) -> bytes:
         return file.read()
 
 
+def read_text(path: str | os.PathLike[str]) -> str:
+    """Return the content of a text file, with marks in the place of what is not UTF-8."""
+    return read_bytes(path, TEXT_BYTES).decode(errors="replace")
+
+
+def read_lines(path: str | os.PathLike[str]) -> Iterator[bytes]:
+    """Yield the lines of a file of any length, with their ends."""
+    with open_regular(path) as file:
+        while line := file.readline(_LINE_BYTES):
+            if len(line) == _LINE_BYTES:
+                raise DamagedError(
+                    f"{path} is damaged: it has a line of {_LINE_BYTES:,} bytes or more"
+                )
+            yield line
+
+
 def read_json(path: str | os.PathLike[str]) -> Any:
     """Return the content of a JSON file; an error names the file."""
-    return parse_json(read_bytes(path), path)
+    return parse_json(read_bytes(path, TEXT_BYTES), path)
 
 
 def parse_json(text: str | bytes, what: object) -> Any:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 from typer import Option
 
-from guerdon import __version__
+from guerdon import __version__, startup
 from guerdon.cli import common, errors, info, rewards, runs, sweep
 
 Mode = Literal["serial", "parallel", "eval"]
@@ -165,9 +165,12 @@ def _run_of(config: str) -> Path:
 
 def main() -> None:
     """Run the command ``guerdon``."""
+    startup.install()
     try:
         app(prog_name="guerdon")
-    except KeyboardInterrupt:
-        sys.exit(common.INTERRUPTED)
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) or startup.interrupted():
+            sys.exit(startup.INTERRUPTED)  # also for what an interrupted function raised instead
+        raise
     finally:  # everything is written; nothing is left to interrupt
         signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -11,8 +11,6 @@ from typer import Argument, Option
 if TYPE_CHECKING:
     from guerdon.training.replay import Checkpoint
 
-INTERRUPTED = 130  # exit code, as in a shell: 128 plus the number of the signal
-
 SOURCE = "PRESET|FILE|KEY=VALUE"
 
 

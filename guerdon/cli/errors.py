@@ -11,6 +11,8 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from guerdon import startup
+
 USAGE = 2  # exit code of wrong usage
 
 
@@ -26,6 +28,8 @@ class Group(TyperGroup):
             try:
                 code = super().main(*args, **{**options, "standalone_mode": False})
             except Exception as error:
+                if startup.interrupted():
+                    raise
                 sentence = sentence_of(error)
                 if sentence is None or os.environ.get("GUERDON_DEBUG", "0") not in ("", "0"):
                     raise

@@ -15,6 +15,7 @@ import typer
 from typer import Argument, Option
 
 from guerdon.cli import common
+from guerdon.startup import INTERRUPTED
 
 METRICS = (
     ("PR-AUC", "pr_auc", ".4f"),
@@ -118,7 +119,7 @@ def collect(
     numbers = found["positive"], found["negative"]
     typer.echo(trajectories_in_words(name, data, *numbers, words=words, more=more))
     if found["stop_reason"] == "interrupted":
-        raise typer.Exit(common.INTERRUPTED)
+        raise typer.Exit(INTERRUPTED)
 
 
 def trajectories_in_words(
@@ -222,7 +223,7 @@ def fit(
     else:
         _show_fit(result, source, config.train)
     if result["stop_reason"] == "interrupted":
-        raise typer.Exit(common.INTERRUPTED)
+        raise typer.Exit(INTERRUPTED)
 
 
 def _show_fit(result: dict[str, Any], source: str | None, train: str | None) -> None:
@@ -377,7 +378,7 @@ def demo(
         )  # fmt: skip
     except KeyboardInterrupt:
         typer.echo(f"interrupted; the finished stages are in {folder}", err=True)
-        raise typer.Exit(common.INTERRUPTED) from None
+        raise typer.Exit(INTERRUPTED) from None
     typer.echo()
     common.show_table(workflow_table(result))
     report = write_report(folder)

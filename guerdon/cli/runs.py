@@ -13,6 +13,7 @@ from typer import Argument, Option
 
 from guerdon.cli import common
 from guerdon.cli.rewards import NEW_RUN, trajectories_in_words
+from guerdon.startup import INTERRUPTED
 
 
 def train(
@@ -120,7 +121,7 @@ def run(source: str | None, overrides: list[str], **options: Any) -> None:
             f"interrupted after {amount}, which are saved in {folder}; resume with: guerdon train "
             f"--resume {folder}"
         )
-        raise typer.Exit(common.INTERRUPTED)
+        raise typer.Exit(INTERRUPTED)
     learned = summary.get("eval_learned_return_mean")
     also = "" if learned is None else f", learned return {learned:.2f},"
     typer.echo(

@@ -17,6 +17,7 @@ import typer
 from typer import Option
 
 from guerdon.cli import common
+from guerdon.startup import INTERRUPTED
 
 COMMAND = (sys.executable, "-P", "-m", "guerdon")  # without the current folder, as `guerdon`
 _PLOTTED = 10  # combinations in the plot, as many as there are colours
@@ -230,7 +231,7 @@ class Sweep:
             f"interrupted; {common.count(len(runs) - len(others), 'run')} in {self.folder} "
             f"finished, {saved} saved to be resumed; continue with: {self.command}"
         )
-        raise typer.Exit(common.INTERRUPTED)
+        raise typer.Exit(INTERRUPTED)
 
     def report(self) -> bool:
         """Show a table, the best first, and write a plot; return whether all runs finished."""
@@ -344,12 +345,13 @@ def _distribution(kinds: Any, override: Any) -> Any:
 
 def _study(optuna: Any, file: Path, space: dict[str, Any]) -> Any:
     """Return the study of a file, which others may have written."""
-    from guerdon.limits import open_regular, reading
+    from guerdon.limits import TEXT_BYTES, open_regular, read_bytes, reading
 
     with reading(file):
         if file.exists():  # a killed process may not have finished the last line
+            whole = read_bytes(file, TEXT_BYTES).rfind(b"\n") + 1
             with open_regular(file, "r+b") as log:
-                log.truncate(log.read().rfind(b"\n") + 1)
+                log.truncate(whole)
         backend = optuna.storages.journal.JournalFileBackend(str(file))
         study = optuna.create_study(
             storage=optuna.storages.JournalStorage(backend), study_name="sweep",

@@ -28,7 +28,7 @@ from guerdon.config.schema import (
 )
 from guerdon.config.trust import code_of
 from guerdon.config.validation import is_read, keys_of, unknown_key, validated
-from guerdon.config.yaml_limits import check_interpolations
+from guerdon.config.yaml_limits import check_interpolations, check_resolved
 
 GROUPS = ("env", "policy", "reward")
 Values = dict[str, Any]
@@ -84,6 +84,7 @@ def _compose(
         env["imports"] = imports.resolved(env["imports"], Path.cwd())
     if isinstance(run, dict):
         run.setdefault("name", _name(composed, choices))
+    check_resolved(composed, "the composed configuration")
     checked = validated(GuerdonConfig, composed)
     needed = imports.needed(checked.model_dump(), _own_classes(checked))
     named = list(dict.fromkeys([*checked.imports, *needed]))

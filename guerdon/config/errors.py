@@ -1,7 +1,11 @@
 """Errors of a configuration: one sentence each, with the most similar valid name."""
 
+import os
+import reprlib
 from collections.abc import Iterable
 from difflib import get_close_matches
+from numbers import Integral
+from pathlib import Path
 
 
 class ConfigError(ValueError):
@@ -24,6 +28,22 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     if near:
         return f"did you mean {either(near)}?"
     return f"choose from {', '.join(names)}" if names else "there is none"
+
+
+def check_number(value: object, name: str, least: int = 1) -> None:
+    """Raise an error unless an argument is a whole number that is large enough."""
+    if not isinstance(value, Integral) or value < least:
+        raise ValueError(f"{name} is {value!r}: give a whole number, {least} or more")
+
+
+def as_path(run: object) -> Path:
+    """Return the path of a run; raise an error for another object."""
+    if isinstance(run, str | os.PathLike):
+        return Path(run)
+    raise TypeError(
+        f"a run is given as the path of its directory, not as {type(run).__name__} "
+        f"{reprlib.repr(run)}: that of a result of guerdon.train is result.run_dir"
+    )
 
 
 def either(names: list[str]) -> str:

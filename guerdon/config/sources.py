@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 
 from guerdon.config import imports
 from guerdon.config.errors import ConfigError, line, suggestion
-from guerdon.config.yaml_limits import load_yaml
+from guerdon.config.yaml_limits import check_resolved, load_yaml
 
 ZOO = Path(__file__).parents[1] / "zoo"
 RUN = "run:"
@@ -68,9 +68,7 @@ def read(path: Path) -> dict[str, Any]:
     A Python file is run. If it registers something, it is added to the ``imports`` of the values.
     """
     if path.is_dir():
-        path = path / "config.yaml"
-        if path.is_symlink():
-            raise ConfigError(f"{path} is a symbolic link, which a run does not follow")
+        return read_stored(path / "config.yaml")
     if not path.is_file():
         raise ConfigError(f"there is no config file {str(path)!r}{_beside(path)}")
     if path.suffix not in (".yaml", ".yml", ".py"):
@@ -80,6 +78,18 @@ def read(path: Path) -> dict[str, Any]:
     named = [str(path.resolve())] if imports.registers(path) else []
     named += imports.resolved(values.get("imports") or [], path.parent)
     return {**values, "imports": list(dict.fromkeys(named))} if named else values
+
+
+def read_stored(path: Path) -> dict[str, Any]:
+    """Return the values of the YAML file of a run or a fit, which may come from another user.
+
+    What guerdon writes is resolved, so that an interpolation is refused.
+    """
+    if path.is_symlink():
+        raise ConfigError(f"{path} is a symbolic link, which a run does not follow")
+    values = read(path)
+    check_resolved(values, path)
+    return values
 
 
 def _beside(path: Path) -> str:

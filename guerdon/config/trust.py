@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from guerdon.config import imports, sources
-from guerdon.config.errors import ConfigError
+from guerdon.config.errors import ConfigError, as_path
 from guerdon.limits import read_bytes, read_json
 
 _OWN = {"guerdon.envs.minigrid:minigrid_view", "guerdon.envs.cameras:ImageObservation"}
@@ -51,7 +51,7 @@ def code_of(
         The names of code that were used, for `remember`.
     """
     used: dict[str, None] = {}
-    path = None if folder is None else Path(folder).resolve()
+    path = None if folder is None else as_path(folder).resolve()
     check = None
     if not (path is None or trust or path in _checked.get()):
         check = _Check(path, {_whole(name) for name in (*_OWN, *_names(own), *_objects(own))})

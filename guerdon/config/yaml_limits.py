@@ -27,7 +27,17 @@ def load_yaml(path: Path) -> Any:
         _check_aliases(text)
     config = OmegaConf.load(io.StringIO(text))
     check_interpolations(config)  # before a merge resolves any of them
-    return OmegaConf.to_container(config, resolve=False)
+    values = OmegaConf.to_container(config, resolve=False)
+    for names, value in _nodes((), values):
+        _check_type(names, value)
+    return values
+
+
+def _check_type(names: Names, value: Any) -> None:
+    """Raise an error for bytes, of ``!!binary``, as a value or a key."""
+    keys = value if isinstance(value, dict) else ()
+    if any(isinstance(part, bytes) for part in (value, *keys)):
+        raise ConfigError(f"{'.'.join(names) or 'it'} has bytes (!!binary): write text or a number")
 
 
 def _check_aliases(text: str) -> None:
@@ -51,6 +61,30 @@ def _check_aliases(text: str) -> None:
             nodes += 1
         if nodes > _MOST_NODES:
             raise ConfigError(f"its aliases stand for more than {_MOST_NODES:,} values")
+
+
+def check_resolved(values: Any, what: object) -> None:
+    """Raise an error if a config that is stored has an interpolation, also an escaped one.
+
+    Composing it again would read something else, such as an environment variable.
+
+    Args:
+        values: Values of the config.
+        what: Names the config in the error.
+    """
+    for key, text in interpolations(values):
+        raise ConfigError(
+            f"{what} has the interpolation {text!r} in {key!r}, but the config of a run or a fit "
+            "has values only: write the value in its place"
+        )
+
+
+def interpolations(values: Any) -> Iterator[tuple[str, str]]:
+    """Yield the dotted keys and texts of values, and of keys, with ``${``."""
+    for names, value in _nodes((), values):
+        for text in (*names[-1:], value):
+            if isinstance(text, str) and "${" in text:
+                yield ".".join(names), text
 
 
 def check_interpolations(config: DictConfig | ListConfig) -> None:

@@ -28,7 +28,14 @@ from guerdon.data.files import atomic_file
 from guerdon.data.kernels import PENDING, VALID
 from guerdon.data.serializer import check_file, describe_file, manifest_text, parse_manifest
 from guerdon.data.transition_schema import REQUIRED, Layout, Leaf
-from guerdon.limits import DamagedError, open_regular, parse_json, read_bytes, reading
+from guerdon.limits import (
+    TEXT_BYTES,
+    DamagedError,
+    open_regular,
+    parse_json,
+    read_bytes,
+    reading,
+)
 
 if TYPE_CHECKING:
     import pathlib
@@ -144,6 +151,8 @@ def _check_leaves(buffer: ReplayBuffer, leaves: Layout) -> None:
     )
     if leaves and not {path[0] for path in leaves}.issuperset(REQUIRED):
         raise DamagedError(f"it does not have all of {', '.join(REQUIRED)}")
+    if leaves and "float" not in str(getattr(leaves.get(("rew",)), "dtype", None)):
+        raise DamagedError("its rewards are not an array of floats")
     if obs_next != ({} if buffer.ignore_obs_next else obs):
         raise DamagedError("its next observations are not like its observations")
 
@@ -284,7 +293,7 @@ def _write_meta(path: pathlib.Path, content: dict[str, Any]) -> None:
 
 
 def _read_meta(path: pathlib.Path) -> dict[str, Any]:
-    data = read_bytes(path)
+    data = read_bytes(path, TEXT_BYTES)
     meta = parse_json(data, path)
     if isinstance(meta, dict) and meta.keys() == {"kind", "options", "leaves"}:
         return meta  # of earlier versions, without checksums

@@ -10,7 +10,7 @@ from typing import Any
 
 from guerdon.data.files import atomic_file, check_plain, open_plain
 from guerdon.data.preferences import remove_preferences
-from guerdon.limits import parse_json
+from guerdon.limits import parse_json, read_lines
 
 # A journal removes nothing else: that of a downloaded run may list any file.
 _TRAJECTORY = re.compile(r"\d{6,}\.np[yz]")
@@ -81,22 +81,22 @@ def _line(entry: dict[str, str]) -> bytes:
 def _read(path: Path) -> list[dict[str, str]]:
     """Return the entries; a last one that is not whole lists nothing that was written."""
     entries = []
-    with open_plain(path, "rb") as file:
-        for line in file:
+    check_plain(path)
+    try:
+        for line in read_lines(path):
             if not line.endswith(b"\n"):
                 break
-            try:
-                entry = parse_json(line, path)
-                if not {*map(type, (entry["path"], entry["sha256"], *entry.values()))} == {str}:
-                    raise TypeError
-                if not (Path(entry["path"]).is_absolute() and Path(entry["path"]).name):
-                    raise ValueError
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise ValueError(
-                    f"{path} is damaged: remove it; trajectories and preferences that the run "
-                    "wrote after its checkpoint then stay"
-                ) from error
+            entry = parse_json(line, path)
+            if not {*map(type, (entry["path"], entry["sha256"], *entry.values()))} == {str}:
+                raise TypeError
+            if not (Path(entry["path"]).is_absolute() and Path(entry["path"]).name):
+                raise ValueError
             entries.append(entry)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{path} is damaged: remove it; trajectories and preferences that the run wrote after "
+            "its checkpoint then stay"
+        ) from error
     return entries
 
 

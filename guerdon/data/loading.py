@@ -18,6 +18,11 @@ from guerdon.data.unpickle import safe_unpickle
 from guerdon.limits import reading
 
 ZOO = pathlib.Path(__file__).parents[1] / "zoo" / "demonstrations"
+TO_GET_SOME = (
+    "name a folder that `guerdon collect RUN --episodes 20 --out FOLDER` wrote with the policy of "
+    "a run, or included demonstrations such as zoo:cartpole"
+)
+"""How to get demonstrations, as the end of an error message."""
 _OTHER_NAMES = {"action": "act", "reward": "rew", "next_obs": "obs_next"}
 
 
@@ -37,7 +42,10 @@ class DemonstrationsConfig(Section):
     def load(self, source: Any = None) -> Demonstrations:
         """Return the demonstrations of a source, by default of `expert_data_path`."""
         source = self.expert_data_path if source is None else source
-        found = source if isinstance(source, Demonstrations) else load_demonstrations(source)
+        try:
+            found = source if isinstance(source, Demonstrations) else load_demonstrations(source)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(f"{error} ('expert_data_path'): {TO_GET_SOME}") from error
         return selected(found, self.episodes, self.subsample)
 
 

@@ -20,7 +20,7 @@ from guerdon.data.array_files import read_arrays
 from guerdon.data.batch import Batch, flatten
 from guerdon.data.files import atomic_file, remove_folder, remove_temporary
 from guerdon.data.serializer import check_replaceable, read_tree, write_tree
-from guerdon.limits import parse_json, read_bytes, reading
+from guerdon.limits import TEXT_BYTES, parse_json, read_bytes, read_lines, reading
 
 SKIP: Literal["skip"] = "skip"
 Label = float | Literal["skip"] | None
@@ -115,7 +115,7 @@ def remove_preferences(path: pathlib.Path, digests: Mapping[str, str]) -> None:
     if not segments.is_dir():  # which comes first: this is no file of preferences
         return
     listed = {*digests.values()}
-    lines = read_bytes(path).splitlines(keepends=True) if path.is_file() else []
+    lines = [*read_lines(path)] if path.is_file() else []
     own = [hashlib.sha256(line.strip()).hexdigest() in listed for line in lines]
     others = {_pair_of(line) for line, mine in zip(lines, own, strict=True) if not mine}
     for pair in digests.keys() - others:  # before the lines, which are found again if this stops
@@ -207,7 +207,7 @@ def _label_line(label: Label, rater: str, time: str) -> dict[str, Any]:
 
 def _append(path: pathlib.Path, lines: Iterable[dict[str, Any]]) -> None:
     """Append lines; the whole file is rewritten, so that it never ends in a partial line."""
-    before = read_bytes(path) if path.exists() else b""
+    before = read_bytes(path, TEXT_BYTES) if path.exists() else b""
     added = "".join(f"{json.dumps(line)}\n" for line in lines).encode()
     if added:
         with atomic_file(path) as file:
@@ -218,7 +218,7 @@ def _read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
     if not path.exists():
         raise FileNotFoundError(f"there are no preferences at {path}")
     lines = []
-    for number, text in enumerate(read_bytes(path).splitlines(), 1):
+    for number, text in enumerate(read_lines(path), 1):
         where = f"line {number} of {path}"
         if not text.strip():
             continue

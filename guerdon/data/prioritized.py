@@ -29,8 +29,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     """
 
     def __init__(self, size: int, alpha: float = 0.6, beta: float = 0.4, **options: Any) -> None:
-        if not alpha >= 0:
-            raise ValueError(f"alpha is {alpha}, but has to be 0 or more")
+        if not 0 <= alpha < np.inf:
+            raise ValueError(f"alpha is {alpha}, but has to be 0 or more, and finite")
         self.alpha = float(alpha)
         self.beta = beta
         super().__init__(size, **options)

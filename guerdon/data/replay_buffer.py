@@ -70,8 +70,8 @@ class ReplayBuffer:
         storage: str | torch.device | Storage = "memory",
     ) -> None:
         for name, value in (("size", size), ("n_envs", n_envs), ("stack_num", stack_num)):
-            if value < 1:
-                raise ValueError(f"{name} is {value}, but has to be 1 or more")
+            if not isinstance(value, int | np.integer) or value < 1:
+                raise ValueError(f"{name} is {value}, but has to be 1 or more, a whole number")
         self.n_envs = n_envs
         if stack_num > max(size, _MOST_STACKED):
             raise ValueError(f"stack_num is {stack_num}, but the buffer has {size} rows")

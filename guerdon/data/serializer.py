@@ -21,7 +21,7 @@ import torch
 import guerdon
 from guerdon.data.files import atomic_folder, set_aside
 from guerdon.data.leaves import describe
-from guerdon.limits import DAMAGE, open_regular, parse_json, read_bytes, read_json
+from guerdon.limits import DAMAGE, TEXT_BYTES, open_regular, parse_json, read_bytes, read_json
 from guerdon.limits import DamagedError as DamagedError
 
 VERSION = 1
@@ -135,7 +135,7 @@ def _read_manifest(folder: Path, kind: str) -> dict[str, Any]:
     path = folder / _MANIFEST
     if not path.exists():
         raise DamagedError(f"{path} is missing")
-    manifest = parse_manifest(read_bytes(path), path)
+    manifest = parse_manifest(read_bytes(path, TEXT_BYTES), path)
     format_, version, files = (manifest.get(key, 0) for key in ("format", "version", "files"))
     known = isinstance(version, int) and isinstance(files, dict)
     if not (known and all(isinstance(entry, dict) for entry in files.values())):

@@ -1,6 +1,7 @@
 """Gymnasium spaces as JSON, and checks of data against a space."""
 
 import math
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -148,6 +149,134 @@ def in_spaces(rows: Batch, observation_space: Any, action_space: Any, what: str)
     for name, space in found.items():
         check_rows(space, rows[name], f"{name} of {what}", "same_kind")
     return rows.replace(**{name: as_rows(space, rows[name]) for name, space in found.items()})
+
+
+def as_rows_of(space: Any, value: Any, name: str) -> tuple[Any, bool]:
+    """Return one element of a space, or several [N, ...], as rows, and whether it is one.
+
+    Errors are those of `fitting`.
+    """
+    if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], dict):
+        raise ValueError(f"{name} is a pair, as reset() returns it: give its first part")
+    one = _is_one(space, value)
+    return fitting(space, value, name, one=one), one
+
+
+def _is_one(space: Any, value: Any) -> bool:
+    while isinstance(space, spaces.Dict | spaces.Tuple) and part_spaces(space):
+        key, space = next(iter(part_spaces(space).items()))
+        value = value[key] if hasattr(value, "keys") and key in value else ()
+    try:
+        return np.ndim(value) == len(space.shape or ())
+    except ValueError:  # lists of different lengths
+        return False
+
+
+def fitting(space: Any, rows: Any, name: str, *, one: bool = False) -> Any:
+    """Return rows of a user in the dtypes of a space; raise an error if they do not fit.
+
+    Args:
+        space: The space; None if it is unknown, so that only NaN and infinity are errors.
+        rows: See `check_rows`; lists are converted, and parts that the space has not are left out.
+        name: Name of the rows for error messages.
+        one: Whether this is one element, which becomes a row.
+    """
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        parts = part_spaces(space)
+        keys = rows.keys() if hasattr(rows, "keys") else ()
+        if missing := [key for key in parts if key not in keys]:
+            raise ValueError(
+                f"{name} is {describe(rows)}, without {missing[0]!r}: it needs the parts "
+                f"{', '.join(parts)}"
+            )
+        found = {
+            key: fitting(part, rows[key], f"{name}.{key}", one=one) for key, part in parts.items()
+        }
+        return Batch(found)
+    if space is None:
+        check_finite(rows, name)
+        return rows
+    array = _as_array(space, rows, name)
+    array = array[None] if one else array
+    if isinstance(space, _Numbers):
+        array = _as_numbers(space, array, name)
+    check_rows(space, array, name)
+    return array
+
+
+def _as_array(space: Any, rows: Any, name: str) -> np.ndarray:
+    array = None
+    if not hasattr(rows, "keys"):
+        with suppress(TypeError, ValueError):  # such as lists of different lengths
+            array = np.asarray(to_numpy(rows))
+    if array is None or (isinstance(space, _Numbers) and array.dtype.kind not in "biuf"):
+        raise ValueError(f"{name} is {describe(rows)}, but has to be {_shown(space)}")
+    return array
+
+
+def _shown(space: Any) -> str:
+    """Describe a space without bounds, which may be long."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        parts = [f"{key}: {_shown(part)}" for key, part in part_spaces(space).items()]
+        return f"parts ({', '.join(parts)})"
+    is_box = isinstance(space, spaces.Box)
+    return f"{space.dtype} numbers of shape {space.shape}" if is_box else str(space)
+
+
+def _as_numbers(space: Any, array: np.ndarray, name: str) -> np.ndarray:
+    """Return rows in the dtype of a space, which must not change their values but by rounding."""
+    if array.shape[1:] != space.shape:
+        raise ValueError(f"{name} has the shape {array.shape[1:]}, but its space {space.shape}")
+    cast = array
+    if array.dtype != space.dtype:
+        with np.errstate(over="ignore", invalid="ignore"):
+            cast = array.astype(space.dtype)
+    if cast.dtype.kind == "f":
+        check_finite(cast, name)
+    elif not np.can_cast(array.dtype, cast.dtype) and (cast != array).any():
+        place = tuple(np.argwhere(cast != array)[0])
+        raise ValueError(f"{name} has the value {array[place]}, but has to be {_shown(space)}")
+    return cast
+
+
+def check_finite(rows: Any, name: str) -> None:
+    """Raise an error if an array or tensor, or one of a `Batch`, has NaN or infinite numbers."""
+    if isinstance(rows, Batch):
+        for key, part in rows.items():
+            check_finite(part, f"{name}.{key}")
+        return
+    array = to_numpy(rows)
+    floats = isinstance(array, np.ndarray) and array.dtype.kind in "fc"
+    if floats and not (finite := np.isfinite(array)).all():
+        place = tuple(np.argwhere(~finite)[0].tolist())
+        at = f" at index {place if len(place) > 1 else place[0]}" if place else ""
+        raise ValueError(f"{name} is {array[place]}{at}, not a finite number")
+
+
+def check_same_layout(space: Any, other: Any, name: str) -> None:
+    """Raise an error unless an environment's space has the parts and shapes of a model's."""
+    if _layout(space) != _layout(other):
+        raise ValueError(
+            f"the {name} of this environment are {_shown(space)}, but the policy or reward was "
+            f"made for {_shown(other)}: use the environment that it was trained in, or one like it"
+        )
+
+
+def _layout(space: Any) -> Any:
+    """Return parts, shapes and numbers of choices; bounds of a Box do not matter."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        return {key: _layout(part) for key, part in part_spaces(space).items()}
+    if isinstance(space, spaces.Box):
+        return space.shape, space.dtype.kind
+    return space
+
+
+def leaf_names(space: Any, name: str) -> list[str]:
+    """Return the dotted names of all arrays of a space."""
+    if not isinstance(space, spaces.Dict | spaces.Tuple):
+        return [name]
+    parts = part_spaces(space).items()
+    return [leaf for key, part in parts for leaf in leaf_names(part, f"{name}.{key}")]
 
 
 def part_spaces(space: spaces.Dict | spaces.Tuple[Any]) -> dict[str, Space[Any]]:

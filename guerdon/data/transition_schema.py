@@ -90,7 +90,13 @@ class Schema:
         if self._last_frame:
             for path in given:
                 if path[0] in ("obs", "obs_next"):
-                    given[path] = self._array(path, given[path])[:, -1]
+                    array = self._array(path, given[path])
+                    if len(array.shape) < 2:
+                        raise ValueError(
+                            f"{'.'.join(path)!r} has no axis of stacked frames, of which "
+                            "'save_only_last_obs' stores the last: make the buffer without it"
+                        )
+                    given[path] = array[:, -1]
         return given
 
     def _extended(self, given: dict[Path, Any], rows: int, single: bool) -> Layout:

@@ -5,6 +5,7 @@ The checks of every step are quick: `fits`, `infos_fit`, and the first lines of 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,10 @@ class InvalidStepError(ValueError):
             step = lengths.max() if self.env is None else lengths[self.env]
             where = f"at step {step + 1:,} of its episode"
         self.args = (f"{self._name} of {spec_id!r}, {where}: {self.reason}",)
+
+
+class FailedStepError(InvalidStepError):
+    """Raised if a method of an environment cannot go on; another process may be able to."""
 
 
 # --- in every step
@@ -120,11 +125,52 @@ def to_columns(
 # --- what is wrong
 
 
-def raise_interface(error: Exception, env: int | None, method: str) -> None:
-    """Raise `InvalidStepError` if an error says that a method has not Gymnasium's interface."""
+def space_fault(space: Any, name: str) -> str | None:
+    """Return what is wrong with an attribute that has to be a space with numbers, or None."""
+    if not isinstance(space, Space):
+        return f"{name} is {_shown(space)}, not a gymnasium.Space: set it in __init__()"
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        parts: Any = space.spaces
+        parts = parts.items() if isinstance(parts, Mapping) else enumerate(parts)
+        faults = [space_fault(part, f"{name}[{key!r}]") for key, part in parts]
+    else:
+        faults = [] if space.shape and 0 in space.shape else [None]
+    if faults:
+        return next(filter(None, faults), None)
+    return f"{name} is {space}, which has no numbers: give it at least one, such as a constant 0"
+
+
+EXPLAINED = (TypeError, ValueError, OSError, StopIteration, SystemExit)
+"""Errors of environments that `raise_interface` may explain."""
+
+
+def reason_of(error: BaseException) -> str:
+    """Return what an environment did wrong that raised an `OSError` or ended the program."""
+    trace = _last(error)
+    where = "" if trace is None else f" ({trace.tb_frame.f_code.co_filename}:{trace.tb_lineno})"
+    if isinstance(error, SystemExit):
+        return f"it calls sys.exit({error.code!r}){where}: raise an error instead"
+    if isinstance(error, StopIteration):
+        return (
+            f"it raises StopIteration{where}: return terminated=True or truncated=True from "
+            "step() to end an episode"
+        )
+    return f"{type(error).__name__}: {error}{where}: check the file or connection that it uses"
+
+
+def _last(error: BaseException) -> TracebackType | None:
+    """Return where an error was raised."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
+    return trace
+
+
+def raise_interface(error: BaseException, env: int | None, method: str) -> None:
+    """Raise `InvalidStepError` if an error says that a method has not Gymnasium's interface."""
+    if not isinstance(error, TypeError | ValueError):
+        raise FailedStepError(f"{method}() fails: {reason_of(error)}", env, method) from error
+    trace = _last(error)
     module = "" if trace is None else trace.tb_frame.f_globals.get("__name__", "")
     if module.partition(".")[0] not in ("gymnasium", "guerdon"):
         return  # an error of the environment's own code

@@ -12,6 +12,7 @@ import gymnasium
 from gymnasium import Space, spaces, wrappers
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
+from guerdon.envs.checks import reason_of, space_fault
 from guerdon.envs.ids import UnusableEnvironmentError, unknown_argument
 from guerdon.extras import require
 
@@ -109,6 +110,8 @@ def _explained(name: str, creator: Any, /, *args: Any, **kwargs: Any) -> Iterato
         raise
     except (ImportError, gymnasium.error.Error) as error:
         raise UnusableEnvironmentError(f"{name} cannot be made: {error}") from error
+    except (OSError, StopIteration, SystemExit) as error:
+        raise UnusableEnvironmentError(f"{name} cannot be made: {reason_of(error)}") from error
 
 
 def _check(env: Any, maker: str) -> None:
@@ -116,6 +119,11 @@ def _check(env: Any, maker: str) -> None:
         raise UnusableEnvironmentError(
             f"{maker} made a {type(env).__name__}, which is not a gymnasium.Env"
         )
+    for name in ("observation_space", "action_space"):
+        space = getattr(env, name, None)
+        fault = space_fault(space, name)
+        if fault is not None and (name == "observation_space" or not isinstance(space, Space)):
+            raise UnusableEnvironmentError(f"{maker} cannot be used: its {fault}")
 
 
 # --- tuples in observations become dictionaries with the keys "0", "1", ...

@@ -62,6 +62,11 @@ def make_vec(
         wait_num: With ``async_subprocess``: number of environments that a step waits for.
         render_mode: Render mode of Gymnasium; `VectorEnv.render` requires ``"rgb_array"``.
     """
+    if not isinstance(env_id, str) and not callable(env_id):
+        raise TypeError(
+            f"the environment is {env_id!r:.100}: give an id such as 'CartPole-v1', or a class or "
+            "function that makes one environment"
+        )
     if n_envs < 1:
         raise ValueError(f"n_envs is {n_envs}, but has to be 1 or more")
     if backend not in BACKENDS:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from guerdon.envs.factory import EnvFactory
+from guerdon.envs.ids import UnusableEnvironmentError
 from guerdon.envs.rows import unstack
 from guerdon.envs.vector import Step, Transition, VectorEnv, batched, check_spaces, to_seed
 from guerdon.envs.worker import Worker, WorkerDiedError, WorkerServer, close_workers
@@ -137,7 +138,7 @@ class SubprocessVectorEnv(VectorEnv):
             for i in ready:
                 try:
                     content = self._workers[i].receive()
-                except WorkerDiedError as error:
+                except (WorkerDiedError, UnusableEnvironmentError) as error:
                     rows.pop(i, None)  # it may have died right after a valid answer
                     self._restart(i, str(error))
                     continue

@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from guerdon.envs.checks import (
+    EXPLAINED,
     LARGEST,
     InvalidStepError,
     check_flags,
@@ -107,7 +108,7 @@ class VectorEnv:
         """Reset with options of Gymnasium; return the observations of all environments."""
         try:
             first, _ = self.env.reset(**options)
-        except (TypeError, ValueError) as error:
+        except EXPLAINED as error:
             raise_interface(error, None, "reset")
             raise
         self._check_obs(first, "reset")
@@ -136,7 +137,7 @@ class VectorEnv:
         self._check_ids(env_ids)
         try:
             obs, rew, terminated, truncated, info = self.env.step(act)
-        except (TypeError, ValueError) as error:
+        except EXPLAINED as error:
             raise_interface(error, None, "step")
             raise
         if self._overwrites:
@@ -230,7 +231,7 @@ def transition(env: AnyEnv, action: Any, index: int) -> Transition:
     """Step one environment, and reset it if its episode ended; `index` is for errors."""
     try:
         obs_next, rew, terminated, truncated, info = env.step(action)
-    except (TypeError, ValueError) as error:
+    except EXPLAINED as error:
         raise_interface(error, index, "step")
         raise
     first: Any = None
@@ -247,7 +248,7 @@ def begin_episode(env: AnyEnv, index: int, seed: int | None = None) -> Transitio
     """Reset one environment; return its first observation as that of a transition."""
     try:
         first, _ = env.reset(seed=seed)
-    except (TypeError, ValueError) as error:
+    except EXPLAINED as error:
         raise_interface(error, index, "reset")
         raise
     return first, 0.0, False, False, {}, None

@@ -25,7 +25,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector.utils import CloudpickleWrapper
 
-from guerdon.envs.checks import InvalidStepError
+from guerdon.envs.checks import FailedStepError, InvalidStepError
 from guerdon.envs.factory import EnvFactory
 from guerdon.envs.ids import UnusableEnvironmentError
 from guerdon.envs.vector import Transition, begin_episode, transition
@@ -301,7 +301,8 @@ def run(pipe: Connection) -> NoReturn:
     Receives a factory, and (command, argument), and answers with (kind, content): ``build`` (index)
     is answered with the spaces, ``reset`` (seed) and ``step`` (action) with a `Transition`. An
     exception is answered with ``error``, with ``refused`` if the environment cannot be made with
-    these arguments, or with ``invalid`` for an `InvalidStepError`, and ends the process.
+    these arguments, or with ``invalid`` for an `InvalidStepError` that another process would raise,
+    too, and ends the process.
     """
     os.setpgrp()  # signals that a scheduler sends to the group are for the main process
     threading.Thread(target=_end_with_parent, args=(pipe.fileno(),), daemon=True).start()
@@ -311,6 +312,8 @@ def run(pipe: Connection) -> NoReturn:
         pass
     except (UnusableEnvironmentError, MissingExtraError) as error:
         pipe.send(("refused", str(error)))
+    except FailedStepError as error:
+        pipe.send(("error", error.reason))
     except InvalidStepError as error:
         pipe.send(("invalid", (error.reason, error.method)))
     except BaseException:  # also SystemExit: report every failure

@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional
 
 from guerdon import ops
+from guerdon.config.errors import as_path, check_number
 from guerdon.config.trust import code_of
 from guerdon.data import Batch, Demonstrations, load_demonstrations
 from guerdon.data.demonstrations import KEYS
@@ -18,6 +19,7 @@ from guerdon.data.files import atomic_file
 from guerdon.extras import require
 from guerdon.lab.curves import image
 from guerdon.nn.init import seeded
+from guerdon.policy import Policy
 from guerdon.reward import Reward, RewardModel, Setting, make_reward
 from guerdon.reward.base import EpisodeRewardModel
 from guerdon.reward.inputs import TransitionNetwork
@@ -86,8 +88,7 @@ def compare_rewards(
         out: Folder to write ``comparison.json`` and ``comparison.png`` to.
         trust: Whether to run the code that another user's runs name.
     """
-    if len(rewards) < 2:
-        raise ValueError("give two rewards or more to compare")
+    _check_arguments(rewards, gamma, noise, episodes=episodes, samples=samples, pairs=pairs)
     if out is not None:
         require("matplotlib", "lab")
     loaded = [_loaded(each, trust) for each in rewards]
@@ -137,6 +138,19 @@ def compare_rewards(
     return result
 
 
+def _check_arguments(
+    rewards: Sequence[Any], gamma: float, noise: Sequence[float], **numbers: int
+) -> None:
+    if len(rewards) < 2:
+        raise ValueError("give two rewards or more to compare, one argument each")
+    if not isinstance(noise, Sequence) or not all(isinstance(each, int | float) for each in noise):
+        raise ValueError(f"noise is {noise!r}: give a list of probabilities, such as [0.0, 0.5]")
+    if not 0 <= gamma <= 1:
+        raise ValueError(f"gamma is {gamma}: give a discount factor from 0 to 1")
+    for name, value in numbers.items():
+        check_number(value, name)
+
+
 def write(result: Comparison, folder: Path) -> None:
     """Write ``comparison.json`` and ``comparison.png``."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -177,12 +191,14 @@ def _loaded(given: Any, trust: bool) -> tuple[str, Reward]:
         return " + ".join(given.terms), given
     if isinstance(given, RewardModel):
         return given.name, make_reward(given)
+    if isinstance(given, Policy):
+        raise TypeError(f"{type(given).__name__} is a policy, which is no reward to compare")
     if callable(given):
         name = getattr(given, "__name__", "function")
         return name, make_reward({"type": "function", "target": given})
     if str(given) == ENV:
         return ENV, make_reward({"type": "env"})
-    return Path(given).resolve().name, load_reward(given, trust=trust)
+    return as_path(given).resolve().name, load_reward(given, trust=trust)
 
 
 def _unique(names: list[str]) -> list[str]:

@@ -8,14 +8,15 @@ import warnings
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
 from guerdon.config import registry_of, sources
-from guerdon.config.errors import ConfigError, suggestion
+from guerdon.config.errors import ConfigError, as_path, suggestion
 from guerdon.data.files import atomic_file
 from guerdon.extras import require
+from guerdon.limits import read_lines
 from guerdon.training.fit_files import is_fit
 from guerdon.training.run_folder import RunFolder
 
@@ -64,7 +65,10 @@ def plot(
     kinds = sorted(figure.canvas.get_supported_filetypes())
     if out is not None and Path(out).suffix.lower().removeprefix(".") not in kinds:
         raise ValueError(f"{str(out)!r} is no image file: end its name in .{', .'.join(kinds)}")
-    folders = [Path(run) for run in ([runs] if isinstance(runs, str | Path) else runs)]
+    if center not in get_args(Center):
+        raise ValueError(f"center is {center!r}: choose from {', '.join(get_args(Center))}")
+    several = runs if isinstance(runs, Iterable) and not isinstance(runs, str) else [runs]
+    folders = [as_path(run) for run in several]
     if not folders:
         raise ConfigError("there is no run to plot")
     groups = group_runs(folders)
@@ -163,9 +167,10 @@ def read_metrics(run: Path) -> dict[str, Curve]:
     if not file.is_file():
         raise ConfigError(f"{str(run)!r} is not a run directory: it has no {file.name}")
     found: dict[str, dict[float, float]] = {}
-    *lines, _ = file.read_bytes().split(b"\n")  # a killed run may not have finished the last
     damaged = 0
-    for line in lines:
+    for line in read_lines(file):
+        if not line.endswith(b"\n"):
+            break  # the last one, which a killed run may not have finished
         try:
             row = json.loads(line)
             step = float(row["step"])
@@ -189,8 +194,7 @@ def unit_of_steps(run: Path) -> str:
     """Return what the steps of a run are: updates in a fit, or if its policy is offline."""
     if is_fit(run):
         return UPDATES
-    config = RunFolder(run).config
-    policy = sources.read(config).get("policy") if config.is_file() else None
+    policy = sources.read(run).get("policy") if RunFolder(run).config.is_file() else None
     kind, registry = policy.get("type") if isinstance(policy, dict) else None, registry_of("policy")
     # Not those that name code: it may be that of another user.
     known = isinstance(kind, str) and ":" not in kind and kind in registry.names()
@@ -236,7 +240,7 @@ def group_runs(runs: Sequence[Path]) -> list[tuple[str, list[Path]]]:
     for run in runs:
         name, values, file = run.name, {"": run.name}, RunFolder(run).config
         if file.is_file():
-            content = sources.read(file)
+            content = sources.read(run)
             section = content.get("run")
             name = str(section.get("name", "run")) if isinstance(section, dict) else run.name
             values = {key: json.dumps(each) for key, each in sorted(sources.leaves(content))}

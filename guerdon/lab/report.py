@@ -17,13 +17,13 @@ from guerdon.data.files import atomic_file
 from guerdon.data.frames import Frames, read_trajectory
 from guerdon.lab import page
 from guerdon.lab.curves import LARGEST, Curve, read_metrics, unit_of_steps
-from guerdon.limits import DAMAGE, reading
+from guerdon.limits import DAMAGE, read_text, reading
 from guerdon.ops.classification import calibration_curve, ensemble_probability, pr_curve
 from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint
 from guerdon.training.fit import read_frames
 from guerdon.training.fit_checks import PROBE_COLUMNS, probe_cells
 from guerdon.training.fit_files import CONFIG as FIT_CONFIG
-from guerdon.training.fit_files import compose_fit, is_fit, read_classifier
+from guerdon.training.fit_files import FitConfig, is_fit, read_classifier
 from guerdon.training.replay import collect_frames, load_reward
 from guerdon.training.run_folder import RunFolder, read_json
 from guerdon.training.workflow import RESULT, WorkflowResult
@@ -105,7 +105,7 @@ class Described(NamedTuple):
 
 def _described(folder: Path) -> Described:
     path = RunFolder(folder).existing_config()
-    config = sources.read(path)
+    config = sources.read(folder)
     try:
         reward, data = config["reward"], config["reward"]["data_collection"]
         terms, kinds = reward["terms"], ("positive", "negative") if reward["collect_data"] else ()
@@ -127,7 +127,7 @@ def _described(folder: Path) -> Described:
 
 def _run_sections(folder: Path, run: Described, classifier: bool = True) -> page.Sections:
     files, metrics, summary = RunFolder(folder), _metrics(folder), _summary(folder)
-    log = files.log.read_text(encoding="utf-8", errors="replace") if files.log.exists() else ""
+    log = read_text(files.log) if files.log.exists() else ""
     named = {**CURVES, **_ood_curves(metrics)}
     unit = unit_of_steps(folder)
     curves = (page.chart(title, _lines(metrics, names), unit) for title, names in named.items())
@@ -311,7 +311,7 @@ def _caption(score: float, label: float) -> str:
 
 def _configuration(file: Path, starts: Sequence[Mapping[str, Any]] = ()) -> str:
     machine = "\n".join(f"{key}: {value}" for start in starts for key, value in start.items())
-    found = page.details(file.name, file.read_text(encoding="utf-8", errors="replace"))
+    found = page.details(file.name, read_text(file))
     return found + (page.details("Command, versions and machine", machine) if machine else "")
 
 
@@ -411,7 +411,7 @@ def _frames(meta: Mapping[str, Any], scores: np.ndarray, labels: np.ndarray, sus
     data = {key: meta["data"][key] for key in ("positive_dir", "negative_dir")}
     model = {key: meta["model"][key] for key in ("image_keys", "image_size")}
     try:
-        frames = read_frames(compose_fit({"reward": {"data": data, "model": model}}))
+        frames = read_frames(validated(FitConfig, {"reward": {"data": data, "model": model}}))
     except (OSError, ValueError) as error:
         return page.paragraph(f"The frames cannot be shown: {error}.")
     if frames.hash != meta["data"]["hash"]:

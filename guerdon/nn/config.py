@@ -30,9 +30,9 @@ class ModelConfig(Section):
     orthogonal: bool = True
     """Orthogonal initialisation instead of PyTorch's default; recommended on-policy."""
     normalize_obs: bool | Literal["demonstrations"] = False
-    """Whether to normalise observations (not images) by running mean and variance; helps if their
-    scales differ, as in MuJoCo. ``demonstrations`` uses fixed statistics of the reward's
-    demonstrations."""
+    """Whether to normalise observations (not images) by their mean and variance; helps if their
+    scales differ, as in MuJoCo. After the first 2,000 observations the mean stays, and the variance
+    can only grow. ``demonstrations`` uses fixed statistics of the reward's demonstrations."""
     dueling: bool = False
     """Dueling architecture for Q-networks: state value plus advantages of mean 0."""
     lstm: PositiveInt | None = None

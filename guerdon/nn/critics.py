@@ -14,7 +14,7 @@ from guerdon.nn.encoders import ACTIVATIONS, make_joint
 from guerdon.nn.heads import Output
 from guerdon.nn.init import HIDDEN_GAIN, VALUE_GAIN
 from guerdon.nn.models import Inputs, action_shape
-from guerdon.nn.normalizer import make_normalizer
+from guerdon.nn.normalizer import make_policy_normalizer
 from guerdon.nn.registry import register_model
 from guerdon.nn.spaces import unwrap
 
@@ -97,7 +97,7 @@ class QCritic(nn.Module):
         config = config or ModelConfig()
         self.observation_space = observation_space
         self.n_critics = n_critics
-        self.normalizer = make_normalizer(observation_space) if config.normalize_obs else None
+        self.normalizer = make_policy_normalizer(observation_space, config)
         self.joint = make_joint(observation_space, config)
         self.discrete = isinstance(action_space, spaces.Discrete)
         if isinstance(action_space, spaces.Discrete):

@@ -9,7 +9,7 @@ from guerdon.nn.config import ModelConfig
 from guerdon.nn.encoders import make_encoder
 from guerdon.nn.heads import ContinuousHead, DeterministicHead, DiscreteHead, DuelingHead, Output
 from guerdon.nn.init import POLICY_GAIN, VALUE_GAIN, apply_linear, linear
-from guerdon.nn.normalizer import make_normalizer
+from guerdon.nn.normalizer import make_policy_normalizer
 from guerdon.nn.registry import register_model
 from guerdon.nn.spaces import unwrap
 
@@ -42,7 +42,7 @@ class Model(nn.Module):
                 f"'lstm' is set, but {type(self).__name__} has no LSTM: leave it out, or stack "
                 "frames with 'env.frame_stack'"
             )
-        self.normalizer = make_normalizer(observation_space) if config.normalize_obs else None
+        self.normalizer = make_policy_normalizer(observation_space, config)
         self.encoder = make_encoder(observation_space, config)
         self.size = self.encoder.size
         self.head = self.make_head(action_space)

@@ -8,8 +8,6 @@ import torch
 from gymnasium import Space, spaces
 from torch import Tensor, nn
 
-from guerdon.data.spaces import part_spaces
-
 CompositeSpace = spaces.Dict | spaces.Tuple[Any]
 
 SMALLEST_IMAGE = 7
@@ -89,15 +87,6 @@ def used_parts(observation: Any, keys: Sequence[str] | None) -> Any:
 def get_part(observation: Any, key: str) -> Any:
     """Return one part of an observation of a Dict or Tuple space."""
     return observation[int(key)] if isinstance(observation, tuple | list) else observation[key]
-
-
-def lead_dims(space: Space[Any], observation: Any) -> int:
-    """Return the number of leading dimensions of an observation: 2 for [T, B]."""
-    while isinstance(space, spaces.Dict | spaces.Tuple):
-        key, space = next(iter(part_spaces(space).items()))
-        observation = get_part(observation, key)
-    n_dims: int = observation.dim()
-    return n_dims - len(shape_of(space))
 
 
 def unwrap(inputs: Any, space: Space[Any]) -> Any:

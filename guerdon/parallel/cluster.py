@@ -5,6 +5,8 @@ import os
 import secrets
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,6 +26,10 @@ _STORE = 512 << 20  # bytes of shared memory: a few rollouts and weights
 _AGENTS = "15"  # seconds
 _CONNECT = 10.0  # seconds for reaching a cluster
 REPORT = 30.0  # seconds between reports on what is missing
+_ENDED = (
+    "Error: the run has ended without saving, since Ray's raylet or GCS has died or its process "
+    "was killed: continue from its last checkpoint with `guerdon train --resume RUN`"
+)
 _running = threading.Lock()  # while a run of this process has started or joined Ray
 
 Bundles = Mapping[str, dict[str, float]]
@@ -46,7 +52,8 @@ def connected(config: RuntimeConfig, bundles: Bundles, files: Files) -> Iterator
         Those that were shipped.
     """
     if ray.is_initialized() and not _running.locked():
-        yield {}
+        with _end_reported():
+            yield {}
         return
     if not _running.acquire(blocking=False):
         raise RuntimeError(
@@ -54,10 +61,24 @@ def connected(config: RuntimeConfig, bundles: Bundles, files: Files) -> Iterator
             "process, or call ray.init() first, so that runs share Ray"
         )
     try:
-        with _joined(config, bundles, files) as shipped:
+        with _end_reported(), _joined(config, bundles, files) as shipped:
             yield shipped
     finally:
         _running.release()
+
+
+@contextmanager
+def _end_reported() -> Iterator[None]:
+    """Print a sentence if this process ends inside: Ray ends it when its raylet or GCS has died."""
+    watcher = subprocess.Popen(
+        [sys.executable, "-IS", "-c", f"import sys; sys.stdin.read(1) or sys.exit({_ENDED!r})"],
+        stdin=subprocess.PIPE,
+        start_new_session=True,  # which signals to this process do not reach
+    )
+    try:
+        yield
+    finally:
+        watcher.communicate(b"x")
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import time
 import urllib.error
 import urllib.request
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -29,6 +29,7 @@ from safetensors.numpy import save as save_arrays
 from guerdon.data import Batch
 from guerdon.data.batch import flatten, unflatten
 from guerdon.data.leaves import describe
+from guerdon.data.spaces import check_finite, leaf_names
 from guerdon.limits import DAMAGE, parse_json
 from guerdon.reward import Reward
 
@@ -36,6 +37,7 @@ log = logging.getLogger(__name__)
 JSON, ARRAYS = "application/json", "application/x-safetensors"
 _MOST_BYTES = {ARRAYS: 1 << 28, JSON: 1 << 22}  # of a request; JSON takes far more memory
 _MOST_ROWS = 1 << 20  # of a request
+_MOST_ARRAYS, _MOST_PARTS = 1_000, 8  # of a request, and nested parts of an observation
 _CONNECTIONS = 256  # beyond them, the one that has waited longest for its client is closed
 _LOCAL = re.compile(r"(localhost|127(\.\d+){3}|\[::1\])(:\d+)?")
 _REPORT = 1_000  # requests between lines in the log
@@ -113,40 +115,75 @@ def _layout(batch: Batch) -> Any:
     return [(path, leaf.dtype, leaf.shape[1:]) for path, leaf in flatten(batch)]
 
 
-def _parsed(body: bytes, kind: str, fields: tuple[str, ...]) -> Batch:
+def _parsed(body: bytes, kind: str, reward: Reward, fields: tuple[str, ...]) -> Batch:
     """Return the transitions of a request as a batch.
 
     Args:
         body: JSON ``{"obs": [...], "act": [...], ...}``, nested for Dict observations; or
             safetensors with dotted names.
         kind: Content type.
-        fields: Fields that the reward reads.
+        reward: The reward.
+        fields: Fields that it reads.
     """
+    given = parse_json(_header(body) if kind == ARRAYS else body, "the request")
+    if not isinstance(given, dict):
+        raise ValueError("the request has to be an object of fields, such as obs and act")
     if kind == ARRAYS:
-        named = load_arrays(body)
-        batch = unflatten({tuple(name.split(".")): each for name, each in named.items()})
+        _check_names(given.keys() - {"__metadata__"}, reward.spaces, fields)
+        named: Mapping[str, Any] = load_arrays(body)
     else:
-        given = parse_json(body, "the request")
-        if not isinstance(given, dict):
-            raise ValueError("the request has to be an object of fields, such as obs and act")
-        batch = Batch(given)
-    batch = Batch({name: batch[name] for name in FIELDS if name in batch})
-    missing = [name for name in fields if name not in batch and name not in ("rew", "annotations")]
-    if missing:
-        raise ValueError(f"the request has no {missing[0]!r}: the reward reads {', '.join(fields)}")
+        named = {".".join(path): value for path, value in flatten(given)}
+        _check_names(named, reward.spaces, fields)
+    batch = unflatten({tuple(name.split(".")): _numbers(name, named[name]) for name in named})
     rows = len(batch)
     if not 0 < rows <= _MOST_ROWS:
         raise ValueError(f"the request has {rows:,} transitions: send 1 to {_MOST_ROWS:,}")
-    read = {}
-    for path, leaf in flatten(batch):
-        if not isinstance(leaf, np.ndarray) or leaf.dtype.kind not in "biuf" or not leaf.size:
-            raise ValueError(f"{'.'.join(path)} is {describe(leaf)}: send numbers")
-        doubles = kind == JSON and leaf.dtype == np.float64
-        read[path] = leaf.astype(np.float32) if doubles else leaf
-        if not np.isfinite(read[path]).all():
-            raise ValueError(f"{'.'.join(path)} has values that are not finite")
-    flags = {name: np.zeros(rows, bool) for name in ("terminated", "truncated")}
-    return Batch({"rew": np.zeros(rows, np.float32), **flags, **unflatten(read)})
+    return reward.checked(Batch({"rew": np.zeros(rows, np.float32), **dict(batch.items())}))
+
+
+def _header(body: bytes) -> bytes:
+    """Return the header of safetensors, which is JSON."""
+    size = int.from_bytes(body[:8], "little")
+    if size > _MOST_BYTES[JSON]:
+        raise ValueError("the header of the request is too large")
+    return body[8 : 8 + size]
+
+
+def _check_names(names: Collection[str], spaces: tuple[Any, Any], fields: tuple[str, ...]) -> None:
+    """Check the names of a request's arrays against the spaces, before anything is converted.
+
+    Args:
+        names: Dotted names.
+        spaces: Observation and action space; None where unknown, which allows any parts.
+        fields: Fields that the reward reads.
+    """
+    by_field = {"obs": spaces[0], "act": spaces[1], "obs_next": spaces[0]}
+    leaves = [leaf for field in FIELDS for leaf in leaf_names(by_field.get(field), field)]
+    free = tuple(f"{field}." for field, space in by_field.items() if space is None)
+    if len(names) > _MOST_ARRAYS:
+        raise ValueError(f"the request has {len(names):,} arrays: send at most {_MOST_ARRAYS:,}")
+    for name in names:
+        if name not in leaves and not (name.startswith(free) and name.count(".") <= _MOST_PARTS):
+            raise ValueError(f"unknown field {name[:100]!r}: send {', '.join(leaves)}")
+    for leaf in leaves:
+        present = leaf in names or any(name.startswith(f"{leaf}.") for name in names)
+        if leaf.partition(".")[0] in fields and leaf != "rew" and not present:
+            raise ValueError(f"the request has no {leaf!r}: the reward reads {', '.join(fields)}")
+
+
+def _numbers(name: str, value: Any) -> np.ndarray:
+    """Return an array of finite numbers, in single precision, of an array or of lists."""
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        raise ValueError(f"{name} has lists of different lengths") from None
+    if array.dtype.kind not in "biuf" or not array.size:
+        raise ValueError(f"{name} is {describe(array)}: send numbers")
+    if array.dtype == np.float64:
+        with np.errstate(over="ignore"):
+            array = array.astype(np.float32)
+    check_finite(array, name)
+    return array
 
 
 class RewardServer:
@@ -162,7 +199,7 @@ class RewardServer:
     def __init__(self, reward: Reward, token: str, host: str = "127.0.0.1", port: int = 0) -> None:
         if not token.isascii() or not token.isprintable() or len(token) < 8:
             raise ValueError("a token needs 8 or more printable ASCII characters")
-        self.token, self.scorer = token, Scorer(reward)
+        self.token, self.reward, self.scorer = token, reward, Scorer(reward)
         self.fields = tuple(each for each in FIELDS if each in {*reward.fields, *reward.collects})
         self.terms = list(reward.terms)
         self._lock = threading.Lock()
@@ -247,6 +284,8 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"  # connections stay open
     server_version, sys_version = "guerdon", ""
     timeout = _SOCKET_SECONDS
+    disable_nagle_algorithm = True  # a second packet would wait for the client's acknowledgement
+    wbufsize = -1  # headers and body are sent together
     server: _HTTPServer
 
     def do_GET(self) -> None:
@@ -279,7 +318,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             if len(body) < int(sizes[0]):
                 raise ValueError("the request ends before its Content-Length")
-            batch = _parsed(body, kind, owner.fields)
+            batch = _parsed(body, kind, owner.reward, owner.fields)
             rewards = owner.scorer.score(batch)
             if not np.isfinite(rewards).all():
                 raise ValueError("the reward of these transitions is not finite")
@@ -297,6 +336,12 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._send_json({"reward": rewards.tolist()})
         self.server.waits(self.connection)
+
+    def handle_expect_100(self) -> bool:
+        """Tell the client to send the body."""
+        answered = super().handle_expect_100()
+        self.wfile.flush()
+        return answered
 
     def _is_allowed(self) -> bool:
         given, token = self.headers.get("Authorization", ""), self.server.owner.token
@@ -325,6 +370,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+        self.wfile.flush()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
         log.debug(format, *args)

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
@@ -15,11 +16,12 @@ from guerdon.config.validation import completed, validated
 from guerdon.data import Batch, ReplayBuffer, Rollout
 from guerdon.data.batch import from_leaves
 from guerdon.data.leaves import to_device
+from guerdon.data.spaces import as_rows_of
 from guerdon.nn import create_model, seeded
 from guerdon.nn.adapter import evaluating
 from guerdon.nn.config import ModelConfig
 from guerdon.nn.optimizer import Optimizer
-from guerdon.nn.spaces import lead_dims, used_parts, used_space
+from guerdon.nn.spaces import used_parts, used_space
 from guerdon.nn.target import update_target
 from guerdon.policy.ranks import ALONE, Ranks
 
@@ -178,12 +180,12 @@ class Policy(nn.Module):
         Returns:
             The action, or the actions along the first axis.
         """
-        batch = Batch(obs=obs).apply(
-            lambda leaf: leaf if torch.is_tensor(leaf) else np.asarray(leaf)
-        )
-        single = lead_dims(self.observation_space, self.observation(batch.obs)) == 0
+        space = self.env_observation_space
+        if self.obs_keys is not None:
+            space = spaces.Dict({key: space[key] for key in self.obs_keys})
+        rows, single = as_rows_of(space, obs, "the observation")
         with self.testing(deterministic):
-            act: np.ndarray = self(Batch.stack([batch]) if single else batch).act
+            act: np.ndarray = self(Batch(obs=rows)).act
         return act[0] if single else act
 
     def best_action(self, obs: Any) -> Tensor:

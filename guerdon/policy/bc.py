@@ -13,7 +13,7 @@ from guerdon import ops
 from guerdon.config.validation import ReadIf, refuse
 from guerdon.data.batch import Batch
 from guerdon.data.demonstrations import Demonstrations, split_rows
-from guerdon.data.loading import DemonstrationsConfig
+from guerdon.data.loading import TO_GET_SOME, DemonstrationsConfig
 from guerdon.data.spaces import in_spaces
 from guerdon.nn import Actor, GaussianActor
 from guerdon.nn.adapter import evaluating
@@ -137,7 +137,9 @@ class BC(Cloning):
         """Read demonstrations, by default those of ``expert_data_path``, and hold out a part."""
         config = self.config
         if demonstrations is None and config.expert_data_path is None:
-            raise ValueError("bc learns from demonstrations: set 'policy.expert_data_path'")
+            raise ValueError(
+                "bc learns from demonstrations: set 'policy.expert_data_path'; " + TO_GET_SOME
+            )
         found = config.load(demonstrations)
         spaces_of_run = self.env_observation_space, self.action_space
         rows = in_spaces(found.transitions(), *spaces_of_run, "the demonstrations")

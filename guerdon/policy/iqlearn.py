@@ -12,7 +12,7 @@ from guerdon import ops
 from guerdon.config.validation import refuse
 from guerdon.data.batch import Batch
 from guerdon.data.demonstrations import Demonstrations
-from guerdon.data.loading import DemonstrationsConfig
+from guerdon.data.loading import TO_GET_SOME, DemonstrationsConfig
 from guerdon.data.spaces import in_spaces
 from guerdon.nn.target import frozen, update_target
 from guerdon.policy.base import Metrics, register_policy
@@ -71,7 +71,9 @@ class IQLearn(SAC):
     def load_expert_data(self, demonstrations: Demonstrations | None = None) -> None:
         """Read demonstrations, by default those of ``expert_data_path``."""
         if demonstrations is None and self.config.expert_data_path is None:
-            raise ValueError("iqlearn learns from demonstrations: set 'policy.expert_data_path'")
+            raise ValueError(
+                "iqlearn learns from demonstrations: set 'policy.expert_data_path'; " + TO_GET_SOME
+            )
         found = self.config.load(demonstrations)
         spaces_of_run = self.env_observation_space, self.action_space
         rows = in_spaces(found.transitions(), *spaces_of_run, "the demonstrations")

@@ -15,6 +15,8 @@ from guerdon.config.schema import Section
 from guerdon.config.validation import validated
 from guerdon.data.batch import Batch
 from guerdon.data.demonstrations import Demonstrations
+from guerdon.data.leaves import describe
+from guerdon.data.loading import TO_GET_SOME
 from guerdon.data.spaces import part_spaces
 from guerdon.nn.optimizer import Optimizer
 from guerdon.nn.spaces import is_image
@@ -85,7 +87,7 @@ class Setting:
 
 
 REQUIREMENTS = {
-    "demonstrations": "learns from demonstrations: set 'expert_data_path'",
+    "demonstrations": f"learns from demonstrations: set 'expert_data_path'; {TO_GET_SOME}",
     "density": (
         "needs the log-probability of actions, which this policy does not have: use ppo, a2c or sac"
     ),
@@ -218,7 +220,7 @@ class RewardModel(Stateful):
         if not np.ndim(batch.rew):
             return self.estimate(Batch.stack([batch]))[0]
         complete = self.complete(batch).to_device(self.device)
-        rew: Any = as_rewards(self.score(complete), complete.rew)
+        rew: Any = as_rewards(self.score(complete), complete.rew, self.name)
         if not isinstance(batch.rew, torch.Tensor):
             rew = rew.numpy(force=True)
         return batch.replace(rew=rew) if batch is data else with_rewards(data, rew)
@@ -288,7 +290,9 @@ class RewardModel(Stateful):
         rows = self.fitted_rows() if len(self.reference) and self.fitted else None
         if rows is None:
             return
-        self.reference.rewards = self.score(rows).flatten().sort()[0].cpu()
+        zeros = torch.zeros(len(rows), device=self.device)
+        rewards = as_rewards(self.score(rows), zeros, self.name)
+        self.reference.rewards = rewards.sort()[0].cpu()
         if (spread := self.disagreement(rows)) is not None:
             self.reference.disagreement = spread.flatten().sort()[0].cpu()
 
@@ -446,14 +450,28 @@ def _has_images(space: Any) -> bool:
     return space is not None and is_image(space)
 
 
-def as_rewards(value: Any, like: torch.Tensor) -> torch.Tensor:
-    """Convert rewards to a float tensor with the device and shape of others."""
+def as_rewards(value: Any, like: torch.Tensor, name: str = "") -> torch.Tensor:
+    """Convert rewards to a float tensor with the device and shape of others.
+
+    Args:
+        value: A tensor, an array or one number.
+        like: Rewards of the same transitions.
+        name: Name of the reward model, for the error message.
+    """
     unchanged = value is like  # such as the environment's reward
     if unchanged and like.dtype == torch.float32:
         return like
     if isinstance(value, bool | int | float):  # filling does not synchronise, copying does
         return torch.full_like(like, float(value), dtype=torch.float32)
-    rewards = torch.as_tensor(value, dtype=torch.float32, device=like.device)
+    try:
+        rewards = torch.as_tensor(value, dtype=torch.float32, device=like.device)
+    except (TypeError, ValueError):
+        rewards = None
+    if rewards is None or (rewards.ndim and rewards.shape != like.shape):
+        raise ValueError(
+            f"the reward model {name!r} returns {describe(value)} for transitions of shape "
+            f"{tuple(like.shape)}: its score() has to return a number for each, or one for all"
+        )
     return rewards.expand(like.shape)
 
 

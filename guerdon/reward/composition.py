@@ -1,5 +1,6 @@
 """The reward of a learner: a weighted sum of terms, resolved when data is read."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -12,7 +13,8 @@ from guerdon.config.schema import as_terms
 from guerdon.config.validation import validated
 from guerdon.data.batch import Batch, from_leaves
 from guerdon.data.demonstrations import KEYS, Demonstrations, as_like
-from guerdon.data.leaves import check_like
+from guerdon.data.leaves import check_like, describe
+from guerdon.data.spaces import check_same_layout
 from guerdon.ops.checks import weighted_mean
 from guerdon.reward.base import (
     REWARDS,
@@ -30,6 +32,7 @@ from guerdon.reward.base import (
 from guerdon.reward.controls import EnvReward
 from guerdon.reward.ood import BEYOND
 from guerdon.reward.scaling import ReturnScaler
+from guerdon.reward.transitions import checked
 
 ENDS = ("rew", "terminated", "truncated")
 STAGES = ("scale", "clip", "normalize", "cotrain", "ood")
@@ -124,6 +127,8 @@ class Reward:
         """Fields of new transitions that are collected; empty if none are needed."""
         # The newest rewards, their mask, and the rewards of each term.
         self._resolved: tuple[torch.Tensor, Any, dict[str, torch.Tensor]] | None = None
+        self._totals: dict[str, Any] = {}
+        """Sums of all rewards of each term since the last `reward_stats`."""
 
     def _check_terms(self, sources: Mapping[str, Any]) -> None:
         """Raise an error if terms cannot be used together."""
@@ -237,9 +242,10 @@ class Reward:
         """Return the result of `transform`, on a device, with the learner's reward."""
         (name, (model, weight)), *others = self.terms.items()
         if type(model) is EnvReward and weight == 1 and not others:
-            terms = {name: as_rewards(model.score(batch), batch.rew)}
+            terms = {name: as_rewards(model.score(batch), batch.rew, name)}
         else:
             terms = self.scores(batch)
+            self._add_totals(terms, batch.get("mask"))
         if self._ending and "terminated" in batch:
             paid = terms[self._ending[0]] > 0
             ends = [key for key in ("terminated", "done") if key in batch]
@@ -249,6 +255,15 @@ class Reward:
         rew_env = batch.get("rew_env", batch.rew)
         found = {"rew": rew, "rew_env": rew_env, "rew_terms": from_leaves(terms)}
         return from_leaves(dict(batch.items()) | found)
+
+    def _add_totals(self, terms: Mapping[str, torch.Tensor], mask: torch.Tensor | None) -> None:
+        """Add up the rewards of each term, which shows NaN without waiting for the device."""
+        totals = {}
+        for name, values in terms.items():
+            if self.terms[name].weight:
+                real = values if mask is None else torch.where(mask, values, 0.0)
+                totals[name] = self._totals.get(name, 0.0) + real.sum()
+        self._totals = totals  # not in place: `guerdon.export` traces a shallow copy
 
     @torch.no_grad()
     def scores(self, batch: Batch) -> dict[str, torch.Tensor]:
@@ -260,7 +275,7 @@ class Reward:
                 read = read.replace(**dict(batch.annotations[name].items()))
             if model.history:
                 read = read.replace(before=batch.before[name])
-            scores[name] = as_rewards(model.score(read), batch.rew)
+            scores[name] = as_rewards(model.score(read), batch.rew, name)
             if name in self._floored:
                 scores[name] = _floored(model, read, scores[name])
         return scores
@@ -292,11 +307,37 @@ class Reward:
             found[name] = {key: part.numpy(force=True) for key, part in parts.items()}
         return found
 
+    @property
+    def spaces(self) -> tuple[Any, Any]:
+        """Observation and action space of the run that it is of; None if unknown."""
+        of_models = [model.setting.spaces for model in self.models]
+        return next((spaces for spaces in of_models if None not in spaces), (None, None))
+
+    def checked(self, batch: Any) -> Batch:
+        """Return transitions [...] that can be scored; see `guerdon.reward.transitions.checked`."""
+        read = {field for model in self.models for field in model.fields}
+        for model in self._annotators.values():
+            known = isinstance(batch, Batch) and all(name in batch for name in model.annotations)
+            read |= set() if known else set(model.reads)
+        return checked(batch, sorted(read), self.spaces)
+
     @torch.no_grad()
-    def score(self, batch: Batch) -> np.ndarray:
-        """Return the learner's reward of transitions [T, ...] in time order, outside a buffer."""
-        rewards = {name: model.estimate(batch).rew for name, (model, _) in self.terms.items()}
-        terms = {name: torch.as_tensor(rew) for name, rew in rewards.items()}
+    def score(self, batch: Batch | Mapping[str, Any]) -> np.ndarray:
+        """Return the learner's reward of transitions [T, ...] in time order, outside a buffer.
+
+        Args:
+            batch: ``rew``, and the fields that the reward reads, such as ``obs`` and ``act``.
+        """
+        batch = self.checked(batch)
+        terms = {}
+        for name, (model, _) in self.terms.items():
+            estimated = model.estimate(batch)
+            if not isinstance(estimated, Batch):
+                raise ValueError(
+                    f"estimate() of the reward model {name!r} returns {describe(estimated)}: "
+                    "return a copy of the Batch with its rewards as 'rew'"
+                )
+            terms[name] = torch.as_tensor(estimated.rew)
         for name in self._floored:
             model = self.terms[name].model
             terms[name] = _floored(model, batch.to_device(model.device), terms[name])
@@ -304,6 +345,11 @@ class Reward:
 
     def label(self, data: Demonstrations) -> Demonstrations:
         """Return demonstrations with the learner's reward instead of the recorded one."""
+        if not isinstance(data, Demonstrations):
+            raise TypeError(
+                f"only Demonstrations can be labelled, not {describe(data)}: read them with "
+                "guerdon.data.load_demonstrations, or score a Batch with score()"
+            )
         episodes = [episode.replace(rew=self.score(episode)) for episode in data.episodes]
         return replace(data, episodes=episodes)
 
@@ -315,11 +361,20 @@ class Reward:
         """
         from guerdon.reward.wrapper import LearnedReward  # circular import
 
+        if not isinstance(env, Env):
+            raise TypeError(
+                f"only a Gymnasium environment can be wrapped, not {describe(env)}: make it with "
+                "gymnasium.make(ID)"
+            )
         if self.changes_replay:
             raise TypeError(
                 f"the reward {' + '.join(self.terms)} relabels or adds samples of a replay buffer, "
                 "so it cannot score single steps: train with guerdon"
             )
+        parts = (env.observation_space, "observations"), (env.action_space, "actions")
+        for (space, name), of_run in zip(parts, self.spaces, strict=True):
+            if of_run is not None:
+                check_same_layout(space, of_run, name)
         return LearnedReward(env, self)
 
     def score_rollout(self, batch: Batch, indices: np.ndarray, source: Any) -> np.ndarray:
@@ -334,8 +389,17 @@ class Reward:
     def reward_stats(self) -> Metrics:
         """Return mean and standard deviation of the newest rewards; empty for the environment's.
 
-        Of several terms, also the mean of each, without its weight.
+        Of several terms, also the mean of each, without its weight. NaN or infinity among the
+        rewards since the last call is an error, before the policy acts with weights made of them.
         """
+        for name, total in self._totals.items():
+            if not math.isfinite(total):
+                raise RuntimeError(
+                    f"the reward term {name!r} is not finite: its score() returned NaN or infinity "
+                    "for some transitions; correct it, or if the model is trained, make its "
+                    "'learning_rate' smaller"
+                )
+        self._totals = {}
         if self._resolved is None or self.is_env:
             return {}
         rew, mask, terms = self._resolved

@@ -127,7 +127,7 @@ class EnsembleReward(EpisodeRewardModel):
 
     def _moments(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         scores = [m.score(_with_columns(batch, number)) for number, m in enumerate(self.members)]
-        rewards = torch.stack([as_rewards(score, batch.rew) for score in scores])
+        rewards = torch.stack([as_rewards(score, batch.rew, self.name) for score in scores])
         std, mean = torch.std_mean(rewards, 0, correction=0)
         return mean, std
 

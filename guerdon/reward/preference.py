@@ -224,8 +224,13 @@ class PreferenceReward(RankingReward, TrainedReward):
 
     @property
     def explores(self) -> bool:
-        """Whether the reward is the novelty of observations."""
-        return bool(self.collected < self.config.unsupervised_steps)
+        """Whether the reward is the novelty of observations; never for a frozen model."""
+        return not self.setting.frozen and self.collected < self.config.unsupervised_steps
+
+    @property
+    def fitted(self) -> bool:
+        """See `RewardModel`; novelty is not what was fitted."""
+        return super().fitted and not self.explores
 
     @torch.no_grad()
     def score(self, batch: Batch) -> Any:

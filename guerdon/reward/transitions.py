@@ -1,15 +1,16 @@
 """Transitions outside a run: lists of dictionaries, rollouts, and previous rows."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from guerdon.data.batch import Batch
-from guerdon.data.leaves import to_numpy
+from guerdon.data.batch import Batch, flatten
+from guerdon.data.leaves import Array, describe, shape, to_numpy
 from guerdon.data.loading import flat_actions
+from guerdon.data.spaces import fitting
 
 NAMES = {
     "obs": "obs",
@@ -19,6 +20,46 @@ NAMES = {
     "terminated": "done",
 }
 """Fields of a `Batch`, and their names in lists of dictionaries."""
+_FLAGS = ("terminated", "truncated")
+
+
+def checked(data: Any, fields: Iterable[str], spaces: tuple[Any, Any]) -> Batch:
+    """Return transitions [...] in the dtypes of the spaces; raise an error if they do not fit.
+
+    Args:
+        data: A `Batch`, or a dictionary of fields; the shape of ``rew`` is that of the rows.
+        fields: Names of the fields that are read; others are not checked.
+        spaces: Observation and action space; None where unknown.
+    """
+    if not isinstance(data, Batch | Mapping):
+        raise TypeError(
+            "transitions are a Batch or a dictionary of fields such as obs and act, not "
+            f"{describe(data)}"
+        )
+    batch = Batch(data)
+    fields = [name for name in fields if name not in _FLAGS]  # no end is marked by default
+    if missing := [name for name in (*fields, "rew") if name not in batch]:
+        hint = ": add the environment's rewards, or zeros" if missing[0] == "rew" else ""
+        names = ", ".join(batch.keys()) or "nothing"
+        raise ValueError(f"the transitions have no {missing[0]!r}, only {names}{hint}")
+    read = Batch({name: batch[name] for name in ("obs", "act", "obs_next") if name in fields})
+    read.rew = batch.rew
+    read = read.apply(lambda leaf: leaf if isinstance(leaf, Array) else np.asarray(leaf))
+    lead = tuple(read.rew.shape)
+    if 0 in lead:
+        raise ValueError(f"there are no transitions: 'rew' has the shape {lead}")
+    for path, leaf in flatten(read):
+        if shape(leaf)[: len(lead)] != lead:
+            raise ValueError(
+                f"{'.'.join(path)} is {describe(leaf)}, but 'rew' has the shape {lead}: the first "
+                "axes have to be the same"
+            )
+    flat = read.apply(lambda leaf: leaf.reshape((-1, *leaf.shape[len(lead) :])))
+    by_name = {"obs": spaces[0], "act": spaces[1], "obs_next": spaces[0]}
+    found = {name: fitting(by_name[name], flat[name], name) for name in by_name if name in flat}
+    shaped = Batch(found).apply(lambda leaf: leaf.reshape((*lead, *leaf.shape[1:])))
+    ends = {name: batch.get(name, np.zeros(lead, bool)) for name in _FLAGS}
+    return batch.replace(rew=read.rew, **ends, **dict(shaped.items()))
 
 
 def from_items(data: list[dict[str, Any]]) -> Batch:

@@ -61,4 +61,6 @@ def as_callback(given: Any) -> Callback:
     """Return a callback for a `Callback`, a subclass of it, or a function."""
     if isinstance(given, type) and issubclass(given, Callback):
         return given()
+    if not isinstance(given, Callback) and not callable(given):
+        raise TypeError(f"the callback is {given!r:.100}: give a Callback or a function")
     return given if isinstance(given, Callback) else FunctionCallback(given)

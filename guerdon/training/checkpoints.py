@@ -13,7 +13,7 @@ from torch import Tensor
 
 from guerdon.data.files import atomic_file, check_plain, remove_folder, remove_temporary, restore
 from guerdon.data.serializer import DamagedError, read_tree, write_tree
-from guerdon.limits import read_bytes, reading
+from guerdon.limits import read_text, reading
 
 MARKS = ("best", "scheduled")
 
@@ -93,7 +93,7 @@ def load_checkpoint(
         root, which = path.parent, path.name
     steps = checkpoint_steps(root)
     if not steps:
-        raise FileNotFoundError(f"there is no checkpoint in {root}")
+        raise FileNotFoundError(f"there is no checkpoint of a run in {root}")
     listed = ", ".join(f"step_{step}" for step in steps)
     if isinstance(which, int) and which not in steps:
         raise FileNotFoundError(f"there is no step_{which} in {root}, only {listed}")
@@ -194,8 +194,8 @@ def _pointer_text(target: str) -> str:
 def _read_pointer(root: Path, name: str) -> int | None:
     """Return the step that a pointer names; None if there is none or it is damaged."""
     try:
-        text = read_bytes(root / name).decode()
-    except (OSError, UnicodeDecodeError):
+        text = read_text(root / name)
+    except (OSError, DamagedError):
         return None
     match = _STEP.fullmatch(text.partition("\n")[0])
     return int(match[1]) if match and text == _pointer_text(match[0]) else None

@@ -15,9 +15,10 @@ from pydantic import ConfigDict, Field, field_validator
 
 from guerdon.config import GuerdonConfig, compose, sources, to_yaml
 from guerdon.config.errors import ConfigError
-from guerdon.config.imports import find_object
+from guerdon.config.imports import announce, find_object
 from guerdon.config.schema import Section
 from guerdon.config.validation import validated
+from guerdon.config.yaml_limits import interpolations
 from guerdon.data.demonstrations import Demonstrations, save_demonstrations
 from guerdon.training.display import Mode
 from guerdon.training.parts import uses_demonstrations
@@ -72,6 +73,9 @@ class Expert(Section):
 
     def config(self) -> GuerdonConfig:
         """Return the config of its training, without a run directory."""
+        path = Path(self.preset)
+        if sources.is_file(self.preset) and any(interpolations(sources.read(path))):
+            announce(str(path.resolve()))  # it may read environment variables, like code
         target = [] if self.target_return is None else [f"eval.target_return={self.target_return}"]
         return compose(self.preset, [f"seed={self.seed}", "run.dir=null", *target])
 

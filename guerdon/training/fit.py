@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from guerdon import startup
 from guerdon.data.frames import Frames, load_frames
 from guerdon.data.leaves import check_like
 from guerdon.data.serializer import read_tree, write_tree
@@ -87,6 +88,7 @@ def fit(
     """
     config = config if resume else with_absolute_paths(config)
     frames = read_frames(config) if frames is None else frames
+    startup.begin()
     with threads(config.threads):
         # Before the folder is made: a fit that cannot begin must not replace another.
         process = _Fit(config, frames)

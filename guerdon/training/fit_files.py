@@ -20,7 +20,7 @@ from guerdon.config import sources
 from guerdon.config.errors import ConfigError, line, suggestion
 from guerdon.config.schema import Section
 from guerdon.config.validation import ReadIf, validated
-from guerdon.config.yaml_limits import check_interpolations
+from guerdon.config.yaml_limits import check_interpolations, check_resolved
 from guerdon.data.files import atomic_file, replace_folder, restore
 from guerdon.data.leaves import check_like
 from guerdon.limits import reading
@@ -184,6 +184,7 @@ def compose_fit(
         resolved = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except (OmegaConfBaseException, RecursionError) as error:
         raise ConfigError(f"the configuration cannot be composed: {line(error)}") from error
+    check_resolved(resolved, "the composed configuration")
     return validated(FitConfig, resolved)
 
 
@@ -327,7 +328,8 @@ def with_absolute_paths(config: FitConfig) -> FitConfig:
 
 def resumed_config(save_dir: str | Path) -> FitConfig:
     """Return the config of a fit that was stopped, to resume it."""
-    config = compose_fit(unfinished_folder(save_dir).path / CONFIG)
+    values = sources.read_stored(unfinished_folder(save_dir).path / CONFIG)
+    config = validated(FitConfig, values)
     reward = config.reward.model_copy(update={"save_dir": str(save_dir)})
     return config.model_copy(update={"reward": reward})
 

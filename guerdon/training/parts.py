@@ -340,12 +340,13 @@ def compose_run(
     policy_fn: Callable[..., Policy] | None = None,
 ) -> GuerdonConfig:
     """Read the config of a run, which needs the `policy_fn` that the run was given."""
-    path = RunFolder(run_dir).existing_config()
+    folder = RunFolder(run_dir)
+    folder.existing_config()
     if isinstance(policy_fn, type):
-        name = sources.read(path)["policy"]["type"]
+        name = sources.read(folder.path)["policy"]["type"]
         if name not in POLICIES.names():
             register_policy(name, policy_fn)
-    return compose(path, overrides)
+    return compose(folder.path, overrides)
 
 
 # --- reward

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from guerdon import startup
 from guerdon.training.display import Display
 
 _STOPPING = [
@@ -53,6 +54,7 @@ def interrupts(tell: Callable[[], None] | None = None) -> Iterator[Callable[[], 
     Args:
         tell: Called by the handler of the signal; by default it writes a line to stderr.
     """
+    startup.begin()
     asked = threading.Event()
 
     def ask(number: int, _: Any) -> None:

@@ -13,13 +13,14 @@ import numpy as np
 from guerdon.collect import Collected, Collector
 from guerdon.collect.reward_data import RewardDataCollector, check_cameras
 from guerdon.config import GuerdonConfig
-from guerdon.config.errors import line
+from guerdon.config.errors import as_path, check_number, line
 from guerdon.config.schema import DataCollectionConfig, RewardConfig
 from guerdon.config.trust import code_of
 from guerdon.config.validation import validated
 from guerdon.data import Batch, Rollout
 from guerdon.data.demonstrations import KEYS, Demonstrations
-from guerdon.data.leaves import check_like
+from guerdon.data.leaves import check_like, describe
+from guerdon.data.spaces import check_same_layout
 from guerdon.envs import Step, VectorEnv, make_vec
 from guerdon.limits import DAMAGE, reading
 from guerdon.policy import Policy, create_policy
@@ -93,7 +94,7 @@ def load_reward(
         env_setting: As given to `train`, if it was.
         trust: Whether to run the code that another user's run names.
     """
-    env_setting = _setting(env, env_setting)
+    path, env_setting = as_path(path), _setting(env, env_setting)
     if is_fit(path):
         section = validated(RewardConfig, {"type": "classifier", "checkpoint_path": str(path)})
         reward = make_reward({"type": "classifier"}, Setting(checkpoint_path=str(path)))
@@ -235,6 +236,7 @@ def evaluate_run(
         Numbers (``learned_return_mean``: in the run's newest reward, None if that is the
         environment's), ``returns`` and ``lengths`` of all episodes, and paths of ``videos``.
     """
+    check_number(episodes, "episodes")
     if video and env_setting is not None:
         raise ValueError("environments of 'env_setting' cannot be filmed: leave out 'video'")
     n_films = min(_FILMS, episodes) if video else 0
@@ -289,6 +291,17 @@ def evaluate_policy(
     Returns:
         Numbers, and ``returns`` and ``lengths`` of all episodes.
     """
+    if not isinstance(policy, Policy):
+        raise TypeError(
+            f"policy is {describe(policy)}, not a policy: load one with guerdon.load_policy(RUN), "
+            "or take result.policy of what guerdon.train returned"
+        )
+    check_number(episodes, "episodes")
+    check_number(seed, "seed", least=0)
+    if reward is not None and not isinstance(reward, Reward):
+        raise TypeError(
+            f"reward is {describe(reward)}, not a reward: load one with guerdon.load_reward(RUN)"
+        )
     with ExitStack() as stack:
         if isinstance(env, VectorEnv):
             vector = env
@@ -298,6 +311,8 @@ def evaluate_policy(
         else:
             made = make_vec(env, min(episodes, _ENVS), default_limit=LIMIT)
             vector = stack.enter_context(made)
+        check_same_layout(vector.observation_space, policy.env_observation_space, "observations")
+        check_same_layout(vector.action_space, policy.action_space, "actions")
         played = evaluate(
             policy, vector, episodes, seed=seed, deterministic=deterministic, reward=reward
         )

@@ -6,6 +6,7 @@ from typing import Any
 
 from guerdon.config import compose, registry_of, sources
 from guerdon.config.schema import RewardConfig
+from guerdon.config.yaml_limits import check_resolved
 from guerdon.limits import DAMAGE
 from guerdon.reward import Reward
 from guerdon.reward.success_classifier import ClassifierReward
@@ -22,7 +23,7 @@ def save_reward(folder: RunFolder, step: int, reward: Reward) -> None:
     """
     if reward.is_env:
         return
-    values = sources.read(folder.config)
+    values = sources.read(folder.path)
     options = {key: values[key] for key in ("reward", "imports") if key in values}
     options = sources.portable(options, folder.path)
     state = {"state": reward.portable_state(), "options": options}
@@ -31,8 +32,12 @@ def save_reward(folder: RunFolder, step: int, reward: Reward) -> None:
 
 def check_path(path: str) -> None:
     """Check that ``checkpoint_path`` holds a reward; see `restore_reward`."""
-    if not is_fit(path):
+    if is_fit(path):
+        return
+    try:
         _folder(path)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"'reward.checkpoint_path': {error}") from error
 
 
 def restore_reward(reward: Reward, config: RewardConfig) -> None:
@@ -126,7 +131,8 @@ def with_reward_of(
 
 def _read(path: str | Path, parts: tuple[str, ...]) -> dict[str, Any]:
     folder = _folder(path)
-    saved = load_checkpoint(folder, parts=parts)[0]
+    saved, _ = load_checkpoint(folder, parts=parts)
+    check_resolved(saved["options"], path)
     return {**saved, "options": sources.located(saved["options"], folder.parent)}
 
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol, cast
 from gymnasium import spaces
 
 import guerdon
+from guerdon import startup
 from guerdon.config import (
     GuerdonConfig,
     compose,
@@ -206,6 +207,7 @@ def train(
         config = _with_shards(config)
         if resume is None:
             config = with_absolute_paths(config)
+        startup.begin()
         if config.runtime.num_learners and host is None:
             start: Callable[..., Result] = _parallel("learner").train_in_worker
             return start(
@@ -235,6 +237,8 @@ def train(
         config = _with_checkpoint_interval(config)
         record = partial(remember, used=used, values=config.model_dump())
         run: Run | None = None
+        tell = lambda: (Display() if run is None else run.recorder).interrupt()  # noqa: E731
+        asked = host.asked if host else stack.enter_context(interrupts(tell))
         if resume is None:
             begun = lambda: run is not None and run.progress.env_steps > 0  # noqa: E731
             config, folder = stack.enter_context(_new_folder(config, record, begun))
@@ -247,7 +251,6 @@ def train(
         if config.reward.collect_data:
             parts.keep_images(config.reward.data_collection)
         recorder = stack.enter_context(_recorder(config, folder, display, step, host))
-        asked = host.asked if host else stack.enter_context(interrupts(recorder.interrupt))
         for key, (old, new) in changed.items():
             recorder.text(f"{key} was {old}, and is now {new}")
         run = Run(config, parts, folder, recorder, asked, callback)
@@ -327,7 +330,12 @@ def _check_config(config: GuerdonConfig, state: dict[str, Any] | None) -> None:
     if state is None and config.reward.checkpoint_path is not None:
         check_path(config.reward.checkpoint_path)
     if state is None and config.policy.get("init_from") is not None:
-        load_weights(config.policy["init_from"])
+        try:
+            load_weights(config.policy["init_from"])
+        except FileNotFoundError as error:
+            raise FileNotFoundError(
+                f"'policy.init_from': {error}; name the directory of a run that saved its policy"
+            ) from error
 
 
 def _check_reward(config: GuerdonConfig, parts: Parts) -> None:
@@ -457,8 +465,9 @@ def _with_shards(config: GuerdonConfig) -> GuerdonConfig:
 
 def _of_clone(run: str) -> dict[str, Any] | None:
     """Return the section ``policy`` of a run of `bc` or `dagger`; None for other runs."""
-    config = RunFolder(run).config
-    policy: dict[str, Any] = sources.read(config)["policy"] if config.is_file() else {}
+    folder = RunFolder(run)
+    stored = sources.read(folder.path) if folder.config.is_file() else {}
+    policy: dict[str, Any] = stored.get("policy") or {}
     cloned = policy.get("type") in ("bc", "dagger")
     return policy if cloned else None
 

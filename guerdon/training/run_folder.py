@@ -27,9 +27,10 @@ import torch
 
 import guerdon
 from guerdon.config import sources
+from guerdon.config.errors import as_path
 from guerdon.data.files import atomic_file, check_plain, naming, open_plain
 from guerdon.extras import require
-from guerdon.limits import read_bytes
+from guerdon.limits import read_lines, read_text
 from guerdon.training.display import Display, WorkerRow
 from guerdon.training.metric_files import AppendedFile, TensorBoardFile
 
@@ -46,7 +47,7 @@ class RunFolder:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self.path = as_path(path)
         self.config = self.path / "config.yaml"
         self.metrics = self.path / "metrics.jsonl"  # one JSON object for each `Recorder.log`
         self.log = self.path / "log.txt"  # messages
@@ -282,7 +283,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        content = json.loads(read_bytes(path), parse_constant=int)  # refuses NaN, which is no JSON
+        content = json.loads(read_text(path), parse_constant=int)  # refuses NaN, which is no JSON
         if isinstance(content, dict):
             return content
         reason: object = f"it holds a {type(content).__name__}, not an object"
@@ -430,7 +431,7 @@ def _start_wandb(folder: RunFolder, name: str) -> Any:
             resume="allow",
             name=name,
             dir=folder.path,
-            config=sources.read(folder.config),
+            config=sources.read(folder.path),
             settings=wandb.Settings(console="off"),  # which would disturb the display
         )
     except wandb.errors.Error as error:
@@ -461,8 +462,9 @@ def _rewind(path: Path, step: int) -> tuple[float, int]:
     """
     last, damaged = 0.0, 0
     path.touch()
-    with open_plain(path, "rb") as old, atomic_file(path) as new:
-        for line in old:
+    check_plain(path)
+    with atomic_file(path) as new:
+        for line in read_lines(path):
             try:
                 content = json.loads(line)
                 seconds, keep = float(content["time"]), content["step"] <= step

@@ -1,5 +1,6 @@
 """Environments that break Gymnasium's interface, each in one way."""
 
+import sys
 from typing import Any
 
 import gymnasium
@@ -393,3 +394,68 @@ class BreakingVector(gymnasium.vector.VectorEnv[Any, Any, Any]):
             return tuple(good.values())
         bad = VECTORS[self._fault][0]
         return tuple({**good, **bad}.values()) if isinstance(bad, dict) else bad
+
+
+def leave(code: Any = None) -> None:
+    sys.exit(code)
+
+
+def stop() -> None:
+    raise StopIteration
+
+
+def miss() -> None:
+    raise FileNotFoundError(2, "No such file or directory", "world.xml")
+
+
+FAILURES = {
+    # name: what a method does instead, what the error says
+    "sys.exit": (lambda: leave(3), "it calls sys.exit(3)"),
+    "sys.exit without an error": (leave, "it calls sys.exit(None)"),
+    "StopIteration": (stop, "it raises StopIteration"),
+    "a missing file": (miss, "No such file or directory: 'world.xml'"),
+}
+
+
+class Failing(gymnasium.Env[Any, Any]):
+    """An environment that fails in one of its methods."""
+
+    observation_space, action_space = SPACES["box"], spaces.Discrete(2)
+
+    def __init__(self, failure: str, method: str) -> None:
+        self._failure, self._method = FAILURES[failure][0], method
+        self._run("__init__")
+
+    def _run(self, method: str) -> None:
+        if method == self._method:
+            self._failure()
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:  # noqa: ARG002
+        self._run("reset")
+        return box(), {}
+
+    def step(self, action: Any) -> Any:  # noqa: ARG002
+        self._run("step")
+        return box(), 0.0, False, False, {}
+
+
+class Spaces(Breaking):
+    """An environment with other spaces; None leaves one out."""
+
+    def __init__(self, observation_space: Any, action_space: Any) -> None:
+        if observation_space is not None:
+            self.observation_space = observation_space
+        if action_space is not None:
+            self.action_space = action_space
+
+
+EMPTY = {
+    "box": (spaces.Box(-1, 1, (0,)), "its observation_space is Box("),
+    "image": (spaces.Box(0, 255, (0, 8, 3), np.uint8), "its observation_space is Box("),
+    "dict": (spaces.Dict({}), "its observation_space is Dict()"),
+    "tuple": (spaces.Tuple([]), "its observation_space is Tuple()"),
+    "part": (
+        spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Tuple([spaces.Dict({})])}),
+        "its observation_space['b'][0] is Dict()",
+    ),
+}

@@ -5,11 +5,15 @@ import pytest
 
 from guerdon.collect import Collector
 from guerdon.data.rollout import Rollout
-from guerdon.envs import VectorEnv, make_vec
+from guerdon.envs import EnvironmentFailedError, VectorEnv, make_vec
 from guerdon.envs.checks import InvalidStepError
+from guerdon.envs.ids import UnusableEnvironmentError
 from tests.collect.breaking import (
     BAD,
+    EMPTY,
+    FAILURES,
     RESETS,
+    SPACES,
     STARTS,
     STEPS,
     VECTORS,
@@ -17,6 +21,7 @@ from tests.collect.breaking import (
     BreakingVector,
     N,
     OldReset,
+    Spaces,
 )
 
 BACKENDS = ["base", "subprocess"]
@@ -123,3 +128,63 @@ def test_an_error_of_the_environment_itself_is_not_explained():
     with make_vec(Unpacking, 1) as env, pytest.raises(ValueError, match="not enough") as caught:
         Collector(None, env).collect(n_step=1, random=True)
     assert not isinstance(caught.value, InvalidStepError)
+
+
+def failing(backend, failure, method, max_restarts=1):
+    kwargs = {"failure": failure, "method": method}
+    name = "tests.collect.breaking:Failing"
+    return make_vec(name, 2, backend=backend, kwargs=kwargs, max_restarts=max_restarts)
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+@pytest.mark.parametrize("method", ["step", "reset"])
+def test_a_method_that_cannot_go_on_is_named(method, failure):
+    error = error_of(failing("base", failure, method))
+    where = {"step": "at step 1 of its episode", "reset": "at the start of an episode"}[method]
+    name = f"environment 0 of 'tests.collect.breaking:Failing', {where}: {method}() fails: "
+    assert error.startswith(name)
+    assert FAILURES[failure][1] in error
+    assert "breaking.py:" in error
+    assert "\n" not in error
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+@pytest.mark.parametrize("method", ["step", "reset"])
+def test_in_a_process_it_is_tried_again(method, failure):
+    with (
+        failing("subprocess", failure, method) as env,
+        pytest.raises(EnvironmentFailedError) as caught,
+    ):
+        Collector(None, env).collect(n_step=60, random=True)
+    error = str(caught.value)
+    assert " of 'tests.collect.breaking:Failing' failed, and all 1 restarts are used up" in error
+    assert f"last error: {method}() fails: " in error
+    assert FAILURES[failure][1] in error
+    assert "\n" not in error
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_environment_that_cannot_be_made_is_named(backend, failure):
+    with pytest.raises(UnusableEnvironmentError) as caught:
+        failing(backend, failure, "__init__")
+    assert str(caught.value).startswith("'tests.collect.breaking:Failing' cannot be made: ")
+    assert FAILURES[failure][1] in str(caught.value)
+
+
+@pytest.mark.parametrize("space", EMPTY)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_observations_without_numbers_are_refused(backend, space):
+    kwargs = {"observation_space": EMPTY[space][0], "action_space": SPACES["discrete"]}
+    with pytest.raises(UnusableEnvironmentError) as caught:
+        make_vec("tests.collect.breaking:Spaces", 2, backend=backend, kwargs=kwargs)
+    error = str(caught.value)
+    assert error.startswith(f"'tests.collect.breaking:Spaces' cannot be used: {EMPTY[space][1]}")
+    assert error.endswith("which has no numbers: give it at least one, such as a constant 0")
+
+
+@pytest.mark.parametrize("space", ["observation_space", "action_space"])
+def test_a_missing_space_is_named(space):
+    given = {"observation_space": SPACES["box"], "action_space": SPACES["discrete"], space: None}
+    with pytest.raises(UnusableEnvironmentError, match=f"its {space} is None, not a gymnasium.S"):
+        make_vec(lambda: Spaces(**given), 1)

@@ -102,6 +102,22 @@ def test_many_rows_are_merged_part_by_part(monkeypatch):
     torch.testing.assert_close(parts.state_dict(), whole.state_dict())
 
 
+def test_a_steady_normalizer_keeps_its_offset_and_follows_larger_variances_only():
+    normalizer = ObservationNormalizer((1,), steady_after=4)
+    normalizer.update(torch.tensor([[1.0], [3.0]]))
+    normalizer.update(torch.tensor([[-1.0], [5.0]]))  # mean 2, variance (1 + 1 + 9 + 9) / 4 = 5
+    shown = torch.tensor([[2.0 + 5**0.5]])
+    torch.testing.assert_close(normalizer(shown), torch.ones(1, 1))
+
+    normalizer.update(torch.tensor([[2.0]] * 4))  # variance 2.5
+    torch.testing.assert_close(normalizer(shown), torch.ones(1, 1))
+
+    normalizer.update(torch.tensor([[22.0]] * 8))  # mean 12, variance 101.25
+    torch.testing.assert_close(normalizer.mean, torch.tensor([12.0], dtype=torch.float64))
+    shown = torch.tensor([[2.0 + 101.25**0.5]])
+    torch.testing.assert_close(normalizer(shown), torch.ones(1, 1))
+
+
 def test_pixels_are_normalised_each_by_itself_where_that_is_asked_for():
     normalizer = make_normalizer(spaces.Box(0, 255, (1, 8, 8), np.uint8), images=True)
     images = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)

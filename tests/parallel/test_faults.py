@@ -343,3 +343,25 @@ def test_a_run_that_is_stopped_leaves_nothing_and_is_resumed(number, program, tm
         (*_, last) = checkpoint_steps(folder / "checkpoints")
         found = differences(folder, tmp_path / "whole", last)
         assert not [each for each in found if each.startswith(("/policy", "/reward"))], step
+
+
+def test_a_raylet_that_dies_ends_a_run_with_a_sentence(tmp_path):
+    marker, folder = f"MARKER={tmp_path}", tmp_path / "run"
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    options = ("runtime=ray", "run.max_steps=10_000_000", f"run.dir={folder}")
+    process = subprocess.Popen(
+        ["env", marker, sys.executable, "-m", "guerdon", "train", "cartpole_ppo", *options],
+        env=clean, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    metrics = folder / "metrics.jsonl"
+    wait_for(lambda: (metrics.exists() and metrics.stat().st_size) or process.poll())
+    (raylet,) = (
+        number
+        for number in processes_with(marker)
+        if Path(f"/proc/{number}/comm").read_text() == "raylet\n"
+    )
+    os.kill(raylet, signal.SIGKILL)
+    _, errors = process.communicate(timeout=90)
+    (said,) = errors.splitlines()
+    assert said.startswith("Error: the run has ended without saving, since Ray's raylet or GCS")
+    wait_for(lambda: not processes_with(marker), 150)

@@ -4,19 +4,23 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from guerdon.data import Batch
+from guerdon.data.batch import flatten
 from guerdon.parallel.serve import RewardClient, RewardServer
-from guerdon.reward import make_reward
+from guerdon.reward import RewardModel, Setting, make_reward
 from guerdon.training.replay import load_reward
 from tests.training.running import run
 
@@ -111,6 +115,114 @@ def test_bad_requests_are_refused_and_the_server_goes_on(server, body, kind, sta
     found, answer = post(server, body, kind)
     assert (found, reason in answer["error"]) == (status, True), answer
     assert post(server, b'{"obs": [[1, 2, 3]], "act": [1]}') == (200, {"reward": [7.0]})
+
+
+def test_an_answer_is_sent_at_once(server, monkeypatch):
+    """In one packet, for which the client does not wait."""
+    sent = []
+
+    def noting(send):
+        def noted(self, data, *flags):
+            if self.getsockname()[1] == int(server.url.rpartition(":")[2]):
+                delayed = not self.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+                sent.append((bytes(data), delayed))
+            return send(self, data, *flags)
+
+        return noted
+
+    for name in ("send", "sendall"):
+        monkeypatch.setattr(socket.socket, name, noting(getattr(socket.socket, name)))
+    requests = [
+        (b'{"obs": [[1, 2, 3]], "act": [1]}', 200, b'{"reward": [7.0]}'),
+        (b"[1]", 400, b'such as obs and act"}'),
+    ]
+    for body, status, answer in requests:
+        sent.clear()
+        assert post(server, body)[0] == status
+        [(data, delayed)] = sent
+        assert data.startswith(b"HTTP/1.1 %d" % status)
+        assert data.endswith(answer)
+        assert not delayed
+
+
+CAMERA = spaces.Box(0, 255, (4, 4, 3), np.uint8)
+PARTS = spaces.Dict({"camera": CAMERA, "arm": spaces.Box(-1, 1, (2,), np.float32)})
+VECTOR = spaces.Box(-1, 1, (3,), np.float32)
+
+
+class Sum(RewardModel):
+    """The sum of the action, and the dtypes that it sees."""
+
+    fields = ("obs", "act")
+
+    def score(self, batch):
+        SEEN.append([str(leaf.dtype) for _, leaf in flatten(Batch(obs=batch.obs, act=batch.act))])
+        return batch.act.float().reshape(len(batch.act), -1).sum(1)
+
+
+SEEN = []
+
+
+@pytest.fixture
+def served():
+    """Serve a reward of a run with some spaces."""
+    with ExitStack() as stack:
+
+        def make(observation_space, action_space):
+            model = Sum({}, Setting(observation_space, action_space))
+            made = RewardServer(make_reward(model), TOKEN)
+            thread = threading.Thread(target=made.serve)
+            thread.start()
+            stack.callback(thread.join)
+            stack.callback(made.close)
+            return made
+
+        yield make
+
+
+@pytest.mark.parametrize(
+    ("request_", "reason"),
+    [
+        ({"act": [0.5]}, "act has the value 0.5, but has to be Discrete(4)"),
+        ({"act": [4]}, "is 4 in row 0, which is outside Discrete(4)"),
+        ({"act": [[1]]}, "act has the shape (1,), but its space ()"),
+        ({"act": {"a": [1]}}, "unknown field 'act.a': send obs, act, obs_next"),
+        ({"act": [{"a": 1}]}, "act is object array of shape (1,): send numbers"),
+        ({"obs": {"a": [1]}}, "unknown field 'obs.a': send obs, act, obs_next"),
+        ({"obs": [[0, 0]]}, "obs has the shape (2,), but its space (3,)"),
+        ({"obs": [[0, 0, 0], [0]]}, "obs has lists of different lengths"),
+        ({"obs": [["a", "b", "c"]]}, "send numbers"),
+        ({"obs": [[0, 0, float("nan")]]}, "obs is nan at index (0, 2), not a finite number"),
+        ({"obs_nxt": [[0, 0, 0]]}, "unknown field 'obs_nxt': send obs, act, obs_next"),
+    ],
+)
+def test_requests_are_checked_against_the_spaces(request_, reason, served):
+    server = served(VECTOR, spaces.Discrete(4))
+    good = {"obs": [[0, 0, 0.5]], "act": [1]}
+    status, answer = post(server, json.dumps({**good, **request_}).encode())
+    assert (status, reason in answer["error"]) == (400, True), answer
+    assert post(server, json.dumps(good).encode()) == (200, {"reward": [1.0]})
+
+
+def test_parts_of_observations_are_checked_and_converted(served):
+    server = served(PARTS, VECTOR)
+    parts = {"camera": np.zeros((1, 4, 4, 3), int).tolist(), "arm": [[0, 1]]}
+    good = {"obs": parts, "act": [[1, 2, 3]]}
+    SEEN.clear()
+    assert post(server, json.dumps(good).encode()) == (200, {"reward": [6.0]})
+    assert SEEN == [["torch.float32", "torch.uint8", "torch.float32"]]
+    for obs, reason in (
+        ({"arm": parts["arm"]}, "the request has no 'obs.camera'"),
+        (parts["arm"], "unknown field 'obs': send obs.arm, obs.camera, act"),
+        ({**parts, "hand": [[0, 1]]}, "unknown field 'obs.hand'"),
+        ({**parts, "arm": {"x": [0], "y": [1]}}, "unknown field 'obs.arm.x'"),
+        (
+            {**parts, "camera": np.full((1, 4, 4, 3), 256).tolist()},
+            "obs.camera has the value 256, but has to be uint8",
+        ),
+    ):
+        status, answer = post(server, json.dumps({**good, "obs": obs}).encode())
+        assert (status, reason in answer["error"]) == (400, True), answer
 
 
 def test_requests_need_the_token(server):

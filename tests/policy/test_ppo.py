@@ -1,9 +1,11 @@
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+import guerdon
 from guerdon.data import Batch
 from guerdon.policy import create_policy
 from tests.policy.cases import CASES, collected, make_policy, spaces_of, warmed_up
@@ -154,3 +156,13 @@ def test_a_policy_that_did_not_move_has_a_divergence_of_0():
     metrics = policy.update(64, five_steps(policy))
     assert float(metrics["train/approx_kl"]) == pytest.approx(0.0, abs=1e-6)
     assert metrics["train/clip_fraction"] == 0.0
+
+
+def test_a_policy_that_moves_along_a_line_does_not_change_its_own_inputs(tmp_path):
+    # A running mean of observations follows the policy to the right end: -11.7 with every seed.
+    line = f"{Path(__file__).parents[2] / 'benchmarks' / 'line.py'}:Line"
+    result = guerdon.train(
+        env={"id": line}, policy="ppo", run={"max_steps": 20_000, "dir": str(tmp_path / "run")},
+        eval={"every": 20_000, "episodes": 1}, seed=0, display="none",
+    )  # fmt: skip
+    assert guerdon.evaluate(result.policy, line, episodes=20)["return_mean"] >= -6

@@ -255,3 +255,9 @@ def test_rewards_become_float_tensors():
         assert isinstance(rewards, torch.Tensor)
         assert rewards.dtype == torch.float32
         assert rewards.tolist() == [2.0, 2.0]
+
+
+@pytest.mark.parametrize("value", [None, "high", [1.0], torch.zeros(3), torch.zeros(2, 1), {}, []])
+def test_what_is_no_reward_is_named(value):
+    with pytest.raises(ValueError, match=r"'mine' returns .* for transitions of shape \(2,\): its"):
+        as_rewards(value, torch.zeros(2), "mine")

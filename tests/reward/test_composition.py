@@ -2,6 +2,7 @@ import copy
 
 import numpy as np
 import pytest
+import torch
 
 from guerdon.config.errors import ConfigError
 from guerdon.data import Batch, ReplayBuffer
@@ -17,6 +18,7 @@ from guerdon.reward import (
     make_reward,
 )
 from tests.reward.cases import CPU, filled_buffer, first_number, transitions
+from tests.training.running import run
 
 
 class BonusConfig(RewardConfig):
@@ -505,3 +507,47 @@ def test_statistics_of_several_terms_have_the_mean_of_each_without_its_weight():
     found = {name: float(x) for name, x in reward.reward_stats().items()}
     assert found.pop("reward/std") == pytest.approx(0.5 * np.sqrt(2 / 3))
     assert found == {"reward/mean": 3.5, "reward/function/mean": 1.0, "reward/constant/mean": 3.0}
+
+
+# --- NaN
+
+
+def unsure(batch):
+    """NaN where the observation is above 1."""
+    return np.where(batch.obs[..., 0] > 1, np.nan, 1.0).astype(np.float32)
+
+
+def unsure_reward(weight=1.0):
+    function = {"target": unsure, "fields": ("obs",), "weight": weight}
+    return make_reward({"terms": {"env": {}, "function": function}})
+
+
+def observed(*numbers, mask=None):
+    obs = torch.tensor(numbers)[:, None]
+    batch = Batch(obs=obs, rew=torch.zeros(len(numbers)))
+    return batch if mask is None else batch.replace(mask=torch.tensor(mask))
+
+
+def test_a_term_that_is_not_finite_is_named_even_if_the_newest_rewards_are():
+    reward = unsure_reward()
+    reward.resolve(observed(0.0, 2.0))
+    reward.resolve(observed(0.0, 0.5))
+    with pytest.raises(RuntimeError, match="the reward term 'function' is not finite"):
+        reward.reward_stats()
+
+
+def test_rewards_that_are_not_learned_from_may_be_nan():
+    reward = unsure_reward()
+    reward.resolve(observed(0.0, 2.0, mask=[True, False]))
+    assert reward.reward_stats()["reward/mean"] == 1.0
+    reward = unsure_reward(weight=0.0)
+    reward.resolve(observed(0.0, 2.0))
+    assert reward.reward_stats()["reward/mean"] == 0.0
+
+
+@pytest.mark.parametrize("case", ["ppo_continuous", "sac"])
+def test_a_run_names_the_reward_that_is_not_finite(case, tmp_path):
+    """And neither the learning rate nor the environment, which gets actions of broken weights."""
+    reward = {"type": "function", "target": lambda batch: np.full_like(batch.rew, np.nan)}
+    with pytest.raises(RuntimeError, match="the reward term 'function' is not finite: its score"):
+        run(case, tmp_path / "run", reward=reward)

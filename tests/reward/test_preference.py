@@ -1,11 +1,13 @@
 import copy
+import dataclasses
 
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 
 from guerdon.data import Batch, Preference, load_preferences, save_preferences
-from guerdon.reward import create_reward_model, preference
+from guerdon.reward import create_reward_model, make_reward, preference
 from guerdon.reward.preference import query_schedule
 from tests.reward.ranked import (
     ARM,
@@ -19,6 +21,7 @@ from tests.reward.ranked import (
     same_states,
     setting,
 )
+from tests.training.running import run
 
 QUICK = {
     "comparisons": 60,
@@ -465,3 +468,41 @@ def test_at_first_the_reward_is_the_novelty_of_observations():
     new = make(unsupervised_steps=200)
     new.load_training_state(model.portable_state())
     np.testing.assert_array_equal(new.estimate(data).rew, learned)
+
+
+def test_the_novelty_of_observations_is_not_compared_with_fitted_rewards(tmp_path):
+    """Preferences of a file are fitted before the policy acts, novelty is paid first."""
+    model = make(**saved(tmp_path / "a.jsonl", unsupervised_steps=200))
+    reward = make_reward(model)
+    assert reward.pretrain()
+    assert model.reference.floor is None  # unknown while rewards are novelty
+    data = rollout((100, 2))
+    reward.collect_data(data[:90])
+    assert not reward.train()
+    assert model.reference.floor is None
+    reward.collect_data(data[90:])
+    assert not model.explores
+    reward.train()
+    fitted = model.estimate(model.fitted_rows().replace(rew=torch.zeros(len(model.fitted_rows()))))
+    np.testing.assert_allclose(model.reference.rewards, np.sort(fitted.rew), rtol=1e-5)
+
+
+def test_a_frozen_model_does_not_explore(tmp_path):
+    options = {**QUICK, **saved(tmp_path / "a.jsonl"), "unsupervised_steps": 200}
+    frozen = dataclasses.replace(setting(), frozen=True)
+    model = create_reward_model({"type": "preference", **options}, frozen)
+    model.pretrain()
+    assert correlation(model) > 0.8
+
+
+def test_a_run_pretrains_before_it_explores(tmp_path):
+    observations = spaces.Box(-np.inf, np.inf, (4,), np.float32)
+    drawn = [rows((6,), observation_space=observations, seed=seed) for seed in range(20)]
+    preferences = [
+        Preference(str(i), one, other, label=float(one.rew.sum() < other.rew.sum()))
+        for i, (one, other) in enumerate(zip(drawn[::2], drawn[1::2], strict=True))
+    ]
+    save_preferences(tmp_path / "a.jsonl", preferences)
+    options = {**QUICK, "preferences_path": str(tmp_path / "a.jsonl"), "unsupervised_steps": 100}
+    reward = {"terms": {"preference": options}, "pretrain": True}
+    assert run("ppo_normalized", tmp_path / "run", reward=reward)["stop_reason"] == "max_steps"

@@ -93,6 +93,12 @@ CHANGES = {
     "no environment": set_option("n_envs", 0),
     "another kind of option": set_option("n_envs", "2"),
     "an unknown option": set_option("evil", 1),
+    "a fraction of a frame": set_option("stack_num", 2.5),
+    "an infinite exponent": set_option("alpha", float("inf")),
+    "flags of rewards": replace(("columns", "rew"), lambda array: array != 0),
+    "a dictionary of rewards": lambda state: state["arrays"].update(
+        {("columns", "rew", "a"): state["arrays"].pop(("columns", "rew"))}
+    ),
     "no options": set_meta("options", None),
     "no generator": set_meta("generator", {"bit_generator": "PCG64"}),
 }

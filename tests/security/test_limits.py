@@ -2,8 +2,10 @@
 
 import os
 import pickle
+import shutil
 import struct
 import time
+import warnings
 import zipfile
 from itertools import pairwise
 
@@ -12,13 +14,19 @@ import pytest
 import torch
 
 from guerdon.config import compose
-from guerdon.data import load_demonstrations
+from guerdon.data import ReplayBuffer, load_demonstrations
 from guerdon.data.array_files import read_arrays
 from guerdon.data.frames import Trajectory, read_trajectory, write_trajectory
+from guerdon.data.preferences import load_preferences
 from guerdon.data.spaces import space_from_json
 from guerdon.data.unpickle import load_weights, safe_unpickle
-from guerdon.limits import DEPTH, DamagedError, parse_json, read_bytes
+from guerdon.lab.curves import read_metrics
+from guerdon.lab.report import write_report
+from guerdon.limits import DEPTH, DamagedError, parse_json, read_bytes, read_lines
+from guerdon.training.checkpoints import load_checkpoint
 from guerdon.training.fit_files import compose_fit
+from guerdon.training.run_folder import RunFolder, read_json
+from tests.cli.tiny import train
 from tests.data.test_array_files import write_arrays
 from tests.data.test_unpickle import storage_bytes, tensor_call
 from tests.security.attacks import outcome
@@ -240,6 +248,73 @@ def test_honest_yaml(tmp_path):
     config = compose_fit(path)
     assert config.reward.save_dir == "out/x/*"
     assert config.reward.data.positive_dir == "x"
+
+
+BINARY = '!!binary "aGVsbG8="'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"seed: {BINARY}",
+        f"env: {{id: CartPole-v1, kwargs: {{a: [{BINARY}]}}}}",
+        f"? {BINARY}\n: 1",
+        f"env: {{id: CartPole-v1, kwargs: {{? {BINARY} : 1}}}}",
+    ],
+)
+def test_bytes_in_yaml(text, tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    for read in (compose, compose_fit):
+        assert "has bytes (!!binary): write text or a number" in outcome(
+            lambda read=read: read(path)
+        )
+
+
+# --- text files
+
+
+HUGE = {
+    "latest": lambda path: load_checkpoint(path.parent),
+    "manifest.json": lambda path: load_checkpoint(path.parents[1], strict=True),
+    "log.txt": lambda path: write_report(path.parent),
+    "run.json": lambda path: RunFolder(path.parent).starts(),
+    "summary.json": lambda path: read_json(path),
+    "metrics.jsonl": lambda path: read_metrics(path.parent),
+    "preferences.jsonl": load_preferences,
+    "meta.json": lambda path: ReplayBuffer(8, storage=f"disk:{path.parent}"),
+}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    train(folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", HUGE)
+def test_a_text_file_of_3_gib(name, trained, tmp_path):
+    shutil.copytree(trained, tmp_path / "run")
+    path = next((tmp_path / "run").rglob(name), tmp_path / name)
+    with path.open("wb") as file:
+        file.truncate(3 << 30)
+
+    def read():
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            HUGE[name](path)
+        raise DamagedError(str(warned[0].message))  # without some files a run can be read
+
+    said = outcome(read)
+    assert str(path) in said
+    assert "damaged" in said or "bytes" in said
+
+
+def test_long_files_of_lines_are_read(tmp_path):
+    path = tmp_path / "lines"
+    path.write_bytes(b"x" * 999 + b"\n" + b"y")
+    assert [*read_lines(path)] == [b"x" * 999 + b"\n", b"y"]
 
 
 # --- JSON

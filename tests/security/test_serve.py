@@ -282,9 +282,41 @@ def test_a_bad_request_does_not_fail_those_that_are_scored_with_it(server):
     assert b"no such action" in answers[bad][0][1]
 
 
-def test_fields_that_are_not_known_are_not_read(server):
-    body = b'{"obs": [[1, 2, 3]], "act": [1], "mask": [0], "annotations": 3, "info": [{}, {}]}'
-    assert json.loads(post(server, body)[1]) == {"reward": [7.0]}
+@pytest.mark.parametrize("field", ["mask", "annotations", "info", "next_obs", "__class__", ""])
+def test_unknown_fields_are_refused(field, server):
+    body = json.dumps({"obs": [[1, 2, 3]], "act": [1], field: [0]}).encode()
+    reason = refused(server, post(server, body), 400)
+    assert f"unknown field '{field}': send obs, act, obs_next" in reason
+    body = arrays(obs=OBS, act=ACT, **{field: ACT})
+    answer = post(server, body, Content_Type="application/x-safetensors")
+    assert f"unknown field '{field}'" in refused(server, answer, 400)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_many_fields_are_refused_before_they_are_converted(inside, server, monkeypatch):
+    def convert(*_):
+        raise AssertionError
+
+    monkeypatch.setattr(serve, "_numbers", convert)
+    monkeypatch.setattr(serve, "load_arrays", convert)
+    names = [str(number) for number in range(50_000)]
+    fields = {name: [1] for name in names}
+    text = json.dumps({"act": [1], **({"obs": fields} if inside else fields)}).encode()
+    named = {f"obs.{name}" if inside else name: ACT for name in names}
+    for answer in (
+        post(server, text),
+        post(server, arrays(act=ACT, **named), Content_Type="application/x-safetensors"),
+    ):
+        assert (answer[0], b"send at most 1,000" in answer[1]) == (400, True), answer
+
+
+def test_a_client_that_waits_for_permission_gets_it(server):
+    request = head(Content_Length=len(GOOD), Expect="100-continue")
+    with socket.create_connection(address(server), timeout=30) as client:
+        client.sendall(request)
+        assert client.recv(1_000) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        client.sendall(GOOD)
+        assert json.loads(answer_of(client)[1]) == {"reward": [7.0]}
 
 
 @pytest.mark.parametrize("begun", [b"", b"POST /sc", head(Content_Length=100)])

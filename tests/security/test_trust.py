@@ -97,11 +97,16 @@ def ran(folder):
 
 def named_in_reward(folder):
     """Also names the code in the options beside the saved reward, with their checksum."""
+    change_reward(folder, imports=[str(folder / "evil.py")])
+
+
+def change_reward(folder, **options):
+    """Changes the options beside the saved reward, with their checksum."""
     from guerdon.training.checkpoints import checkpoint_steps, load_checkpoint, save_checkpoint
 
     state, step = load_checkpoint(folder / "reward")
     assert checkpoint_steps(folder / "reward") == [step]
-    state["options"]["imports"] = [str(folder / "evil.py")]
+    state["options"].update(options)
     shutil.rmtree(folder / "reward")
     (folder / "reward").mkdir()
     save_checkpoint(folder / "reward", step, state, keep=1)
@@ -145,7 +150,6 @@ KEYS = {
     "reward.type": {"reward": {"terms": {"mine": {"type": "FILE:score"}}}},
     "callback": {"run": {"callback": "FILE:callback"}},
     "expert": {"reward": {"terms": {"gail": {"expert_data_path": "expert:FILE"}}}},
-    "interpolation": {"env": {"id": "${run.name}:env"}, "run": {"name": "FILE"}},
     "entry point": {
         "env": {"id": "FetchReach-v4", "kwargs": {"entry_point": "FILE:env"}},
     },
@@ -375,6 +379,114 @@ def test_a_folder_does_not_hide_a_preset(stranger, tmp_path):
     assert result.exit_code == 0, result.output
     assert "gamma: 0.5" not in result.output
     assert command("explain", "./cartpole_ppo").exit_code == 2
+
+
+# --- interpolations
+
+READING = (*VERBS, ("report", "RUN"), ("plot", "RUN", "--out", "OUT.png"))
+
+
+@pytest.fixture
+def secret(monkeypatch):
+    monkeypatch.setenv("SECRET", "of-this-user")
+    return "of-this-user"
+
+
+def written(folder):
+    """The texts of all files beside a folder."""
+    files = [each for each in folder.parents[1].rglob("*") if each.is_file()]
+    return [file.read_bytes().decode(errors="replace") for file in files]
+
+
+@pytest.mark.parametrize("verb", READING, ids=" ".join)
+def test_no_command_resolves_interpolations_of_a_stranger(verb, stranger, secret):
+    change(stranger, run={"name": "${oc.env:SECRET}"})
+    if "--from-reward" in verb:
+        change_reward(stranger, reward={"terms": {"gail": {"type": "${oc.env:SECRET}"}}})
+    for more in ((), ("--trust",) if verb[0] in ("eval", "train", "explain") else ()):
+        result = call((*verb, *more), stranger)
+        assert result.exit_code == 2, result.output
+        assert "has the interpolation '${oc.env:SECRET}' in '" in result.output
+        assert "write the value in its place" in result.output
+        assert secret not in result.output
+        assert not any(secret in text for text in written(stranger))
+
+
+FORMS = {
+    "of the environment": "${oc.env:SECRET}",
+    "inside a text": "a ${oc.env:SECRET} b",
+    "nested": "${oc.decode:${oc.env:SECRET}}",
+    "through a name": "${${oc.env:SECRET}}",
+    "escaped": "\\${oc.env:SECRET}",
+    "escaped backslash": "\\\\${oc.env:SECRET}",
+    "created": "${oc.create:${oc.env:SECRET}}",
+    "with a default": "${oc.env:SECRET,null}",
+    "with blanks": "${ oc.env : SECRET }",
+    "other resolver": "${hydra:runtime.cwd}",
+    "other key": "${seed}",
+    "code": "${run.name}:env",
+}
+
+
+@pytest.mark.parametrize("text", FORMS.values(), ids=FORMS)
+@pytest.mark.parametrize("key", ["name", "kwargs", "list", "a key"])
+def test_no_form_is_resolved(text, key, stranger, secret):
+    places = {
+        "name": {"run": {"name": text}},
+        "kwargs": {"env": {"kwargs": {"a": {"b": text}}}},
+        "list": {"env": {"wrappers": [text]}},
+        "a key": {"reward": {"terms": {text: {"type": "constant"}}}},
+    }
+    change(stranger, **places[key])
+    with pytest.raises(guerdon.config.ConfigError) as raised:
+        guerdon.config.compose(stranger)
+    assert "interpolation" in str(raised.value)
+    assert secret not in str(raised.value)
+
+
+@pytest.mark.usefixtures("secret")
+def test_options_beside_a_saved_reward_and_the_config_of_a_fit_are_not_resolved(stranger, tmp_path):
+    change_reward(stranger, imports=["${oc.env:SECRET}"])
+    with pytest.raises(guerdon.config.ConfigError, match="has the interpolation"):
+        guerdon.train("cartpole_ppo", from_reward=stranger)
+    (tmp_path / "fit").mkdir()
+    (tmp_path / "fit" / "fit.yaml").write_text("reward: {save_dir: '${oc.env:SECRET}'}\n")
+    result = command("reward", "fit", "--resume", tmp_path / "fit")
+    assert result.exit_code == 2
+    assert "fit.yaml has the interpolation '${oc.env:SECRET}'" in result.output
+
+
+@pytest.mark.usefixtures("secret")
+def test_an_expert_of_a_stranger_is_not_resolved(stranger):
+    file = stranger / "expert.yaml"
+    file.write_text("{env: cartpole, policy: ppo, run: {name: '${oc.env:SECRET}'}}")
+    change(stranger, reward={"terms": {"gail": {"expert_data_path": f"expert:{file}"}}})
+    result = call(VERBS[7], stranger)
+    assert result.exit_code == 2
+    assert f"would run this code: {file}" in result.output
+
+
+@pytest.mark.parametrize("where", ["override", "file"])
+def test_a_run_of_ones_own_stores_what_an_interpolation_stands_for(where, tmp_path, secret):
+    text = "${oc.env:SECRET}"
+    if where == "file":
+        (tmp_path / "mine.yaml").write_text(f"{{env: cartpole, run: {{name: '{text}'}}}}")
+        train(tmp_path / "run", source=tmp_path / "mine.yaml")
+    else:
+        train(tmp_path / "run", f"run.name={text}")
+    stored = (tmp_path / "run" / "config.yaml").read_text()
+    assert yaml.safe_load(stored)["run"]["name"] == secret
+    assert "${" not in stored
+    result = command("train", "--resume", tmp_path / "run", "run.max_steps=384")
+    assert result.exit_code == 0, result.output
+
+
+def test_what_a_run_could_not_be_resumed_with_is_refused(monkeypatch):
+    """A text that is an interpolation only once it has been composed."""
+    monkeypatch.setenv("SECRET", "${seed}")
+    for name in ("\\${seed}", "${oc.env:SECRET}"):
+        with pytest.raises(guerdon.config.ConfigError, match="composed configuration has the inte"):
+            compose("cartpole_ppo", [f"run.name={name}"])
 
 
 # --- other ways to code

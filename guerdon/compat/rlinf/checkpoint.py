@@ -12,10 +12,11 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
+from guerdon.config.validation import validated
 from guerdon.data.unpickle import load_weights
 from guerdon.limits import reading
 from guerdon.training.checkpoints import checkpoint_steps, save_checkpoint
-from guerdon.training.fit_files import PART, begin_folder, compose_fit, is_fit, read_classifier
+from guerdon.training.fit_files import PART, FitConfig, begin_folder, is_fit, read_classifier
 
 _FILE, _META = "checkpoint.pt", "guerdon"
 # Names of torchvision's ResNet, and of `guerdon.nn.convolution.resnet10`.
@@ -74,7 +75,7 @@ def _converted(path: Path, image_size: Any) -> Path:
         meta["held_out"] = {key: part.numpy() for key, part in meta["held_out"].items()}
     folder = path.with_name(f"{path.stem}_guerdon")
     model = {key: value for key, value in meta["model"].items() if key != "freeze_encoder"}
-    config = compose_fit({"reward": {"save_dir": str(folder), "model": model}})
+    config = validated(FitConfig, {"reward": {"save_dir": str(folder), "model": model}})
     begin_folder(config, overwrite=True)
     members = [_floats(each) for each in (state, *saved.get("members", []))]
     part = {"members": members, "meta": {**meta, "model": {**meta["model"]}}}

@@ -397,3 +397,47 @@ def test_it_loads_its_demonstrations_itself():
     (model,) = make_reward(CONFIG).models
     model.load_expert_data()
     assert len(model.model.drawn) == 2
+
+
+class Forgetful(Guided):
+    """Computes rewards, and forgets to return them."""
+
+    def estimate(self, data):
+        self.rewards = [item["reward"] + 1 for item in data]
+
+
+class Sparse(Guided):
+    """Adds a bonus in place, which is nothing for these transitions."""
+
+    def estimate(self, data):
+        for item in data:
+            item["reward"] += 0.0
+
+
+class Short(Guided):
+    """Returns too few."""
+
+    def estimate(self, data):
+        return data[1:]
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (Forgetful, "returns NoneType None, and leaves every reward as it was: it has to return"),
+        (Short, "it has to return the 6 dictionaries with their 'reward'"),
+    ],
+)
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_an_estimate_without_rewards_is_an_error(kind, message, mode):
+    REWARDS.register("test_guided", kind, override=True)
+    reward, data = make_reward(CONFIG), rollout().to_torch()
+    with mode(), pytest.raises(ValueError, match=f"estimate.. of the .*'test_guided' .*{message}"):
+        reward.resolve(data)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_an_estimate_may_add_nothing_in_place(mode):
+    REWARDS.register("test_guided", Sparse, override=True)
+    with mode():
+        assert (make_reward(CONFIG).resolve(rollout().to_torch()).rew == 1.0).all()

@@ -17,6 +17,7 @@ from guerdon.compat.di_engine.draws import Draws
 from guerdon.compat.nervex.attr_dict import AttrDict
 from guerdon.data import load_demonstrations
 from guerdon.data.batch import Batch, flatten, unflatten
+from guerdon.data.leaves import describe
 from guerdon.reward.base import (
     REWARDS,
     Metrics,
@@ -156,12 +157,27 @@ class GuideAdapter(RewardModel):
         """Return the model's rewards; random numbers are the same in every call."""
         shape = batch.rew.shape
         read = Batch({name: batch[name] for name in ("rew", *self.fields)}).to_numpy()
-        rows = items.from_batch(read[np.ones(shape, bool)])
+        with torch.inference_mode(mode=False), torch.no_grad():  # tensors that count their changes
+            rows = items.from_batch(read[np.ones(shape, bool)])
+        before = [(item["reward"], item["reward"]._version) for item in rows]
         with self._draws.own(advance=False):
             estimated = self.model.estimate(rows)
-        if estimated is None:  # the dictionaries were changed in place
+        unchanged = estimated is None and all(
+            reward._version == version and item.get("reward") is reward
+            for item, (reward, version) in zip(rows, before, strict=True)
+        )
+        if estimated is None and not unchanged:  # the dictionaries were changed in place
             estimated = rows
-        return torch.tensor([float(item["reward"]) for item in estimated]).reshape(shape)
+        try:
+            return torch.tensor([float(item["reward"]) for item in estimated]).reshape(shape)
+        except (TypeError, ValueError, LookupError, RuntimeError) as error:
+            what = describe(estimated) + (
+                ", and leaves every reward as it was" if unchanged else ""
+            )
+            raise ValueError(
+                f"estimate() of the reward model {self.name!r} returns {what}: it has to return "
+                f"the {len(rows)} dictionaries with their 'reward'"
+            ) from error
 
     def collect_data(self, batch: Batch) -> None:
         """Pass the transitions to the model as a list."""
