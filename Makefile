@@ -7,10 +7,10 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow fuzz torture lint format bench results reward-results workflow-results hacking clean
+.PHONY: help demo test test-slow test-processors test-numeric fuzz torture lint format bench results reward-results workflow-results hacking clean
 
 help: ## show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
 
 demo: $(VENV)/.lab ## install, then learn a reward from images, and train a policy on it alone
 	$(BIN)/guerdon demo
@@ -21,6 +21,20 @@ test: $(VENV)/.dev ## install, then run the tests
 test-slow: $(VENV)/.dev $(VENV)/.slurm $(MANISKILL_VENV)/.maniskill ## the tests that take minutes
 	$(BIN)/pytest -n auto --dist worksteal -m slow
 	$(MANISKILL_VENV)/bin/pytest -m slow tests/envs/test_maniskill.py tests/training/test_maniskill_workflow.py
+
+# Variables that select the kernels of other processors on any x86 machine.
+BASELINE := ATEN_CPU_CAPABILITY=default
+AVX2 := ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2 \
+	NPY_DISABLE_CPU_FEATURES=X86_V4,AVX512_ICL,AVX512_SPR
+
+test-processors: $(VENV)/.dev ## the tests with the kernels of other processors: three times as long as test
+	@failed=; for kernels in "$(BASELINE)" "$(AVX2)" ""; do \
+		echo "== $${kernels:-the kernels of this processor}"; \
+		env $$kernels $(BIN)/pytest -n auto --dist worksteal || failed=1; \
+	done; test -z "$$failed"
+
+test-numeric: $(VENV)/.dev ## the tests of numeric code with the kernels of AVX2
+	env $(AVX2) $(BIN)/pytest -n auto --dist worksteal tests/ops tests/nn tests/data tests/policy tests/reward
 
 fuzz: $(VENV)/.dev ## read 10,000 damaged and forged files of every kind: up to 15 minutes
 	$(BIN)/python -m tests.security.fuzz

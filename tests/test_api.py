@@ -15,6 +15,7 @@ from guerdon.data.frames import Trajectory
 from guerdon.data.loading import load_demonstrations
 from guerdon.envs import make_vec
 from guerdon.training.replay import collect_run
+from tests.rounding import assert_close
 
 SHORT = {
     "policy": {"model": {"hidden": [8]}},
@@ -214,7 +215,7 @@ def test_a_wrapped_environment_pays_the_learned_reward(imitated):
         obs, done = after, terminated or truncated
     names = ("obs", "act", "paid", "rew", "terminated", "truncated", "obs_next")
     batch = Batch(dict(zip(names, map(np.array, zip(*rows, strict=True)), strict=True)))
-    np.testing.assert_allclose(batch.paid, reward.score(batch), rtol=1e-5)
+    assert_close(batch.paid, reward.score(batch))
     assert set(batch.rew.tolist()) == {0.0, 1.0}
 
 

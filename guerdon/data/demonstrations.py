@@ -1,5 +1,6 @@
 """Demonstrations: episodes of an expert, and their files."""
 
+import math
 import os
 import pathlib
 from collections.abc import Iterator
@@ -34,6 +35,8 @@ class Demonstrations:
         observation_space: Observation space, if known.
         action_space: Action space, if known.
         seeds: Seed of each episode's reset, or None.
+        termination_rate: Fraction of transitions that terminate an episode; of the whole episodes
+            if the rows are a sample of them. Computed from the rows by default.
     """
 
     episodes: list[Batch]
@@ -41,6 +44,7 @@ class Demonstrations:
     observation_space: Space[Any] | None = None
     action_space: Space[Any] | None = None
     seeds: list[int | None] = field(default_factory=list)
+    termination_rate: float = math.nan
 
     def __post_init__(self) -> None:
         if not self.episodes:
@@ -61,6 +65,8 @@ class Demonstrations:
                 check_rows(self.observation_space, episode.obs_next, f"obs_next of {name}")
             if self.action_space is not None:
                 check_rows(self.action_space, episode.act, f"act of {name}", "same_kind")
+        if math.isnan(self.termination_rate):
+            object.__setattr__(self, "termination_rate", _termination_rate(self.episodes))
 
     def __len__(self) -> int:
         return len(self.episodes)
@@ -87,13 +93,19 @@ class Demonstrations:
             raise ValueError(f"the episodes of the demonstrations differ: {error}") from error
 
 
+def _termination_rate(episodes: list[Batch]) -> float:
+    ends = sum(int(to_numpy(episode.terminated).sum()) for episode in episodes)
+    return ends / sum(len(episode) for episode in episodes)
+
+
 def selected(
     demonstrations: Demonstrations, episodes: int | None = None, subsample: int = 1
 ) -> Demonstrations:
     """Return a part of demonstrations: the first episodes, and every n-th transition of each.
 
-    A subsampled transition is an episode of its own, since the next one is not its successor. The
-    choice is the same in every run, so that results on the same part can be compared.
+    A subsampled transition is an episode of its own, since the next one is not its successor. Few
+    of them, if any, are ends of episodes: `Demonstrations.termination_rate` is that of the whole
+    episodes. The choice is the same in every run, so that results on the same part can be compared.
 
     Args:
         demonstrations: Demonstrations of whole episodes.
@@ -102,24 +114,24 @@ def selected(
     """
     if episodes is None and subsample == 1:
         return demonstrations
-    kept = slice(episodes)
     if episodes is not None and episodes > len(demonstrations):
         raise ValueError(
             f"'episodes' is {episodes}, but there are only {len(demonstrations)} demonstrated "
             "episodes: ask for fewer, or leave it out"
         )
+    whole, seeds = demonstrations.episodes[:episodes], demonstrations.seeds[:episodes]
+    rate = _termination_rate(whole)
     if subsample == 1:
-        rows, seeds = demonstrations.episodes[kept], demonstrations.seeds[kept]
-        return replace(demonstrations, episodes=rows, seeds=seeds)
+        return replace(demonstrations, episodes=whole, seeds=seeds, termination_rate=rate)
     generator = np.random.default_rng(0)
     rows = [
         episode[row : row + 1]
-        for episode in demonstrations.episodes[kept]
+        for episode in whole
         for row in range(
             int(generator.integers(min(subsample, len(episode)))), len(episode), subsample
         )
     ]
-    return replace(demonstrations, episodes=rows, seeds=[])
+    return replace(demonstrations, episodes=rows, seeds=[], termination_rate=rate)
 
 
 def as_like(rows: Any, like: Any) -> Any:

@@ -12,7 +12,7 @@ from guerdon.envs.factory import EnvFactory
 from guerdon.envs.ids import UnusableEnvironmentError
 from guerdon.envs.rows import unstack
 from guerdon.envs.vector import Step, Transition, VectorEnv, batched, check_spaces, to_seed
-from guerdon.envs.worker import Worker, WorkerDiedError, WorkerServer, close_workers
+from guerdon.envs.worker import Worker, WorkerDiedError, close_workers, pickled
 
 _log = logging.getLogger(__name__)
 
@@ -54,6 +54,7 @@ class SubprocessVectorEnv(VectorEnv):
         self.synchronous = synchronous
         self.restarts = 0
         self._factory = factory
+        self._pickled = pickled(factory)
         self._timeout = timeout
         self._max_restarts = max_restarts
         self._wait_num = wait_num
@@ -63,10 +64,7 @@ class SubprocessVectorEnv(VectorEnv):
         self._ready: list[int] = []  # environments of the last Step
         self._selector = selectors.DefaultSelector()
         self._workers: dict[int, Worker] = {}
-        self._server = WorkerServer(factory)
-        self._finalizer = weakref.finalize(
-            self, _shut_down, self._workers, self._selector, self._server
-        )
+        self._finalizer = weakref.finalize(self, _shut_down, self._workers, self._selector)
         try:
             self._start_all()
         except WorkerDiedError as error:
@@ -92,7 +90,7 @@ class SubprocessVectorEnv(VectorEnv):
         self.observation_space, self.action_space = spaces[0]
 
     def _start(self, i: int) -> None:
-        self._workers[i] = one = Worker(self._server, i)
+        self._workers[i] = one = Worker(self._pickled, i)
         self._selector.register(one.pipe, selectors.EVENT_READ, i)
         self._pending[i] = time.monotonic() + _START_SECONDS + self._timeout
 
@@ -142,7 +140,9 @@ class SubprocessVectorEnv(VectorEnv):
                     rows.pop(i, None)  # it may have died right after a valid answer
                     self._restart(i, str(error))
                     continue
-                if isinstance(content, tuple):  # skips the spaces of a restarted one
+                if isinstance(
+                    content, tuple
+                ):  # not the spaces of a restarted one, which are a list
                     del self._pending[i]
                     rows[i] = content
             for i in self._overdue():
@@ -212,10 +212,7 @@ class SubprocessVectorEnv(VectorEnv):
         self._finalizer()
 
 
-def _shut_down(
-    workers: dict[int, Worker], selector: selectors.BaseSelector, server: WorkerServer
-) -> None:
+def _shut_down(workers: dict[int, Worker], selector: selectors.BaseSelector) -> None:
     close_workers(workers.values())
     workers.clear()
-    server.close()
     selector.close()

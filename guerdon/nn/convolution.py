@@ -114,15 +114,17 @@ class _Block(nn.Module):
             nn.Conv2d(n_out, n_out, 3, padding=1, bias=False),
             _group_norm(n_out),
         )
+        self.stride = stride
         self.skip: nn.Module = nn.Identity()
         if stride != 1 or n_in != n_out:
-            self.skip = nn.Sequential(
-                nn.Conv2d(n_in, n_out, 1, stride, bias=False), _group_norm(n_out)
-            )
+            self.skip = nn.Sequential(nn.Conv2d(n_in, n_out, 1, bias=False), _group_norm(n_out))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return features of `x`, reduced by the stride."""
-        return torch.relu(self.body(x) + self.skip(x))
+        # A 1x1 convolution with a stride and few channels writes past its memory in oneDNN's
+        # backward pass (https://github.com/uxlfoundation/oneDNN/issues/6035).
+        skipped = self.skip(x[..., :: self.stride, :: self.stride])
+        return torch.relu(self.body(x) + skipped)
 
 
 def _group_norm(channels: int) -> nn.GroupNorm:

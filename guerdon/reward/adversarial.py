@@ -88,6 +88,10 @@ class Adversarial(ImitationReward, TrainedReward):
             )
         self._after = gamma / (1 - gamma) if gamma < 1 else 0.0  # discounted steps after an end
 
+    def logit(self, rows: Batch) -> Tensor:
+        """Return the logits [...] that transitions are rewarded by."""
+        return self.network(rows)
+
     def reward(self, logit: Tensor) -> Tensor:
         """Return the reward of a logit."""
         raise NotImplementedError
@@ -96,7 +100,7 @@ class Adversarial(ImitationReward, TrainedReward):
     def score(self, batch: Batch) -> Tensor:
         """Return rewards; at an end, with the value of the absorbing state added."""
         rows = self.tensors(batch)
-        rew = self.reward(self.network(rows))
+        rew = self.reward(self.logit(rows))
         if self.config.absorbing:
             forever = self.reward(self.network.output(self.network.absorbed()))
             rew = rew + rows["terminated"] * forever * self._after
@@ -136,14 +140,11 @@ class Adversarial(ImitationReward, TrainedReward):
 
         That row represents the discounted time after all ends.
         """
-        ends = (
-            self.expert["terminated"].float().mean(),
-            torch.as_tensor(self.memory.rows().terminated.mean(), dtype=torch.float32),
-        )
+        assert self.demonstrations is not None
         weights = []
-        for share in ends:
+        for rate in (self.demonstrations.termination_rate, self.memory.rows().terminated.mean()):
             weight = torch.ones(self.config.batch_size + 1, device=self.device)
-            weight[-1] = share.to(self.device) * self.config.batch_size * self._after
+            weight[-1] = float(rate) * self.config.batch_size * self._after
             weights.append(weight / weight.mean())
         return torch.cat(weights)
 
@@ -203,7 +204,13 @@ class AIRLConfig(AdversarialConfig):
 
 
 class ShapedDiscriminator(Discriminator):
-    """A discriminator with a potential h of observations."""
+    """The discriminator f(s, a, s') = g + gamma h(s') - h(s), with a potential h of observations.
+
+    After an end, h is 0. The gradient penalty is of f in the inputs of all three terms, `features`:
+    the squared norm is |g'|^2 + |h'(s)|^2 + gamma^2 |h'(s')|^2. Both networks encode s, so that
+    neither grows where they cancel. With a penalty of g alone, h would separate demonstrations and
+    the policy's transitions without limit.
+    """
 
     def __init__(self, setting: Setting, config: AIRLConfig) -> None:
         super().__init__(setting, config)
@@ -212,13 +219,33 @@ class ShapedDiscriminator(Discriminator):
             TransitionNetwork(setting, ["obs"], config.hidden) if config.shaping else None
         )
 
-    def shaping(self, rows: Any) -> Tensor | float:
-        """Return gamma h(s') - h(s); after an end, h is 0."""
+    def features(self, rows: Any) -> Tensor:
+        """Return inputs of g, of h(s) and of h(s'), and whether the episode continues."""
+        features = super().features(rows)
         if self.potential is None:
-            return 0.0
-        after = self.potential({"obs": rows["obs_next"]})
-        goes_on: Tensor = ~rows["terminated"].bool()
-        return self.gamma * goes_on * after - self.potential({"obs": rows["obs"]})
+            return features
+        obs, obs_next = (
+            self.potential.features({"obs": rows[name]}) for name in ("obs", "obs_next")
+        )
+        continues = ~rows["terminated"].bool()
+        return torch.cat([features, obs, obs_next, continues[..., None]], -1)
+
+    def output(self, features: Tensor) -> Tensor:
+        """Return f."""
+        if self.potential is None:
+            return super().output(features)
+        size = self.potential.input.size
+        parts = torch.split(features, [self.input.size, size, size, 1], -1)
+        features, obs, obs_next, continues = parts
+        # Detached: the penalty is of slopes in (s, a, s'), not of the change of f at an end.
+        after: Tensor = (
+            self.gamma * continues.detach().squeeze(-1) * self.potential.output(obs_next)
+        )
+        return super().output(features) + after - self.potential.output(obs)
+
+    def reward(self, rows: Any) -> Tensor:
+        """Return g [...] of transitions."""
+        return super().output(super().features(rows))
 
 
 @register_reward_model("airl")
@@ -253,25 +280,23 @@ class AIRL(Adversarial):
         """Return the logit."""
         return ops.airl_reward(logit)
 
-    @torch.no_grad()
-    def score(self, batch: Batch) -> Tensor:
+    def logit(self, rows: Batch) -> Tensor:
         """Return f - log(pi); or g, if the model is frozen or the policy unknown."""
-        rew, setting = super().score(batch), self.setting
-        if setting.frozen or (self.config.log_prob and setting.log_prob is None):
-            return rew
-        rows = self.tensors(batch).apply(lambda leaf: leaf.flatten(0, rew.ndim - 1))
-        offset: Tensor = self.offset((rows,))[: rew.numel()]  # without the absorbing state
-        return rew + offset.reshape(rew.shape)
+        setting, subtracts = self.setting, self.config.log_prob
+        if setting.frozen or (subtracts and setting.log_prob is None):
+            return self.network.reward(rows)
+        logit: Tensor = self.network(rows)
+        if subtracts:
+            flat = rows.apply(lambda leaf: leaf.flatten(0, logit.ndim - 1))
+            logit = logit - self.log_prob(flat).reshape(logit.shape)
+        return logit
 
     def offset(self, drawn: tuple[Batch, ...]) -> Any:
-        """Return the shaping and the negative log-probability of the actions."""
+        """Return the negative log-probability of the actions."""
+        if not self.config.log_prob:
+            return 0.0
         extra = int(self.config.absorbing)  # the absorbing state, which has no action
-        found = []
-        for rows in drawn:
-            log_prob = self.log_prob(rows) if self.config.log_prob else 0.0
-            added = torch.as_tensor(self.network.shaping(rows) - log_prob, device=self.device)
-            found.append(functional.pad(added.expand(len(rows["act"])), (0, extra)))
-        return torch.cat(found)
+        return torch.cat([functional.pad(-self.log_prob(rows), (0, extra)) for rows in drawn])
 
 
 class FAIRLConfig(AdversarialConfig):

@@ -3,6 +3,7 @@
 https://arxiv.org/abs/1905.06750.
 """
 
+import math
 import warnings
 from typing import Any
 
@@ -18,7 +19,10 @@ from guerdon.reward.inputs import TransitionNetwork
 from guerdon.reward.trained import ImitationConfig, PretrainedReward, draw_rows
 
 _HELD_OUT = 0.2  # share of the demonstrations
-_MIN_CONTRAST = 0.1  # minimum difference of rewards of demonstrations and noise
+_MIN_HELD_OUT = 0.7  # mean reward of held-out demonstrations
+_PERTURBED = 0.2  # mean reward of perturbed demonstrations
+_PERTURBED_RANGE = (0.1, 0.3)
+_N_PERTURBED = 1000
 
 
 class REDConfig(ImitationConfig):
@@ -27,7 +31,8 @@ class REDConfig(ImitationConfig):
     sample_size: int | None = Field(default=1000, ge=1)
     """Number of demonstrated transitions drawn for the fit; null for all."""
     sigma: float | None = Field(default=None, gt=0)
-    """Reward is exp(-sigma * error); 1 / the median error on held-out demonstrations by default."""
+    """Reward is exp(-sigma * error). By default, sigma is chosen after the fit, so that perturbed
+    demonstrations have a mean reward of 0.2, and held-out demonstrations one of at least 0.7."""
     batch_size: int = Field(default=64, ge=1)
     """Transitions per gradient step; usually 64 to 512."""
     hidden_size: PositiveInt | list[PositiveInt] = 128
@@ -90,20 +95,69 @@ class RED(PretrainedReward):
 
     @torch.no_grad()
     def _calibrate(self) -> Metrics:
-        """Set sigma, unless the config does, and compare rewards of demonstrations and noise."""
+        """Set sigma, unless the config does; check rewards of demonstrations."""
         network = self.network
-        error = network.error(self.held_out).median()
+        drawn = self.sample_expert(_N_PERTURBED)
+        perturbed = network.error(drawn.apply(lambda leaf: _noise(leaf, self.generator)))
+        held_out = network.error(self.held_out)
         if self.config.sigma is None:
-            network.sigma.copy_(1.0 / error.clamp(min=1e-12))
-        noise = self.held_out.apply(lambda leaf: _noise(leaf, self.generator))
-        contrast = network(self.held_out).mean() - network(noise).mean()
-        if contrast < _MIN_CONTRAST:
-            warnings.warn(
-                f"red hardly tells demonstrations from noise: rewards differ by {contrast:.3f}; "
-                "try more 'update_per_collect', or another 'sigma'",
-                stacklevel=2,
-            )
-        return {"error": error, "sigma": network.sigma.clone(), "contrast": contrast}
+            network.sigma.fill_(choose_sigma(held_out, perturbed))
+        sigma = network.sigma.clone()
+        held_out_reward = torch.exp(-sigma * held_out).mean()
+        perturbed_reward = torch.exp(-sigma * perturbed).mean()
+        _warn(float(held_out_reward), float(perturbed_reward), float(sigma))
+        return {
+            "error": held_out.median(),
+            "sigma": sigma,
+            "held_out_reward": held_out_reward,
+            "perturbed_reward": perturbed_reward,
+        }
+
+
+def choose_sigma(held_out: Tensor, perturbed: Tensor) -> float:
+    """Return the sigma at which perturbed demonstrations have a mean reward of 0.2.
+
+    It is smaller if held-out demonstrations would have a mean reward below 0.7.
+
+    Args:
+        held_out: Errors [N] of held-out demonstrations.
+        perturbed: Errors [M] of perturbed demonstrations.
+    """
+    return min(_sigma_of(perturbed, _PERTURBED), _sigma_of(held_out, _MIN_HELD_OUT))
+
+
+def _sigma_of(error: Tensor, reward: float) -> float:
+    """Return the sigma at which errors have this mean reward, by bisection of its logarithm."""
+    error = error.double()
+    low, high = math.log(1e-6), math.log(1e12)
+    for _ in range(64):
+        middle = (low + high) / 2
+        if torch.exp(-math.exp(middle) * error).mean() > reward:
+            low = middle
+        else:
+            high = middle
+    return math.exp(low)
+
+
+def _warn(held_out: float, perturbed: float, sigma: float) -> None:
+    """Warn of mean rewards from which a policy can hardly learn."""
+    held_out, perturbed = round(held_out, 2), round(perturbed, 2)  # without rounding errors
+    low, high = _PERTURBED_RANGE
+    if not low <= perturbed <= high:
+        more = "try more 'update_per_collect' or a larger 'sigma'"
+        fix = more if perturbed > high else "set a smaller 'sigma'"
+        warnings.warn(
+            f"red: with sigma = {sigma:.3g}, perturbed demonstrations have a mean reward of "
+            f"{perturbed}, which is not from {low} to {high}: {fix}",
+            stacklevel=4,
+        )
+    if held_out < _MIN_HELD_OUT:
+        warnings.warn(
+            f"red: with sigma = {sigma:.3g}, held-out demonstrations have a mean reward of "
+            f"{held_out}, which is below {_MIN_HELD_OUT}: use more demonstrations, or a smaller "
+            "'sigma'",
+            stacklevel=4,
+        )
 
 
 def _noise(value: Tensor, generator: np.random.Generator) -> Tensor:

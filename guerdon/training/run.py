@@ -205,9 +205,9 @@ def train(
         else:
             config = compose_run(resume, changes, policy_fn)
         config = _with_shards(config)
+        startup.begin()
         if resume is None:
             config = with_absolute_paths(config)
-        startup.begin()
         if config.runtime.num_learners and host is None:
             start: Callable[..., Result] = _parallel("learner").train_in_worker
             return start(

@@ -83,6 +83,14 @@ def test_a_subsampled_transition_keeps_its_own_next_observation():
     np.testing.assert_array_equal(again.obs, found.obs)
 
 
+def test_a_subsample_has_the_termination_rate_of_the_whole_episodes():
+    whole = Demonstrations([episode(10), episode(10), episode(30, terminated=False)])
+    assert whole.termination_rate == 2 / 50
+    for subsample in range(1, 12):
+        assert selected(whole, subsample=subsample).termination_rate == 2 / 50
+        assert selected(whole, 2, subsample).termination_rate == 2 / 20
+
+
 def test_the_first_episodes_are_kept():
     episodes = [episode(seed=seed) for seed in range(3)]
     kept = selected(Demonstrations(episodes, seeds=[1, 2, 3]), episodes=2)

@@ -13,6 +13,7 @@ import torch
 
 from guerdon.compat.tianshou import ListReplayBuffer
 from guerdon.data import MixedReplay, PrioritizedReplayBuffer, ReplayBuffer
+from tests.rounding import assert_close
 
 
 def row(number, **extra):
@@ -290,7 +291,7 @@ def test_rows_without_priorities_have_weight_1(prioritized_pair):
         batch, _ = mixed.sample(24, length)
         first = batch.obs[..., 0] if length == 1 else batch.obs[0, :, 0]
         assert batch.weight.dtype == np.float32
-        np.testing.assert_allclose(batch.weight, np.where(first >= 1004, 0.5, 1.0), rtol=1e-6)
+        assert_close(batch.weight, np.where(first >= 1004, 0.5, 1.0))
         assert np.sum(batch.weight < 1) == 8
 
 
@@ -309,7 +310,7 @@ def test_new_priorities_go_where_the_rows_came_from(prioritized_pair, length):
     drawn = first[first >= 1000]
     expected[drawn.astype(int) - 1000] = drawn
     assert len(drawn) == 8
-    np.testing.assert_allclose(mixed["demonstrations"].priorities, expected)
+    assert_close(mixed["demonstrations"].priorities, expected)
 
 
 def test_beta_is_set_where_there_are_priorities(prioritized_pair):

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from guerdon.data import PrioritizedReplayBuffer
+from tests.rounding import assert_close
 
 
 def step(buffer, number, done=False):
@@ -83,7 +84,7 @@ def test_priorities_of_very_different_size(ratio):
     assert batch.weight.tolist() == [1] * 1000
     everything, _ = buffer.sample(0)
     assert everything.weight[small].tolist() == [1] * len(small)
-    np.testing.assert_allclose(everything.weight[large], 2e-16, rtol=1e-6)
+    assert_close(everything.weight[large], 2e-16)
     # Nothing of the large ones stays in the sums.
     buffer.update_weight(large, [0.0] * len(large))
     buffer.update_weight(small, [0.0] * len(small))
@@ -105,7 +106,7 @@ def test_rows_without_history_are_not_drawn():
     assert chi_square(counts[[2, 3, 6, 7]], [1, 3, 1, 5]) < 16.27
     batch, rows = buffer.sample(0)
     assert rows.tolist() == [2, 3, 6, 7]
-    np.testing.assert_allclose(batch.weight, [1, 3**-0.4, 1, 5**-0.4], rtol=1e-6)
+    assert_close(batch.weight, [1, 3**-0.4, 1, 5**-0.4])
 
 
 def test_all_rows_where_none_has_history():
@@ -144,7 +145,7 @@ def test_weights_by_hand(beta):
     # N P = 4 * [0.1, 0.2, 0.3, 0.4]
     weights = np.array([0.4, 0.8, 1.2, 1.6]) ** -beta
     assert batch.weight.dtype == np.float32
-    np.testing.assert_allclose(batch.weight, weights / weights.max(), rtol=1e-6)
+    assert_close(batch.weight, weights / weights.max())
 
 
 def test_weights_use_the_same_power_for_every_row():

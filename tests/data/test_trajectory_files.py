@@ -23,6 +23,7 @@ from guerdon.data.frames import (
     write_trajectory,
 )
 from tests.processes import Program
+from tests.rounding import assert_close
 
 
 def make(length=3, cameras=("base_camera",), success_once=True, seed=0, size=(3, 4, 5)):
@@ -100,7 +101,7 @@ def test_an_npy_is_the_documents_dictionary(tmp_path):
     images = found["images"]["base_camera"]
     assert images.dtype == found["labels"].dtype == np.float32
     assert images.shape == (3, 3, 4, 5)
-    np.testing.assert_allclose(images * 255, trajectory.images["base_camera"], rtol=1e-6)
+    assert_close(images * 255, trajectory.images["base_camera"])
     np.testing.assert_array_equal(found["labels"], trajectory.labels)
 
 

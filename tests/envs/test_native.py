@@ -8,6 +8,7 @@ from gymnasium.vector import AutoresetMode
 
 from guerdon.data import Batch, ReplayBuffer
 from guerdon.envs import VectorEnv, make_vec
+from tests.rounding import assert_close
 
 
 def transitions(env: VectorEnv, actions: np.ndarray, seed: int) -> list[list[tuple]]:
@@ -68,7 +69,7 @@ def test_cartpoles_native_vector_gives_true_transitions():
     # the pole's angle moves by its speed, and the cart by its own: no row crosses an end
     for place in (0, 2):
         moved = batch.obs[:, place] + 0.02 * batch.obs[:, place + 1]
-        np.testing.assert_allclose(batch.obs_next[:, place], moved, atol=1e-6)
+        assert_close(batch.obs_next[:, place], moved)
     fallen = (np.abs(batch.obs_next[:, 2]) > 0.2095) | (np.abs(batch.obs_next[:, 0]) > 2.4)
     np.testing.assert_array_equal(fallen, batch.terminated)
     assert (batch.rew == 1).all()
@@ -186,7 +187,7 @@ def test_envpool_marks_its_dummy_rows():
                 assert step.dummy is None
                 assert (step.rew == 1).all()
                 moved = obs[:, 0] + 0.02 * obs[:, 1]
-                np.testing.assert_allclose(step.obs_next[:, 0], moved, atol=1e-6)
+                assert_close(step.obs_next[:, 0], moved)
                 assert (step.truncated == (t % 6 == 5)).all()
             obs = step.obs
 

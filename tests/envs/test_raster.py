@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from guerdon.envs.raster import EXTENT, SIZE, Brush, Shape, fill, pixel_of
+from tests.rounding import assert_close
 
 PIXEL = 2 * EXTENT / SIZE
 GREY, RED, BLUE = (np.array([colour], np.uint8) for colour in ([9] * 3, [200, 0, 0], [0, 0, 99]))
@@ -34,7 +35,7 @@ def middles():
 def test_right_on_the_table_is_right_in_the_picture_and_up_is_up():
     corners = np.array([[-EXTENT, EXTENT], [0, 0], [EXTENT, -EXTENT], [1, 0.5]])
     expected = [[0, 0], [32, 32], [64, 64], [60.4444, 17.7778]]
-    np.testing.assert_allclose(pixel_of(corners), expected, atol=1e-3)
+    assert_close(pixel_of(corners), expected, atol=1e-3)
 
 
 def test_shapes_cover_the_pixels_whose_middles_they_cover():

@@ -15,6 +15,7 @@ from guerdon.envs import Push, PushVector, Reach, ReachVector, make_vec
 from guerdon.envs.ids import registered_limit
 from guerdon.envs.raster import pixel_of
 from guerdon.envs.tabletop import CORNER
+from tests.rounding import assert_close
 
 IDS = ["guerdon/Reach-v0", "guerdon/Push-v0", "guerdon/ReachLoophole-v0"]
 VECTORS = [ReachVector, PushVector]
@@ -109,7 +110,7 @@ def test_an_action_moves_the_effector_by_a_tenth_and_not_off_the_table():
     env.reset(seed=0)
     env.effector[:] = [[0, 0], [0, 0], [0.95, -0.95]]
     env.step(np.array([[1, -0.5], [3, -7], [1, -1]], np.float32))
-    np.testing.assert_allclose(env.effector, [[0.1, -0.05], [0.1, -0.1], [1, -1]], atol=1e-6)
+    assert_close(env.effector, [[0.1, -0.05], [0.1, -0.1], [1, -1]])
 
 
 @pytest.mark.parametrize("vector", VECTORS)
@@ -234,9 +235,9 @@ def test_a_push_moves_the_cube_along_one_axis():
     env.effector[:] = [[-0.25, 0.05], [0.1, 0.3], [-0.25, 0.3], [0.24, 0]]
     env.step(np.array([[1, 0], [0.5, -1], [0, -0.5], [0, 1]], np.float32))
     expected = [[0.07, 0], [0, -0.02], [0, 0], [0, 0]]  # 0.22 away from the effector, if touched
-    np.testing.assert_allclose(env.cube, expected, atol=1e-6)
+    assert_close(env.cube, expected)
     moved = [[-0.15, 0.05], [0.15, 0.2], [-0.25, 0.25], [0.24, 0.1]]
-    np.testing.assert_allclose(env.effector, moved, atol=1e-6)
+    assert_close(env.effector, moved)
 
 
 def test_a_cube_at_its_limit_stops_the_effector_which_can_come_behind_it():
@@ -245,10 +246,10 @@ def test_a_cube_at_its_limit_stops_the_effector_which_can_come_behind_it():
     env.cube[:] = [[0.74, 0], [0.75, 0]]
     env.effector[:] = [[0.5, 0], [1, 0]]
     env.step(np.array([[1, 0], [0, 0]], np.float32))
-    np.testing.assert_allclose(env.cube, [[0.75, 0], [0.75, 0]], atol=1e-6)
-    np.testing.assert_allclose(env.effector, [[0.53, 0], [1, 0]], atol=1e-6)
+    assert_close(env.cube, [[0.75, 0], [0.75, 0]])
+    assert_close(env.effector, [[0.53, 0], [1, 0]])
     env.step(np.array([[-1, 0], [-1, 0]], np.float32))
-    np.testing.assert_allclose(env.cube, [[0.75, 0], [0.68, 0]], atol=1e-6)
+    assert_close(env.cube, [[0.75, 0], [0.68, 0]])
 
 
 @settings(max_examples=20)

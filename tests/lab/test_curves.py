@@ -8,6 +8,7 @@ import pytest
 from guerdon.config import ConfigError
 from guerdon.lab import curves
 from guerdon.lab.curves import Curve
+from tests.rounding import assert_close
 
 
 def write_run(folder, rows, **config):
@@ -118,7 +119,7 @@ def test_smoothing_is_not_biased_towards_the_first_value():
     curve = Curve(np.arange(3.0), np.array([4.0, 1.0, 1.0]))
     assert curves.smoothed(curve, 0.0).values.tolist() == [4, 1, 1]
     # Weights of 4, 1, 1 with 0.5: 1; 1/3, 2/3; 1/7, 2/7, 4/7.
-    np.testing.assert_allclose(curves.smoothed(curve, 0.5).values, [4, 2, 10 / 7])
+    assert_close(curves.smoothed(curve, 0.5).values, [4, 2, 10 / 7])
     np.testing.assert_allclose(curves.smoothed(curve, 0.99).values, [4, 2.5, 2], atol=0.02)
     with pytest.raises(ValueError, match="from 0 to below 1, not 1"):
         curves.smoothed(curve, 1)
@@ -175,7 +176,7 @@ def test_the_mean_is_inside_the_band():
     steps, values = curves.on_grid(found, points=3)
     low, high = curves.bootstrap_band(values, np.random.default_rng(0))
     assert steps.tolist() == [0, 1, 2]
-    np.testing.assert_allclose(values.mean(0), [1, 2, 3])
+    assert_close(values.mean(0), [1, 2, 3])
     assert (low < values.mean(0)).all()
     assert (values.mean(0) < high).all()
 

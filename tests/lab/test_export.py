@@ -16,6 +16,7 @@ from guerdon.policy import Policy, create_policy
 from guerdon.reward import Reward, Setting, Term, make_reward
 from tests.policy.spaces_env import ACTIONS, OBSERVATIONS
 from tests.reward.seeing import SIZE, loaded, weights, write_fit
+from tests.rounding import assert_close
 
 SPACES = {
     **OBSERVATIONS,
@@ -92,7 +93,7 @@ def test_a_policy_acts_as_predict_does(name, observation, action, tmp_path):
         found = run(path, obs if isinstance(obs, dict) else {"obs": obs})
         wanted = policy.predict(obs)
         assert found.dtype == wanted.dtype == ACTIONS[action].dtype
-        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
+        assert_close(found, wanted, atol=1e-5)
     assert [file.name for file in tmp_path.iterdir()] == ["policy.onnx"]
 
 
@@ -197,7 +198,7 @@ def assert_equal_scores(path, reward, names, observation, action):
         found = run(path, {name: rows[name] for name in names})
         wanted = reward.score(Batch(rows))
         assert found.shape == wanted.shape == (number,)
-        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+        assert_close(found, wanted, atol=1e-5)
     assert number == 1 or np.ptp(wanted) > 0
 
 
@@ -303,7 +304,7 @@ def check_classifier(model, cameras, path):
     for size in SIZES:
         images = images_of(cameras, size)
         found = run(path, images)
-        np.testing.assert_allclose(found, model.probability(images), rtol=0, atol=1e-5)
+        assert_close(found, model.probability(images), atol=1e-5)
     return found
 
 

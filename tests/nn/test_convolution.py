@@ -5,6 +5,7 @@ from gymnasium import spaces
 
 from guerdon.nn import ImageEncoder, ModelConfig, make_encoder
 from guerdon.nn.convolution import resnet10
+from tests.processes import Program
 
 
 def images(*shape, dtype=np.uint8):
@@ -63,6 +64,23 @@ def test_a_resnet_gives_each_image_the_same_features_in_any_batch():
     encoder = ImageEncoder(images(3, 32, 32), resnet10(3, width=8), 7, orthogonal=False)
     values = torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8)
     torch.testing.assert_close(encoder(values)[2:3], encoder(values[2:3]))
+
+
+BACKWARD = """
+import torch
+from guerdon.nn.convolution import resnet10
+torch.set_num_threads(1)
+images = torch.rand(4, 3, 256, 256).contiguous(memory_format=torch.channels_last)
+network = resnet10(3, width=4)
+for _ in range(2):
+    network(images).sum().backward()
+"""
+
+
+def test_a_narrow_resnet_can_be_trained_on_large_images():
+    with Program("-c", BACKWARD) as process:
+        _, errors = process.communicate()
+    assert process.returncode == 0, errors
 
 
 @pytest.mark.parametrize("name", ["nature", "impala", "resnet10"])

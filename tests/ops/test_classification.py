@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from guerdon.ops import classification as measure
+from tests.rounding import assert_close
 
 SCORES = np.array([0.9, 0.8, 0.7, 0.6, 0.5, 0.4])
 LABELS = np.array([True, False, True, True, False, False])
@@ -65,12 +66,8 @@ def test_the_calibration_error():
 
 def test_the_members_of_an_ensemble_agree_on_the_mean_of_their_probabilities():
     logits = np.array([[0.0, 2.0], [math.log(3), 2.0]])
-    np.testing.assert_allclose(
-        measure.ensemble_probability(logits), [(0.5 + 0.75) / 2, 1 / (1 + math.exp(-2))]
-    )
-    np.testing.assert_allclose(
-        measure.ensemble_probability(logits[1], 2.0), 1 / (1 + np.exp(-logits[1] / 2))
-    )
+    assert_close(measure.ensemble_probability(logits), [(0.5 + 0.75) / 2, 1 / (1 + math.exp(-2))])
+    assert_close(measure.ensemble_probability(logits[1], 2.0), 1 / (1 + np.exp(-logits[1] / 2)))
     assert measure.ensemble_probability(np.array([-1000.0, 1000.0])).tolist() == [0.0, 1.0]
 
 

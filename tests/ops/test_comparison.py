@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from guerdon import ops
+from tests.rounding import assert_close
 
 N, A, GAMMA = 5, 3, 0.9
 
@@ -33,10 +34,10 @@ def test_a_case_by_hand():
     # 0 + 1 - 2, 4 + 1/2 - 2, 2 + 1 - 1, 0 + 1/2 - 1.
     rewards = np.array([[[0.0, 4.0]], [[2.0, 0.0]]])
     expected = np.array([-1.0, 2.5, 2.0, -0.5]) - 0.75
-    np.testing.assert_allclose(canonical(rewards, 0.5), expected)
+    assert_close(canonical(rewards, 0.5), expected)
     # Reward 1 for entering state 1: all means are 1/2, so that 1/2 is subtracted.
     other = canonical(np.array([[[0.0, 1.0]], [[0.0, 1.0]]]), 0.5)
-    np.testing.assert_allclose(other, [-0.5, 0.5, -0.5, 0.5])
+    assert_close(other, [-0.5, 0.5, -0.5, 0.5])
     # Centred: -7/4, 7/4, 5/4, -5/4 and -1/2, 1/2, -1/2, 1/2. Their products sum to
     # 7/8 + 7/8 - 5/8 - 5/8 = 1/2, and their squares to 148/16 and 1.
     found = float(ops.pearson_distance(canonical(rewards, 0.5), other))

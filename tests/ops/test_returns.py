@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from guerdon.ops.returns import backward_scan, generalized_advantage, multistep_return, vtrace
 from tests.gradients import gradient_is_right
+from tests.rounding import assert_close
 
 KINDS = {
     "compiled": torch.as_tensor,
@@ -77,7 +78,7 @@ def test_lambda_zero_gives_one_step_errors_and_lambda_one_the_discounted_sum(kin
     rew, value, value_next, discount, cut, _ = rollout(3, 9, 4)
     arguments = [kind(x) for x in (rew, value, value_next, discount, cut)]
     one_step = generalized_advantage(*arguments, 0.0)
-    np.testing.assert_allclose(flat(one_step), rew + discount * value_next - value, atol=1e-5)
+    assert_close(flat(one_step), rew + discount * value_next - value, atol=1e-5)
     # With lambda = 1 and values that follow each other, values in between cancel out.
     value_next = np.concatenate((value[1:], value_next[-1:]))
     none = np.zeros_like(cut)
@@ -85,7 +86,7 @@ def test_lambda_zero_gives_one_step_errors_and_lambda_one_the_discounted_sum(kin
     ended = rew.copy()
     ended[-1] += discount[-1] * value_next[-1]
     total = backward_scan(kind(ended), kind(discount))
-    np.testing.assert_allclose(
+    assert_close(
         flat(generalized_advantage(*arguments, 1.0)), np.array(flat(total)) - value, atol=1e-4
     )
 
@@ -121,7 +122,7 @@ def test_all_kinds_give_the_advantages_of_a_plain_loop(size, gae_lambda):
     expected = plain_advantage(*data, gae_lambda, mask)
     for kind in KINDS.values():
         result = generalized_advantage(*map(kind, data), gae_lambda, kind(mask))
-        np.testing.assert_allclose(flat(result), expected, rtol=1e-9, atol=1e-9)
+        assert_close(flat(result), expected)
 
 
 def plain_multistep(rew, discount, mask):
@@ -146,7 +147,7 @@ def test_all_kinds_give_the_multistep_return_of_a_plain_loop(size, masked):
     for kind in KINDS.values():
         result = multistep_return(kind(rew), kind(discount), None if mask is None else kind(mask))
         for x, y in zip(result, expected, strict=True):
-            np.testing.assert_allclose(flat(x), y, rtol=1e-9, atol=1e-12)
+            assert_close(flat(x), y)
 
 
 def test_layout_and_dtype_do_not_change_the_advantage():

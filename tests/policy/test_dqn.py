@@ -7,6 +7,7 @@ from guerdon.nn.heads import DuelingHead
 from guerdon.policy import create_policy
 from tests.policy.cases import CASES, collected, make_policy, spaces_of, warmed_up, weights
 from tests.policy.hand import GAMMA, TARGETS, answer, five_steps, processed
+from tests.rounding import assert_close
 
 SPACES = spaces_of(CASES["dqn"].env)
 
@@ -156,7 +157,7 @@ def test_a_soft_target_goes_the_share_tau_of_the_way_at_every_update():
     for name in policy.model.state_dict():
         target = f"target.{name}"
         expected = before[target] + tau * (after[f"model.{name}"] - before[target])
-        np.testing.assert_allclose(after[target], expected, rtol=1e-5, atol=1e-7)
+        assert_close(after[target], expected)
 
 
 def test_truncated_rows_without_next_observations_do_not_bootstrap():

@@ -7,6 +7,7 @@ from guerdon.policy import create_policy
 from guerdon.reward import make_reward
 from tests.policy.cases import CASES, assert_same_weights, collected, hashed, make_policy, spaces_of
 from tests.policy.hand import answer, five_steps
+from tests.rounding import assert_close
 
 REWARD = {"terms": {"env": {}, "bonus": {"type": "constant", "value": 2.0, "weight": 0}}}
 DISCRETE = spaces_of(CASES["ppo"].env)
@@ -34,9 +35,9 @@ def test_advantages_of_the_bonus_are_added_and_run_past_every_end(coefficient):
     # The error is 2 + 0.5 * 10 - 10 everywhere, and a quarter of the next one's sum comes with it.
     bonus = np.array([-3.99609375, -3.984375, -3.9375, -3.75, -3.0])
     extrinsic = np.array([-6.0, -8.0, -2.25, -1.0, 0.0])
-    np.testing.assert_allclose(rows.advantage, extrinsic + coefficient * bonus, rtol=1e-6)
-    np.testing.assert_allclose(rows.returns, extrinsic + 10.0)
-    np.testing.assert_allclose(rows.intrinsic_returns, bonus + 10.0)
+    assert_close(rows.advantage, extrinsic + coefficient * bonus)
+    assert_close(rows.returns, extrinsic + 10.0)
+    assert_close(rows.intrinsic_returns, bonus + 10.0)
     assert rows.intrinsic_value.tolist() == [10.0] * 5
 
 
@@ -54,7 +55,7 @@ def test_the_next_value_is_that_of_the_next_episode_unless_it_is_episodic(episod
     policy.intrinsic.value = lambda obs: 10.0 * obs[:, 0]
     _, rows = processed(policy, five_steps(policy), make_reward(REWARD))
     expected = 2.0 + 5.0 * np.array(following) - 10.0 * np.arange(5)
-    np.testing.assert_allclose(rows.intrinsic_returns - rows.intrinsic_value, expected, rtol=1e-6)
+    assert_close(rows.intrinsic_returns - rows.intrinsic_value, expected)
 
 
 @pytest.mark.parametrize("episodic", [False, True])
@@ -82,7 +83,7 @@ def test_rollouts_with_ends_of_all_kinds_are_as_by_hand(episodic):
             advantage = error + (0.0 if cut else discount * 0.9 * advantage)
             expected[t, env], following = advantage, t
     found = rows.intrinsic_returns - rows.intrinsic_value
-    np.testing.assert_allclose(found, expected[batch.mask], rtol=1e-4, atol=1e-5)
+    assert_close(found, expected[batch.mask], rtol=1e-4, atol=1e-5)
 
 
 def test_the_second_value_learns_the_return_of_the_bonus():

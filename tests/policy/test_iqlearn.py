@@ -9,6 +9,7 @@ from guerdon.config import ConfigError
 from guerdon.data import Batch, Demonstrations
 from guerdon.policy import create_policy
 from guerdon.training.run import train
+from tests.rounding import assert_close
 
 PAIR = spaces.Box(-10.0, 10.0, (2,), np.float32)
 TWO = spaces.Discrete(2)
@@ -63,7 +64,7 @@ def test_the_loss_of_the_values_of_the_policy_and_the_expert():
 def test_the_loss_of_the_values_of_the_expert():
     policy = by_hand(alpha=0.5, method="value_expert")
     loss, reward = policy.loss(policy.process_fn(two_rows(), None, None))
-    np.testing.assert_allclose(reward, [[0.0, REWARDS[0]], [0.0, REWARDS[1]]], rtol=1e-6)
+    assert_close(reward, [[0.0, REWARDS[0]], [0.0, REWARDS[1]]])
     value = np.mean([LOG4, np.log(10.0)]) - 0.5 * LOG2
     penalty = np.mean(np.square([0.0, REWARDS[0], 0.0, REWARDS[1]])) / (4 * 0.5)
     assert float(loss) == pytest.approx(value - REWARDS.mean() + penalty, rel=1e-5)
@@ -80,7 +81,7 @@ def test_the_loss_of_the_values_of_first_observations():
 
 def test_the_recovered_reward_is_q_minus_the_next_value():
     found = by_hand().recovered_reward(two_rows())
-    np.testing.assert_allclose(found, [0.0, REWARDS.mean()], rtol=1e-6)
+    assert_close(found, [0.0, REWARDS.mean()])
 
 
 def test_actions_are_sampled_by_their_values():
@@ -89,7 +90,7 @@ def test_actions_are_sampled_by_their_values():
     assert np.mean(policy(Batch(obs=obs)).act) == pytest.approx(0.75, abs=0.02)
     assert (policy.predict(obs[:9]) == 1).all()
     log_prob = policy.log_prob(obs[:2], torch.tensor([0, 1]))
-    np.testing.assert_allclose(log_prob.exp(), [0.25, 0.75], rtol=1e-5)
+    assert_close(log_prob.exp(), [0.25, 0.75])
 
 
 @pytest.mark.parametrize("action_space", [TWO, ARM], ids=["discrete", "continuous"])

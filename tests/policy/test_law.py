@@ -13,6 +13,7 @@ from guerdon.policy import DQN, POLICIES
 from guerdon.reward import Setting, make_reward
 from tests.policy.cases import CASES, WITHOUT_REWARD, hashed, twin, warmed_up
 from tests.policy.reference import gradient, targets, watched_update
+from tests.rounding import assert_close
 
 CPU = torch.device("cpu")
 HASH = {"type": "function", "target": hashed, "fields": ("obs",)}
@@ -113,7 +114,7 @@ def test_targets_and_gradients_are_those_of_the_resolved_reward(case, name, warm
 
     expected = targets(before, buffer, seen, resolved(name, buffer, reward))
     for key, value in expected.items():
-        np.testing.assert_allclose(seen.processed[key], value, rtol=1e-4, atol=1e-4, err_msg=key)
+        assert_close(seen.processed[key], value, rtol=1e-4, atol=1e-4, err_msg=key)
     for key, value in gradient(before, seen, expected).items():
         torch.testing.assert_close(
             seen.gradient[key], value, rtol=1e-3, atol=1e-5, msg=lambda m, k=key: f"{k}: {m}"
@@ -144,7 +145,7 @@ def test_what_the_environment_paid_and_each_term_are_kept(case, name, warm):
     rows = seen.indices[real]
     np.testing.assert_array_equal(batch.rew_env[real], buffer[rows].rew.astype(np.float32))
     expected = resolved(name, buffer, reward)[rows]
-    np.testing.assert_allclose(batch.rew[real], expected, rtol=1e-6, atol=1e-6)
+    assert_close(batch.rew[real], expected)
     random = hashed(buffer[rows])
     env = buffer[rows].rew.astype(np.float32)
     terms = {"env": env, "random": random, "function": random}
@@ -170,9 +171,7 @@ def test_priorities_are_errors_of_the_resolved_reward(case, warm):
     with torch.no_grad():
         q_value = before.model(seen.processed.obs)["logit"].numpy()
     error = np.abs(q_value[np.arange(len(rows)), seen.processed.act] - expected)
-    np.testing.assert_allclose(
-        buffer.priorities[rows], error**policy.config.alpha, rtol=1e-3, atol=1e-3
-    )
+    assert_close(buffer.priorities[rows], error**policy.config.alpha, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -241,7 +240,7 @@ def test_the_documented_two_step_process_fn_sees_resolved_rewards(line):
     expected = [
         rewards[i] + 0.5 * rewards[(i + 1) % 10] + 0.25 * values[(i + 2) % 10] for i in range(10)
     ]
-    np.testing.assert_allclose(policy.learned_from.returns, expected, rtol=1e-6)
+    assert_close(policy.learned_from.returns, expected)
     np.testing.assert_array_equal(policy.learned_from.rew_env, np.arange(10.0))
 
 

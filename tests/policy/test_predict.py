@@ -5,6 +5,7 @@ from gymnasium import spaces
 
 from guerdon.data import Batch
 from guerdon.policy import create_policy
+from tests.rounding import assert_close
 
 VECTOR = spaces.Box(-1, 1, (3,), np.float32)
 BOX, TWO = spaces.Box(-2, 2, (1,), np.float32), spaces.Discrete(2, start=5)
@@ -23,7 +24,7 @@ def test_one_observation_gives_one_action_and_a_batch_gives_several(name):
     acts = policy.predict(several)
     assert len(acts) == 4
     for obs, act in zip(several, acts, strict=True):
-        np.testing.assert_allclose(policy.predict(obs), act, rtol=1e-6)
+        assert_close(policy.predict(obs), act)
 
 
 @pytest.mark.parametrize("name", ACTIONS)

@@ -10,6 +10,7 @@ from guerdon.data import Batch
 from guerdon.policy import create_policy
 from tests.policy.cases import CASES, spaces_of, warmed_up, weights
 from tests.policy.hand import GAMMA, TARGETS, answer, five_steps, processed
+from tests.rounding import assert_close
 
 BOX = spaces_of(CASES["sac"].env)
 DISCRETE = spaces_of(CASES["sac_discrete"].env)
@@ -118,7 +119,7 @@ def test_targets_go_the_share_tau_of_the_way_at_every_update(where):
     for name in policy.critic.state_dict():
         target = f"critic_target.{name}"
         expected = before[target] + tau * (after[f"critic.{name}"] - before[target])
-        np.testing.assert_allclose(after[target], expected, rtol=1e-5, atol=1e-7)
+        assert_close(after[target], expected)
 
 
 @both
@@ -137,7 +138,7 @@ def test_while_testing_it_takes_the_mean_and_the_most_likely():
     policy = make(BOX).eval()
     answer(policy.actor, "head.linear.bias", math.atanh(0.5), 0.0)
     obs = Batch(obs=np.zeros((3, 3), np.float32))
-    np.testing.assert_allclose(policy(obs).act, np.full((3, 1), 1.0), rtol=1e-6)  # of 2
+    assert_close(policy(obs).act, np.full((3, 1), 1.0))  # of 2
     policy = make(DISCRETE).eval()
     answer(policy.actor, "head.linear.bias", 0.0, 0.1)
     assert policy(Batch(obs=np.zeros((3, 4), np.float32))).act.tolist() == [1, 1, 1]

@@ -7,6 +7,7 @@ from guerdon.data import Batch
 from guerdon.policy import create_policy
 from tests.policy.cases import CASES, spaces_of, warmed_up, weights
 from tests.policy.hand import GAMMA, TARGETS, answer, five_steps, processed
+from tests.rounding import assert_close
 
 SPACES = spaces_of(CASES["td3"].env)
 
@@ -77,7 +78,7 @@ def test_targets_go_the_share_tau_of_the_way():
         for name in getattr(policy, part).state_dict():
             target = f"{part}_target.{name}"
             expected = before[target] + tau * (after[f"{part}.{name}"] - before[target])
-            np.testing.assert_allclose(after[target], expected, rtol=1e-5, atol=1e-7)
+            assert_close(after[target], expected)
 
 
 def test_the_actor_climbs_the_first_critic():

@@ -8,6 +8,7 @@ from gymnasium import spaces
 from guerdon.compat.di_engine.items import from_batch
 from guerdon.data import Batch, Demonstrations
 from guerdon.reward import Setting
+from tests.rounding import assert_close
 
 VECTOR = spaces.Box(-np.inf, np.inf, (2,), np.float32)
 IMAGE = spaces.Box(0, 255, (3, 12, 12), np.uint8)
@@ -89,13 +90,13 @@ def check_estimate(model):
     rew = model.estimate(data).rew
     assert rew.shape == (4, 3)
     np.testing.assert_array_equal(model.estimate(data).rew, rew)
-    np.testing.assert_allclose(model.estimate(data[1:3]).rew, rew[1:3], rtol=1e-4, atol=1e-5)
+    assert_close(model.estimate(data[1:3]).rew, rew[1:3], rtol=1e-4, atol=1e-5)
     order = np.array([2, 0, 3, 1])
-    np.testing.assert_allclose(model.estimate(data[order]).rew, rew[order], rtol=1e-4, atol=1e-5)
+    assert_close(model.estimate(data[order]).rew, rew[order], rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(model.estimate(data.replace(rew=data.rew + 5)).rew, rew)
     items = model.estimate(from_batch(data[0]))
     assert isinstance(items, list)
     found = [float(item["reward"]) for item in items]
-    np.testing.assert_allclose(found, rew[0], rtol=1e-4, atol=1e-5)
+    assert_close(found, rew[0], rtol=1e-4, atol=1e-5)
     assert same_states(model.training_state(), state)
     assert data == before

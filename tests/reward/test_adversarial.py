@@ -1,4 +1,5 @@
 import copy
+import math
 import pickle
 import warnings
 
@@ -13,6 +14,7 @@ from guerdon.data.demonstrations import Demonstrations
 from guerdon.reward import Setting, create_reward_model, make_reward
 from tests.reward.experts import ARM, IMAGE, TWO, VECTOR, as_items, demonstrations
 from tests.reward.experts import transitions as rows_that_do_not_end
+from tests.rounding import assert_close
 
 NAMES = ["gail", "airl", "fairl"]
 
@@ -103,7 +105,7 @@ def test_the_score_of_a_transition_depends_on_nothing_else():
     np.testing.assert_array_equal(model.estimate(data).rew, whole)
     rows = [[model.estimate(data[t : t + 1, b : b + 1]).rew[0, 0] for b in range(4)]
             for t in range(8)]  # fmt: skip
-    np.testing.assert_allclose(rows, whole, rtol=1e-5)
+    assert_close(rows, whole)
     assert data == before
 
 
@@ -111,7 +113,7 @@ def test_estimate_returns_a_list_for_a_list():
     model, data = make(), transitions((5,))
     items = as_items(data)
     estimated = [item["reward"] for item in model.estimate(items)]
-    np.testing.assert_allclose(estimated, model.estimate(data).rew, rtol=1e-6)
+    assert_close(estimated, model.estimate(data).rew)
     assert [item["reward"] for item in items] == [7.0] * 5
 
 
@@ -125,19 +127,25 @@ def test_an_end_is_rewarded_with_the_value_of_the_absorbing_state():
     with torch.no_grad():
         forever = float(ops.gail_reward(model.network.output(model.network.absorbed())))
     difference = model.estimate(data).rew - model.estimate(plain).rew
-    np.testing.assert_allclose(difference, [0, 0, 0, 0, forever * 0.9 / (1 - 0.9)], rtol=1e-5)
+    assert_close(difference, [0, 0, 0, 0, forever * 0.9 / (1 - 0.9)])
 
 
 def test_the_absorbing_state_is_the_policys_if_demonstrations_never_end():
-    model, _ = trained(absorbing=True, rounds=30)
-    model.expert["terminated"][:] = False
-    model.fit(200)
+    episode = experts().episodes[0]
+    endless = episode.replace(terminated=np.zeros(60, bool))
+    model = make(absorbing=True)
+    model.load_expert_data(Demonstrations([endless]))
+    model.collect_data(transitions((30, 4)))
+    model.fit(500)
     with torch.no_grad():
         assert model.network.output(model.network.absorbed()) < -1
 
 
-def test_the_absorbing_state_is_weighted_by_the_discounted_time_in_it():
-    model = make(absorbing=True, batch_size=10)  # one of 60 demonstrated transitions is an end
+@pytest.mark.parametrize("subsample", [1, 7])
+def test_the_absorbing_state_is_weighted_by_the_discounted_time_in_it(subsample):
+    # One of 60 demonstrated transitions is an end, whether it is in the sample or not.
+    model = make(absorbing=True, batch_size=10, subsample=subsample)
+    assert bool(model.expert["terminated"].any()) == (subsample == 1)
     model.collect_data(transitions((10, 4)))  # and 4 of 40 of the policy's
     after = 0.9 / 0.1
     expert, policy = model._weights().split(11)
@@ -232,8 +240,21 @@ def airl_by_hand(**options):
 def test_airl_shapes_its_reward_by_a_potential():
     model, data = airl_by_hand()
     # f = g(s) + gamma h(s') - h(s): 0.5 + 0.5 * 1 - 0.25, and 1 + 0.5 after an end.
-    np.testing.assert_allclose(model.estimate(data).rew, [0.75, 1.5])
-    np.testing.assert_allclose(model.network.shaping(model.tensors(data)).detach(), [0.25, 0.5])
+    assert_close(model.estimate(data).rew, [0.75, 1.5])
+    assert_close(model.network(model.tensors(data)).detach(), [0.75, 1.5])
+    assert_close(model.network.reward(model.tensors(data)).detach(), [0.5, 1.0])
+
+
+def test_the_gradient_penalty_of_airl_is_of_g_and_of_both_potentials():
+    model, data = airl_by_hand()
+    with torch.no_grad():
+        model.network.potential.layers[-1].weight *= 3.0
+    going_on, ended = (model.network.features(model.tensors(data[[i, i]])) for i in (0, 1))
+    # f = s0 + 0.5 * 3 s1' - 3 s1, without the second term after an end.
+    penalty = [model._penalty(rows, rows).item() for rows in (going_on, ended)]
+    expected = [(math.sqrt(1 + 1.5**2 + 3**2) - 1) ** 2, (math.sqrt(1 + 3**2) - 1) ** 2]
+    assert_close(penalty, expected, rtol=1e-5)
+    assert expected[1] < model._penalty(going_on, ended).item() < expected[0]  # in between
 
 
 def test_the_reward_of_airl_is_the_whole_logit_and_g_when_it_is_frozen():
@@ -242,11 +263,11 @@ def test_the_reward_of_airl_is_the_whole_logit_and_g_when_it_is_frozen():
 
     model, data = airl_by_hand(log_prob=log_prob)
     data.act[:] = [0, 1]
-    np.testing.assert_allclose(model.estimate(data).rew, [0.75 + 0.5, 1.5 + 1.5])
+    assert_close(model.estimate(data).rew, [0.75 + 0.5, 1.5 + 1.5])
     grid = data[:, None].replace()  # [T, B]
-    np.testing.assert_allclose(model.estimate(grid).rew, [[1.25], [3.0]])
+    assert_close(model.estimate(grid).rew, [[1.25], [3.0]])
     model, _ = airl_by_hand(log_prob=log_prob, frozen=True)
-    np.testing.assert_allclose(model.estimate(data).rew, [0.5, 1.0])
+    assert_close(model.estimate(data).rew, [0.5, 1.0])
 
 
 def test_the_potential_of_airl_learns_and_is_saved():
@@ -265,9 +286,9 @@ def test_the_log_probability_is_subtracted_beside_absorbing_states():
     for model in (likely_one, sure):
         model.load_expert_data(experts())
     difference = likely_one.estimate(batch).rew - sure.estimate(batch).rew
-    np.testing.assert_allclose(difference, 2.0, rtol=1e-5)
+    assert_close(difference, 2.0)
     read = Batch({name: batch[name] for name in sure.fields}).to_device(torch.device("cpu"))
-    np.testing.assert_allclose(sure.score(read), sure.estimate(batch).rew)
+    assert_close(sure.score(read), sure.estimate(batch).rew)
 
 
 def test_the_potential_of_an_absorbing_state_is_refused():
@@ -431,7 +452,7 @@ def test_a_file_and_a_list_of_the_guide_are_read_alike(tmp_path):
     with torch.no_grad():
         expected = model.reward(model.network(model.expert))
     found = [float(item["reward"]) for item in model.estimate(guide_items(data))]
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert_close(found, expected)
 
 
 @pytest.mark.parametrize("name", [*NAMES, "red", "pdeil"])
@@ -442,7 +463,7 @@ def test_training_loads_the_demonstrations_of_the_config(name, tmp_path):
     data = transitions((300,))
     model.collect_data(data)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "red hardly tells")
+        warnings.filterwarnings("ignore", "red: ")
         assert model.train() is not None
     assert len(model.demonstrations.transitions()) == 20
     assert len({float(item["reward"]) for item in model.estimate(guide_items(data))}) > 100

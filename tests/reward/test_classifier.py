@@ -30,6 +30,7 @@ from tests.reward.seeing import (
     reader,
     weights,
 )
+from tests.rounding import assert_close
 from tests.training.running import leaves, same
 
 # --- rewards of transitions
@@ -38,7 +39,7 @@ from tests.training.running import leaves, same
 def test_a_transition_is_scored_by_the_image_it_leads_to():
     data = episode(0, 204, 51)
     rew = reader(terminate="never", reward_mode="per_step", reward_type="continuous").estimate(data)
-    np.testing.assert_allclose(rew.rew, [0.0, 0.8, 0.2], atol=1e-6)
+    assert_close(rew.rew, [0.0, 0.8, 0.2])
 
 
 def test_a_success_pays_once_and_ends_the_episode():
@@ -48,7 +49,7 @@ def test_a_success_pays_once_and_ends_the_episode():
 
 def test_a_continuous_success_pays_its_probability():
     rew = reader(reward_type="continuous").estimate(episode(10, 100, 204, 255)).rew
-    np.testing.assert_allclose(rew, [0, 0, 0.8, 0], atol=1e-6)
+    assert_close(rew, [0, 0, 0.8, 0])
 
 
 @pytest.mark.parametrize(
@@ -59,7 +60,7 @@ def test_per_step_pays_every_frame(kind, expected):
     assert model.config.terminate == "never"
     assert not model.ends_episodes
     rew = model.estimate(episode(51, 153, 204, 102, 255)).rew
-    np.testing.assert_allclose(rew, expected, atol=1e-6)
+    assert_close(rew, expected)
 
 
 def test_terminal_without_an_end_pays_the_last_frame():
@@ -94,7 +95,7 @@ def test_a_probability_of_just_the_threshold_passes():
 def test_logits_are_divided_by_the_temperature():
     model = reader(meta=meta_of(temperature=2.0), reward_mode="per_step", reward_type="continuous")
     odds = (0.8 / 0.2) ** 0.5
-    np.testing.assert_allclose(model.estimate(episode(204)).rew, odds / (1 + odds), atol=1e-6)
+    assert_close(model.estimate(episode(204)).rew, odds / (1 + odds))
 
 
 def test_a_success_has_to_be_held():
@@ -121,7 +122,7 @@ def half(value):
 
 def test_an_ensemble_predicts_the_mean():
     model = reader(FirstPixel(), FirstPixel(half), reward_mode="per_step", reward_type="continuous")
-    np.testing.assert_allclose(model.estimate(episode(204, 51)).rew, [0.6, 0.15], atol=1e-6)
+    assert_close(model.estimate(episode(204, 51)).rew, [0.6, 0.15])
 
 
 def test_pessimism_subtracts_the_spread():
@@ -133,8 +134,8 @@ def test_pessimism_subtracts_the_spread():
     # 0.8, 0.4 and 0: a mean of 0.4, and a spread of sqrt((0.16 + 0 + 0.16) / 3).
     spread = (0.32 / 3) ** 0.5
     data = episode(204)
-    np.testing.assert_allclose(three(0.5).estimate(data).rew, 0.4 - 0.5 * spread, atol=1e-6)
-    np.testing.assert_allclose(three(1.0).estimate(data).rew, 0.4 - spread, atol=1e-6)
+    assert_close(three(0.5).estimate(data).rew, 0.4 - 0.5 * spread)
+    assert_close(three(1.0).estimate(data).rew, 0.4 - spread)
     assert three(2.0).estimate(data).rew == 0.0
 
 
@@ -157,7 +158,7 @@ def test_it_uses_the_cameras_of_the_fit():
     member = model.members[0]
     with torch.no_grad():
         direct = torch.sigmoid(member({key: torch.from_numpy(shown[key]) for key in keys}))
-    np.testing.assert_allclose(said, direct, atol=1e-6)
+    assert_close(said, direct)
 
 
 @pytest.mark.parametrize("channels_first", [False, True])
@@ -166,7 +167,7 @@ def test_observations_can_be_images(channels_first):
     shown = np.stack([Lamp.picture(level) for level in (10, 100, 250)])
     given = np.moveaxis(shown, -1, 1) if channels_first else shown
     expected = model.probability({"base_camera": shown})
-    np.testing.assert_allclose(model.probability(given), expected, atol=1e-6)
+    assert_close(model.probability(given), expected)
     assert np.ptp(expected) > 0
 
 
@@ -175,7 +176,7 @@ def test_many_images_are_scored_in_few_calls():
     model = reader(member)
     levels = np.arange(300).reshape(50, 6) % 256
     said = model.probability({"base_camera": pictures(levels)})
-    np.testing.assert_allclose(said, levels / 255, atol=1e-6)
+    assert_close(said, levels / 255)
     assert member.frames == [128, 128, 44]
     assert model.probability({"base_camera": pictures(np.zeros((0, 3)))}).shape == (0, 3)
 
@@ -313,13 +314,13 @@ def test_targets_and_gradients_are_those_of_the_predictions(name):
     rewards = np.full(buffer.size, np.nan)
     rewards[rows] = 0.1 * buffer[rows].obs_next[:, 0, 0, 0] / 255
     found = reward.view(buffer, torch.device("cpu"))[rows].rew
-    np.testing.assert_allclose(found, rewards[rows], atol=1e-6)
+    assert_close(found, rewards[rows])
 
     seen = watched_update(policy, buffer, reward)
 
     expected = targets(before, buffer, seen, rewards)
     for key, value in expected.items():
-        np.testing.assert_allclose(seen.processed[key], value, rtol=1e-3, atol=1e-3, err_msg=key)
+        assert_close(seen.processed[key], value, rtol=1e-3, atol=1e-3, err_msg=key)
     for key, value in gradient(before, seen, expected).items():
         torch.testing.assert_close(
             seen.gradient[key], value, rtol=1e-2, atol=1e-4, msg=lambda m, k=key: f"{k}: {m}"
@@ -343,7 +344,7 @@ def test_at_a_success_the_target_is_the_reward_alone(name):
     seen = watched_update(make_policy(CASES[name], n_step=1), buffer, reward)
     ended = seen.read.rew > 0
     assert 0 < ended.sum() < len(ended)
-    np.testing.assert_allclose(seen.processed["target"][torch.as_tensor(ended)], 0.1, atol=1e-6)
+    assert_close(seen.processed["target"][torch.as_tensor(ended)], 0.1)
 
 
 def test_alone_it_has_no_reward_of_the_environment():

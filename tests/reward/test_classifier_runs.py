@@ -33,6 +33,7 @@ from tests.reward.seeing import (
     weights,
     write_fit,
 )
+from tests.rounding import assert_close
 from tests.training.running import assert_same_run, leaves, resume, same
 
 
@@ -207,7 +208,7 @@ def test_the_environments_reward_is_a_term_only_if_configured():
     mixed, collector = collected(reader(), env=Term(EnvReward({}), 0.1))
     data = read(mixed, collector)
     expected = data.rew_terms.classifier + 0.1 * data.rew_env
-    np.testing.assert_allclose(data.rew[data.mask], expected[data.mask], atol=1e-6)
+    assert_close(data.rew[data.mask], expected[data.mask])
     assert (data.rew_terms.classifier != data.rew)[data.mask].any()
 
 

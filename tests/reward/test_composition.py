@@ -18,6 +18,7 @@ from guerdon.reward import (
     make_reward,
 )
 from tests.reward.cases import CPU, filled_buffer, first_number, transitions
+from tests.rounding import assert_close
 from tests.training.running import run
 
 
@@ -191,7 +192,7 @@ def test_the_sum_is_normalised_before_it_is_clipped():
     reward = normalized(clip=(0.0, 3.0))
     reward.collect_data(rollout([[1.0], [5.0]]))  # a standard deviation of 2
     batch = reward.resolve(transitions(8).to_torch())
-    np.testing.assert_allclose(batch.rew, [0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.0, 3.0], rtol=1e-6)
+    assert_close(batch.rew, [0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.0, 3.0])
     assert batch.rew_env.tolist() == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]
 
 
@@ -199,7 +200,7 @@ def test_scale_and_normalisation_multiply():
     reward = normalized(scale=3.0)
     reward.collect_data(rollout([[1.0], [5.0]]))
     rew = reward.resolve(transitions(2).to_torch()).rew
-    np.testing.assert_allclose(rew, [1.5, 3.0], rtol=1e-6)
+    assert_close(rew, [1.5, 3.0])
 
 
 def rollout(rew, first=None, mask=None):

@@ -20,6 +20,7 @@ from guerdon.reward import (
 from guerdon.reward.ensemble import EnsembleConfig, EnsembleReward
 from guerdon.reward.transitions import as_rollout
 from tests.reward.ranked import TWO, VECTOR, demonstrations, rollout, rows, same_states, setting
+from tests.rounding import assert_close
 
 
 def make(of=None, **options):
@@ -44,7 +45,7 @@ def test_it_is_the_mean_of_its_members():
     model, _ = trained()
     data = rows((4, 3))
     mean = member_rewards(model, data).mean(0)
-    np.testing.assert_allclose(model.estimate(data).rew, mean, rtol=1e-6)
+    assert_close(model.estimate(data).rew, mean)
 
 
 def test_pessimism_subtracts_a_multiple_of_the_standard_deviation():
@@ -52,7 +53,7 @@ def test_pessimism_subtracts_a_multiple_of_the_standard_deviation():
     data = rows((6,))
     each = member_rewards(model, data)
     wanted = each.mean(0) - 1.5 * each.std(0)
-    np.testing.assert_allclose(model.estimate(data).rew, wanted, rtol=1e-5)
+    assert_close(model.estimate(data).rew, wanted)
     assert (model.estimate(data).rew < each.mean(0)).all()
 
 
@@ -61,7 +62,7 @@ def test_tensors_are_scored_as_tensors():
     data = rows((6,))
     rew = model.estimate(data.to_torch()).rew
     assert isinstance(rew, torch.Tensor)
-    np.testing.assert_allclose(rew, model.estimate(data).rew, rtol=1e-5, atol=1e-6)
+    assert_close(rew, model.estimate(data).rew)
 
 
 def test_members_differ():
@@ -224,7 +225,7 @@ def test_a_model_in_the_style_of_the_guide_can_be_a_member(register):
     model = create_reward_model(options, setting())
     data = rollout((3, 2))
     model.collect_data(data)
-    np.testing.assert_allclose(model.estimate(data).rew, 2 * data.rew, rtol=1e-6)
+    assert_close(model.estimate(data).rew, 2 * data.rew)
     assert model.train() == {"loss": 3.0, "spread": 0.0}
     assert [member.model.seen for member in model.members] == [6, 6]
 
@@ -287,7 +288,7 @@ def test_members_that_depend_on_the_episode_are_annotated_in_order():
         memories = [after for _, after in found]
         wanted.append(np.mean([column["coupling"] for column, _ in found], 0))
     view = reward.view(buffer, torch.device("cpu"))
-    np.testing.assert_allclose(view.rollout()[0].rew, np.concatenate(wanted), rtol=1e-5)
+    assert_close(view.rollout()[0].rew, np.concatenate(wanted))
     batch = buffer.rollout()[0].annotations.ensemble
     assert set(batch.keys()) == {"0.coupling", "1.coupling"}
     assert (batch["0.coupling"] != batch["1.coupling"]).any()
@@ -297,7 +298,7 @@ def test_members_that_depend_on_the_episode_are_annotated_in_order():
 def test_members_score_transitions_of_no_run_as_whole_episodes(shape):
     (model,), data = pwil_ensemble().models, rows(shape)
     mean = member_rewards(model, data).mean(0)
-    np.testing.assert_allclose(model.estimate(data).rew, mean, rtol=1e-6)
+    assert_close(model.estimate(data).rew, mean)
 
 
 def test_columns_that_are_not_stored_reach_the_members(register):
@@ -324,7 +325,7 @@ def test_estimating_is_pure():
     before, state = copy.deepcopy(data), copy.deepcopy(model.training_state())
     rew = model.estimate(data).rew
     np.testing.assert_array_equal(model.estimate(data).rew, rew)
-    np.testing.assert_allclose(model.estimate(data[1:3]).rew, rew[1:3], rtol=1e-4, atol=1e-5)
+    assert_close(model.estimate(data[1:3]).rew, rew[1:3], rtol=1e-4, atol=1e-5)
     assert same_states(model.training_state(), state)
     assert data == before
 
@@ -333,7 +334,7 @@ def test_lists_come_back_as_lists():
     model, _ = trained()
     data = rows((5,))
     found = [float(item["reward"]) for item in model.estimate(from_batch(data))]
-    np.testing.assert_allclose(found, model.estimate(data).rew, rtol=1e-5)
+    assert_close(found, model.estimate(data).rew)
 
 
 def test_a_restored_ensemble_resumes_exactly():

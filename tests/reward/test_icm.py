@@ -8,6 +8,7 @@ from guerdon.reward.icm import InverseModel
 from tests.policy.hand import answer
 from tests.reward.curious import feed, make, rollout
 from tests.reward.experts import ARM, TWO, VECTOR
+from tests.rounding import assert_close
 
 ACTIONS = pytest.mark.parametrize("action_space", [TWO, ARM], ids=["discrete", "continuous"])
 
@@ -27,7 +28,7 @@ def test_the_bonus_is_half_the_squared_error_of_predicted_features(eta):
     model = make("icm", normalize_bonus=False, feature_size=2, eta=eta)
     set_features(model, (1.0, 2.0), (2.0, 5.0))
     batch = feed(model, rollout())
-    np.testing.assert_allclose(model.estimate(batch).rew, eta * (1.0 + 9.0) / 2, rtol=1e-6)
+    assert_close(model.estimate(batch).rew, eta * (1.0 + 9.0) / 2)
 
 
 @ACTIONS

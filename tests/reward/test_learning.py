@@ -8,10 +8,13 @@ import pytest
 from gymnasium import spaces
 
 from guerdon.data import Batch, Demonstrations, save_demonstrations
+from guerdon.data.demonstrations import selected
 from guerdon.reward import REWARDS
 from guerdon.training.run import train
+from tests.reward.errand import errands
 
 IDENTITY = {"id": "guerdon/Identity-v0", "n_envs": 8}  # returns: 10 at best, 2.5 by chance
+ERRAND = {"id": "tests.reward.errand:Errand", "n_envs": 8}  # -25 at best, -100 at worst
 PPO = {"type": "ppo", "gamma": 0.5, "model": {"hidden": [32, 32]}, "learning_rate": 3e-3}
 DQN = {**PPO, "type": "dqn", "learning_rate": 1e-3, "target_update_every": 20,
        "epsilon": {"start": 1.0, "end": 0.05, "decay": 1000}}  # fmt: skip
@@ -45,7 +48,7 @@ def demonstrations(noises, n_episodes=8, seed=0):
     return Demonstrations(episodes, IDENTITY["id"], space, spaces.Discrete(4))
 
 
-def trained(folder, reward, shown=None, *, policy=PPO, env=IDENTITY, max_steps=4096):
+def trained(folder, reward, shown=None, *, policy=PPO, env=IDENTITY, max_steps=4096, seed=0):
     """The mean return of a policy that was trained on a reward."""
     if shown is not None:
         save_demonstrations(shown, folder / "demonstrations", overwrite=True)
@@ -59,7 +62,7 @@ def trained(folder, reward, shown=None, *, policy=PPO, env=IDENTITY, max_steps=4
         "eval": {"every": max_steps, "episodes": 40},
         "run": {"max_steps": max_steps, "dir": str(Path(tempfile.mkdtemp(dir=folder)) / "run")},
     }
-    return train(config, seed=0, display="none")["eval_return_mean"]
+    return train(config, seed=seed, display="none")["eval_return_mean"]
 
 
 SMALL = {"hidden_size": [32], "learning_rate": 3e-3}
@@ -99,6 +102,15 @@ def test_imitation_of_guesses_teaches_nothing(name, tmp_path):
     assert imitated(name, 1.0, tmp_path) < 6
 
 
+@pytest.mark.parametrize("seed", [0, 1])
+def test_sampled_demonstrations_teach_to_end_early(seed, tmp_path):
+    """None of the 14 sampled transitions is an end; without that, it is best never to end."""
+    assert not selected(errands(), subsample=20).transitions().terminated.any()
+    reward = {"type": "gail", **SMALL, "absorbing": True, "subsample": 20}
+    options = {"policy": {**PPO, "gamma": 0.95}, "env": ERRAND, "max_steps": 8192, "seed": seed}
+    assert trained(tmp_path, reward, errands(), **options) > -30
+
+
 RANKED = {**SMALL, "inputs": ["obs", "act"], "min_snippet_length": 5, "max_snippet_length": 10}
 
 
@@ -122,7 +134,7 @@ def test_comparisons_teach(tmp_path):
 
 def best_in_the_sea(preset, folder, seed):
     """The best evaluation in a DeepSea that is small enough for a test."""
-    small = ["+env.kwargs.size=12", "run.max_steps=100_000"]
+    small = ["+env.kwargs.size=14", "run.max_steps=100_000"]
     until = ["eval.every=10_000", "eval.target_return=0.9"]
     folder = folder / str(seed)
     summary = train(preset, *small, *until, f"run.dir={folder}", seed=seed, display="none")
@@ -131,9 +143,9 @@ def best_in_the_sea(preset, folder, seed):
 
 @pytest.mark.parametrize("name", ["rnd", "icm", "ngu"])
 def test_curiosity_finds_what_is_far_away(name, tmp_path):
-    """With one of two seeds: rounding, which differs among processors, decides which ones do."""
+    """With one of three seeds: rounding decides which ones do, and icm and ngu fail with 1 of 6."""
     preset = f"deepsea_ppo_{name}"
-    assert any(best_in_the_sea(preset, tmp_path, seed) > 0.9 for seed in (0, 1))
+    assert any(best_in_the_sea(preset, tmp_path, seed) > 0.9 for seed in (1, 2, 3))
 
 
 def test_without_curiosity_nobody_gets_there(tmp_path):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from guerdon.reward.ngu import nearest
+from tests.rounding import assert_close
 
 
 def memory(size, n_envs=1, n_features=1):
@@ -38,7 +39,7 @@ def walk(n_steps=40, n_envs=3, n_features=5, seed=0):
 @pytest.mark.parametrize("k", [1, 3])
 def test_reference(size, k):
     found = nearest(*walk(), *memory(size, 3, 5), k)
-    np.testing.assert_allclose(found, reference(*walk(), size, k), rtol=1e-5)
+    assert_close(found, reference(*walk(), size, k))
 
 
 def test_episodes_continue_in_the_next_rollout():

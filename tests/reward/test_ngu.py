@@ -9,6 +9,7 @@ from guerdon.reward.scaling import RunningMoments
 from tests.policy.hand import answer
 from tests.reward.curious import feed, make, rollout
 from tests.reward.experts import TWO, VECTOR
+from tests.rounding import assert_close
 
 
 def novelty_of(distances, mean=1.0, **options):
@@ -59,7 +60,7 @@ def test_the_lifelong_factor_grows_with_errors_above_the_mean(error, factor):
     answer(model.network.lifelong.target, "layers.1.bias", 0.0)
     answer(model.network.lifelong.predictor, "layers.1.bias", np.sqrt(error))
     model.errors.update(np.array([1.0, 5.0]), 100)  # mean 3, standard deviation 2
-    np.testing.assert_allclose(factors(model, rollout()), factor, rtol=1e-5)
+    assert_close(factors(model, rollout()), factor)
 
 
 def test_the_bonus_is_the_product_of_both():
@@ -68,9 +69,9 @@ def test_the_bonus_is_the_product_of_both():
     factor = factors(model, batch)
     assert factor.min() == 1.0
     assert 1.0 < factor.max() <= 5.0
-    np.testing.assert_allclose(model.estimate(batch).rew, batch.novelty * factor, rtol=1e-5)
+    assert_close(model.estimate(batch).rew, batch.novelty * factor)
     twice = batch.replace(novelty=2 * batch.novelty)
-    np.testing.assert_allclose(model.estimate(twice).rew, 2 * model.estimate(batch).rew, rtol=1e-5)
+    assert_close(model.estimate(twice).rew, 2 * model.estimate(batch).rew)
 
 
 def test_the_factor_of_old_transitions_follows_the_training():
@@ -152,7 +153,7 @@ def test_another_episode_starts_from_nothing(pieces):
         found = novelty(model, batch[3:], memory)
     else:
         found = novelty(model, batch, memory)[3:]
-    np.testing.assert_allclose(found, novelty(model, batch[3:]), rtol=1e-5)
+    assert_close(found, novelty(model, batch[3:]))
     assert memory[1].tolist() == [3]
 
 
@@ -163,14 +164,14 @@ def test_an_episode_continues_in_the_next_rollout_without_rows_that_are_no_trans
     pieces = np.concatenate(
         [novelty(model, batch[part], memory) for part in (slice(5), slice(5, None))]
     )
-    np.testing.assert_allclose(pieces[batch.mask], whole[batch.mask], rtol=1e-5)
+    assert_close(pieces[batch.mask], whole[batch.mask])
     assert memory[1].tolist() == [9, 10]
 
 
 def test_no_environment_depends_on_another():
     model, batch = known(), rollout((10, 4))
     one = novelty(model, batch[:, 2:3])
-    np.testing.assert_allclose(novelty(model, batch)[:, 2:3], one, rtol=1e-5)
+    assert_close(novelty(model, batch)[:, 2:3], one)
 
 
 def test_annotating_changes_nothing_but_the_memory():
@@ -197,17 +198,17 @@ def test_transitions_without_annotations_are_whole_episodes(end):
     expected = model.estimate(batch.replace(novelty=novelty(model, batch))).rew[:, 0]
     for shown in (batch, batch[:, 0], batch[:, :, None]):
         found = model.estimate(shown).rew.reshape(-1)
-        np.testing.assert_allclose(found[batch.mask[:, 0]], expected[batch.mask[:, 0]], rtol=1e-5)
+        assert_close(found[batch.mask[:, 0]], expected[batch.mask[:, 0]])
     parts = [model.estimate(batch[part, 0]).rew for part in (slice(3), slice(3, None))]
-    np.testing.assert_allclose(np.concatenate(parts), expected, rtol=1e-5)
+    assert_close(np.concatenate(parts), expected)
 
 
 def test_transitions_of_several_environments_without_annotations():
     model = make("ngu")
     batch = feed(model, rollout())
     expected = model.estimate(batch.replace(novelty=novelty(model, batch))).rew
-    np.testing.assert_allclose(model.estimate(rollout()).rew, expected, rtol=1e-5)
-    np.testing.assert_allclose(model.estimate(rollout()[:, 1]).rew, expected[:, 1], rtol=1e-5)
+    assert_close(model.estimate(rollout()).rew, expected)
+    assert_close(model.estimate(rollout()[:, 1]).rew, expected[:, 1])
 
 
 @pytest.mark.parametrize("n_envs", [1, 3, 5])
@@ -228,6 +229,6 @@ def test_as_a_term_it_scores_stored_annotations():
     rew = reward.resolve(stored.to_torch()).rew
     drawn = np.random.default_rng(0).permutation(80)[:10]
     part = reward.resolve(stored[drawn // 4, drawn % 4].to_torch()).rew
-    np.testing.assert_allclose(part, rew.reshape(-1)[drawn], rtol=1e-4)
+    assert_close(part, rew.reshape(-1)[drawn], rtol=1e-4)
     assert (rew > 0).all()
     assert reward.terms["ngu"].model.collected == 80

@@ -10,6 +10,7 @@ from guerdon.reward import REWARDS, Setting, make_reward
 from guerdon.reward.scaling import ReturnScaler
 from tests.reward.curious import NAMES, feed, make, rollout
 from tests.reward.experts import ARM, IMAGE, TWO, VECTOR, as_items
+from tests.rounding import assert_close
 
 PARTS = spaces.Dict({"a": VECTOR, "b": spaces.Discrete(3)})
 
@@ -66,9 +67,9 @@ def test_the_bonus_of_a_transition_depends_on_nothing_else(name):
     np.testing.assert_array_equal(model.estimate(batch).rew, whole)
     rows = [[model.estimate(batch[t : t + 1, b : b + 1]).rew[0, 0] for b in range(4)]
             for t in range(8)]  # fmt: skip
-    np.testing.assert_allclose(rows, whole, rtol=1e-4)
+    assert_close(rows, whole, rtol=1e-4)
     order = np.random.default_rng(0).permutation(8)
-    np.testing.assert_allclose(model.estimate(batch[order]).rew, whole[order], rtol=1e-4)
+    assert_close(model.estimate(batch[order]).rew, whole[order], rtol=1e-4)
     assert batch == before
     assert_same(model.training_state(), state)
 
@@ -145,7 +146,7 @@ def test_the_bonus_is_divided_by_the_spread_of_its_return(name):
         batch, same = (feed(each, rollout(seed=seed)) for each in (model, plain))
         scaler.collect(plain.estimate(same).rew, batch.mask)  # across episodes
     expected = plain.estimate(same).rew * scaler.scale
-    np.testing.assert_allclose(model.estimate(batch).rew, expected, rtol=1e-4)
+    assert_close(model.estimate(batch).rew, expected, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -218,7 +219,7 @@ def test_lists_of_dictionaries(name):
     feed(model, batch)
     items = as_items(batch[:, 0])
     found = [item["reward"] for item in model.estimate(items)]
-    np.testing.assert_allclose(found, model.estimate(batch).rew[:, 0], rtol=1e-4)
+    assert_close(found, model.estimate(batch).rew[:, 0], rtol=1e-4)
     assert [item["reward"] for item in items] == [7.0] * 12
 
 

@@ -194,6 +194,7 @@ def demonstrations(episodes=3, length=20):
 
 
 @pytest.mark.parametrize("kind", ["gail", "red", "pwil", "ensemble"])
+@pytest.mark.filterwarnings("ignore:red: ")  # after so few steps
 def test_a_frozen_model_has_the_reference_of_the_run_that_fitted_it(kind):
     small = {"type": "red" if kind == "ensemble" else kind, "expert_data_path": None}
     small |= {"subsample": 1} if kind == "pwil" else {"hidden_size": [8], "update_per_collect": 2}

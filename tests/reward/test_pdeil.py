@@ -20,6 +20,7 @@ from tests.reward.experts import (
     rows,
     transitions,
 )
+from tests.rounding import assert_close
 
 LINE = spaces.Box(-np.inf, np.inf, (1,), np.float32)
 
@@ -95,14 +96,14 @@ def test_the_reward_of_discrete_actions_by_hand():
         probability = network.actions.layers(state.float()).softmax(-1)[range(5), data.act]
         expert, policy = network.expert(state).exp(), network.policy(state).exp()
     expected = expert * probability / (0.4 * expert + 0.6 * policy)
-    np.testing.assert_allclose(model.estimate(data).rew, expected.numpy(), rtol=1e-5)
+    assert_close(model.estimate(data).rew, expected.numpy())
 
 
 def test_before_training_only_the_action_counts():
     model, data = make(), transitions((5,))
     with torch.no_grad():
         log_action = model.network.log_action(model.tensors(data))
-    np.testing.assert_allclose(model.estimate(data).rew, log_action.exp().numpy(), rtol=1e-6)
+    assert_close(model.estimate(data).rew, log_action.exp().numpy())
 
 
 def test_with_alpha_1_the_policy_has_no_effect():
@@ -111,7 +112,7 @@ def test_with_alpha_1_the_policy_has_no_effect():
     before = model.estimate(data).rew
     model.collect_data(transitions((30, 4)))
     model.train()
-    np.testing.assert_allclose(model.estimate(data).rew, before, rtol=1e-6)
+    assert_close(model.estimate(data).rew, before)
 
 
 @pytest.mark.parametrize("action_space", [TWO, ARM], ids=["discrete", "continuous"])
@@ -225,7 +226,7 @@ def test_constant_actions_of_demonstrations_are_not_scaled_up():
     data.act[:, 1] = 0.5
     model = make(action_space=ARM, experts=demonstrations(data))
     near = data.replace(act=data.act + np.float32([0, 1e-3]))
-    np.testing.assert_allclose(model.estimate(near).rew, model.estimate(data).rew, rtol=1e-3)
+    assert_close(model.estimate(near).rew, model.estimate(data).rew, rtol=1e-3)
 
 
 # --- the interface
@@ -239,9 +240,9 @@ def test_the_score_of_a_transition_depends_on_nothing_else():
     whole = model.estimate(data).rew
     np.testing.assert_array_equal(model.estimate(data).rew, whole)
     pieces = [model.estimate(data[i]).rew for i in range(8)]
-    np.testing.assert_allclose(np.stack(pieces), whole, rtol=1e-5)
+    assert_close(np.stack(pieces), whole)
     order = np.random.default_rng(0).permutation(8)
-    np.testing.assert_allclose(model.estimate(data[order]).rew, whole[order], rtol=1e-5)
+    assert_close(model.estimate(data[order]).rew, whole[order])
     assert data == before
 
 
@@ -291,7 +292,7 @@ def test_actions_may_start_at_another_number_than_0():
     data = transitions((4,), action_space=shifted)
     model.pretrain()
     total = sum(model.estimate(data.replace(act=np.full(4, act))).rew for act in (5, 6, 7))
-    np.testing.assert_allclose(total, 1.0, rtol=1e-5)
+    assert_close(total, 1.0)
 
 
 def test_dict_observations_are_joined():

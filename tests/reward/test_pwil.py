@@ -22,6 +22,7 @@ from tests.reward.experts import (
     transitions,
 )
 from tests.reward.ranked import same_states
+from tests.rounding import assert_close
 from tests.training.running import assert_same_run, metrics_of
 
 LINE = spaces.Box(-np.inf, np.inf, (1,), np.float32)
@@ -164,7 +165,7 @@ def test_rollouts_are_coupled_as_in_the_paper():
     model, data = make(), rollout()
     found = coupling(model, data)
     assert found.dtype == np.float32
-    np.testing.assert_allclose(found[data.mask], reference(model, data)[data.mask], rtol=1e-5)
+    assert_close(found[data.mask], reference(model, data)[data.mask])
 
 
 @pytest.mark.parametrize("pieces", [2, 7, 50])
@@ -178,7 +179,7 @@ def test_distances_in_chunks_change_nothing(monkeypatch):
     model, data = make(), rollout()
     whole = coupling(model, data)
     monkeypatch.setattr(pwil, "CHUNK", 3 * 4 * len(model.atoms))
-    np.testing.assert_allclose(coupling(model, data), whole, rtol=1e-6)
+    assert_close(coupling(model, data), whole)
 
 
 def test_environments_do_not_share_atoms():
@@ -186,7 +187,7 @@ def test_environments_do_not_share_atoms():
     found = coupling(model, data)
     for env in range(4):
         alone = coupling(model, data[:, env : env + 1])
-        np.testing.assert_allclose(alone[:, 0], found[:, env], rtol=1e-6)
+        assert_close(alone[:, 0], found[:, env])
 
 
 def test_an_episode_starts_where_first_says():
@@ -225,7 +226,7 @@ def test_of_each_episode_every_so_many_th_row_is_taken():
     model = pwil_model(setting, demonstrations(*episodes), subsample=4)
     places = (model.atoms * model.spread + model.mean)[:, 0].round().reshape(6, 3)
     firsts = places[:, 0] - 100 * np.arange(6)
-    np.testing.assert_allclose(np.diff(places, axis=1), 4)
+    assert_close(np.diff(places, axis=1), 4)
     assert ((firsts >= 0) & (firsts < 4)).all()
     assert len(set(firsts)) > 1
 
@@ -427,7 +428,7 @@ def test_a_replay_buffer_can_start_with_whole_demonstrations():
     stored = buffer[np.arange(2, 10) - 1]
     np.testing.assert_array_equal(stored.obs[:, 0], np.arange(1, 9))
     alone = [model.estimate(episode).rew for episode in experts.episodes]
-    np.testing.assert_allclose(stored.annotations.pwil.coupling, np.concatenate(alone), rtol=1e-5)
+    assert_close(stored.annotations.pwil.coupling, np.concatenate(alone))
     assert (stored.annotations.pwil.coupling > 0).all()
 
 

@@ -1,4 +1,5 @@
 import copy
+import math
 import warnings
 
 import numpy as np
@@ -7,7 +8,7 @@ import torch
 
 from guerdon.data.demonstrations import split_rows
 from guerdon.reward import Setting, create_reward_model
-from guerdon.reward.red import RED, _noise
+from guerdon.reward.red import RED, _noise, choose_sigma
 from tests.reward.experts import (
     ARM,
     IMAGE,
@@ -19,6 +20,7 @@ from tests.reward.experts import (
     rows,
     transitions,
 )
+from tests.rounding import assert_close
 
 
 def make(observation_space=VECTOR, action_space=TWO, experts=None, **options):
@@ -50,21 +52,41 @@ def test_the_reward_is_exp_of_minus_sigma_times_the_error():
         tensors = model.tensors(data)
         difference = model.network.predictor(tensors) - model.network.target(tensors)
     expected = np.exp(-2.5 * np.square(difference.numpy()).mean(-1))
-    np.testing.assert_allclose(model.estimate(data).rew, expected, rtol=1e-5)
+    assert_close(model.estimate(data).rew, expected)
     assert 0 < expected.min() < expected.max() < 1
 
 
-def test_sigma_is_one_over_the_median_error_on_held_out_rows():
-    model = make(experts=curves())
+@pytest.mark.parametrize(
+    ("held_out", "perturbed", "expected"),
+    [
+        ([1e-4], [0.1], math.log(5) / 0.1),
+        # x + x^2 = 2 * 0.2 for x = exp(-0.1 sigma)
+        ([1e-4, 2e-4], [0.1, 0.2], -math.log((math.sqrt(2.6) - 1) / 2) / 0.1),
+        # Held-out demonstrations limit it: exp(-0.05 sigma) = 0.7.
+        ([0.05], [0.1], -math.log(0.7) / 0.05),
+        # A predictor that fits well does not raise it.
+        ([0.0], [0.1], math.log(5) / 0.1),
+    ],
+)
+def test_sigma_is_chosen_by_rewards_of_demonstrations(held_out, perturbed, expected):
+    sigma = choose_sigma(torch.tensor(held_out), torch.tensor(perturbed))
+    assert sigma == pytest.approx(expected, rel=1e-5)
+
+
+def test_perturbed_demonstrations_have_small_rewards_and_held_out_ones_large_rewards():
+    model = make(experts=curves(), update_per_collect=1000)
     metrics = model.train()
-    with torch.no_grad():
-        error = model.network.error(model.held_out)
-        held_out = model.network(model.held_out)
-    assert float(model.network.sigma) == pytest.approx(1 / float(error.median()), rel=1e-5)
     assert metrics["sigma"] == model.network.sigma
-    assert np.median(held_out) == pytest.approx(np.exp(-1), rel=0.02)
+    assert metrics["perturbed_reward"] == pytest.approx(0.2, rel=1e-3)
+    assert metrics["held_out_reward"] > 0.7
+    rows = model.held_out
+    noise = rows.apply(lambda leaf: _noise(leaf, np.random.default_rng(0)))
+    with torch.no_grad():
+        assert 0.1 < model.network(noise).mean() < 0.3
+        assert model.network(rows).mean() == pytest.approx(metrics["held_out_reward"].item())
 
 
+@pytest.mark.filterwarnings("ignore:red: ")
 def test_a_given_sigma_is_used():
     model = make(experts=curves(), sigma=40.0)
     assert model.train()["sigma"] == 40.0
@@ -77,7 +99,7 @@ def test_a_given_sigma_is_used():
 def test_it_is_trained_once():
     model = make(experts=curves(), update_per_collect=150)
     metrics = model.train()
-    assert set(metrics) == {"loss", "error", "sigma", "contrast"}
+    assert set(metrics) == {"loss", "error", "sigma", "held_out_reward", "perturbed_reward"}
     assert model.trained == 150
     before = copy.deepcopy(model.network.state_dict())
     assert model.train() is None
@@ -89,7 +111,7 @@ def test_it_is_trained_once():
 
 def test_pretraining_replaces_training():
     model = make(experts=curves())
-    assert model.pretrain()["contrast"] > 0.1
+    assert model.pretrain()["held_out_reward"] > 0.7
     assert model.train() is None
 
 
@@ -104,14 +126,13 @@ def test_the_target_is_frozen_and_the_predictor_learns():
 
 def test_demonstrations_have_the_largest_rewards():
     model = make(experts=curves(), update_per_collect=1000)
-    contrast = model.train()["contrast"]
+    model.train()
     like, beside, wrong = on_a_curve(9), on_a_curve(9, spread=0.3), on_a_curve(9)
     wrong.act = 1 - wrong.act
     rew = [model.estimate(data).rew.mean() for data in (like, beside, wrong)]
-    assert rew[0] > 0.3
+    assert rew[0] > 0.9
     assert rew[1] < 0.6 * rew[0]
-    assert rew[2] < 0.5 * rew[0]
-    assert contrast > 0.2
+    assert rew[2] < 0.75 * rew[0]
 
 
 def test_the_policys_transitions_are_not_used():
@@ -124,14 +145,29 @@ def test_the_policys_transitions_are_not_used():
     np.testing.assert_array_equal(first.estimate(data).rew, second.estimate(data).rew)
 
 
-def test_little_contrast_is_a_warning():
-    model = make(experts=curves(), sigma=1e-6)
-    with pytest.warns(UserWarning, match="red hardly tells demonstrations from noise"):
+@pytest.mark.parametrize(
+    ("sigma", "message"),
+    [
+        (1e-6, r"perturbed demonstrations have a mean reward of 1\.0, .* or a larger 'sigma'"),
+        (1e6, r"perturbed demonstrations have a mean reward of 0\.0, .* set a smaller 'sigma'"),
+        (1e6, r"held-out demonstrations have a mean reward of 0\..*, which is below 0\.7"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:red: ")
+def test_rewards_out_of_range_are_a_warning(sigma, message):
+    model = make(experts=curves(), sigma=sigma)
+    with pytest.warns(UserWarning, match=message):
+        model.train()
+
+
+def test_a_predictor_that_does_not_tell_noise_from_demonstrations_is_a_warning():
+    model = make(IMAGE, update_per_collect=1)  # demonstrations of noise
+    with pytest.warns(UserWarning, match="red: .* perturbed demonstrations have"):
         metrics = model.train()
-    assert abs(metrics["contrast"]) < 0.1
+    assert metrics["held_out_reward"] == pytest.approx(0.7, rel=1e-3)
 
 
-def test_enough_contrast_is_no_warning():
+def test_rewards_in_range_are_no_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         make(experts=curves()).train()
@@ -184,7 +220,7 @@ def test_noise_has_three_times_the_spread_and_the_same_dtypes():
 # --- the interface
 
 
-@pytest.mark.filterwarnings("ignore:red hardly tells")
+@pytest.mark.filterwarnings("ignore:red: ")
 @pytest.mark.parametrize("action_space", [TWO, ARM], ids=["discrete", "continuous"])
 @pytest.mark.parametrize("observation_space", [VECTOR, IMAGE], ids=["vectors", "images"])
 def test_spaces(observation_space, action_space):
@@ -205,9 +241,9 @@ def test_the_score_of_a_transition_depends_on_nothing_else():
     whole = model.estimate(data).rew
     np.testing.assert_array_equal(model.estimate(data).rew, whole)
     pieces = [model.estimate(data[i]).rew for i in range(8)]
-    np.testing.assert_allclose(np.stack(pieces), whole, rtol=1e-4)
+    assert_close(np.stack(pieces), whole, rtol=1e-4)
     order = np.random.default_rng(0).permutation(8)
-    np.testing.assert_allclose(model.estimate(data[order]).rew, whole[order], rtol=1e-4)
+    assert_close(model.estimate(data[order]).rew, whole[order], rtol=1e-4)
     assert data == before
 
 
@@ -228,7 +264,7 @@ def test_it_works_outside_a_run_by_the_documented_calls():
     assert model.estimate(as_items(on_a_curve(9, 4)))[0]["reward"] > 0
 
 
-@pytest.mark.filterwarnings("ignore:red hardly tells")
+@pytest.mark.filterwarnings("ignore:red: ")
 def test_a_resumed_model_trains_exactly_as_the_first():
     model, other = make(experts=curves()), make(experts=curves())
     model.fit(20)

@@ -30,6 +30,7 @@ from tests.reward.seeing import (
     write_data,
     write_fit,
 )
+from tests.rounding import assert_close
 from tests.training import picturing
 from tests.training.running import assert_same_run, leaves, metrics_of, resume, same
 
@@ -138,7 +139,7 @@ def test_rejected_frames_are_claimed_but_not_paid():
     np.testing.assert_array_equal(columns["paid"][:, 0], [False, False, True, True, True])
     discriminator = refitted(model, lambda value: 1 - value)  # it rejects the brightest
     before = model.probability(batch.obs_next)[:, 0]
-    np.testing.assert_allclose(before * 255, [0, 10, 200, 0, 140], atol=1e-4)
+    assert_close(before * 255, [0, 10, 200, 0, 140], atol=1e-4)
     columns, _ = show(model, batch)
     np.testing.assert_array_equal(columns["paid"][:, 0], [False, False, True, False, True])
     assert sorted(kept(model)) == [140, 140, 200, 200, 250, 250]
@@ -212,7 +213,7 @@ def test_frames_that_pay_their_probability_can_be_rejected_below_the_threshold()
     model = reader(terminate="never", reward_mode="per_step", reward_type="continuous")
     refitted(model, lambda value: value * 0)
     found = model.probability({"base_camera": pictures([10, 20, 30, 200])})
-    np.testing.assert_allclose(found * 255, [10, 20, 0, 0], atol=1e-4)
+    assert_close(found * 255, [10, 20, 0, 0], atol=1e-4)
 
 
 def test_nothing_is_refitted_before_there_is_enough_data(data):
@@ -307,7 +308,7 @@ def test_before_each_refit_weights_move_back_to_the_fitted_ones(data):
         second += 1.0
     show(model, rollout(*range(40)))
     model.train()
-    np.testing.assert_allclose((second - first).detach().numpy(), 0.75, rtol=1e-3)
+    assert_close((second - first).detach().numpy(), 0.75, rtol=1e-3)
 
 
 def test_dropout_draws_from_the_models_own_seed(data):
@@ -336,9 +337,9 @@ def test_off_policy_stored_successes_can_be_rejected_later(options, before, afte
     rows = episode(10, 200, over=False).replace(**columns)
     for on_policy, expected in ((True, before), (False, after)):
         model = reader(setting=setting_of(on_policy=on_policy), **options)
-        np.testing.assert_allclose(model.estimate(rows).rew, before)
+        assert_close(model.estimate(rows).rew, before)
         refitted(model, lambda value: value * 0)
-        np.testing.assert_allclose(model.estimate(rows).rew, expected)
+        assert_close(model.estimate(rows).rew, expected)
         assert ("obs_next" in model.fields) is not on_policy
 
 

@@ -4,6 +4,7 @@ import torch
 
 from tests.policy.hand import answer
 from tests.reward.curious import feed, make, rollout
+from tests.rounding import assert_close
 
 
 def test_the_bonus_is_the_mean_squared_error_of_the_prediction():
@@ -11,7 +12,7 @@ def test_the_bonus_is_the_mean_squared_error_of_the_prediction():
     answer(model.network.target, "layers.1.bias", 1.0, 2.0)
     answer(model.network.predictor, "layers.1.bias", 1.0, -1.0)
     batch = feed(model, rollout())
-    np.testing.assert_allclose(model.estimate(batch).rew, 4.5)
+    assert_close(model.estimate(batch).rew, 4.5)
 
 
 def test_only_next_observations_count():
@@ -30,10 +31,10 @@ def test_next_observations_are_normalised_and_clipped():
     model.collect_data(batch)
     inputs = model.network.predictor.input
     normalised = inputs({"obs_next": torch.tensor(batch.obs_next)})
-    np.testing.assert_allclose(normalised.mean((0, 1)), 0.0, atol=1e-4)
+    assert_close(normalised.mean((0, 1)), 0.0, atol=1e-4)
     np.testing.assert_allclose(normalised.std((0, 1)), 1.0, rtol=1e-2)
     far = inputs({"obs_next": torch.tensor([[1e6, -1e6, 0.0]])})
-    np.testing.assert_allclose(far[0, :2], [5.0, -5.0])
+    assert_close(far[0, :2], [5.0, -5.0])
     assert model.network.target.input.normalizers is inputs.normalizers
 
 

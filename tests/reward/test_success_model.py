@@ -13,6 +13,7 @@ from guerdon.reward.success_classifier import SuccessMemory
 from guerdon.training.trainers import train_reward
 from tests.collect.acting import Remembering, Tracing, backend_vector, make_collector
 from tests.envs.walking import Pattern
+from tests.rounding import assert_close
 
 LENGTHS = [Pattern((5, 2)), Pattern((3, 6))]
 
@@ -116,7 +117,7 @@ def test_other_terms_are_paid_until_the_end():
     rollout, _ = view_of(reward, collector).rollout(("obs_next", "terminated"))
     rollout = rollout.to_numpy()
     expected = rollout.terminated + 0.5 * rollout.rew_env
-    np.testing.assert_allclose(rollout.rew[rollout.mask], expected[rollout.mask])
+    assert_close(rollout.rew[rollout.mask], expected[rollout.mask])
 
 
 def test_a_rollout_after_all_successes_has_no_update():
@@ -155,7 +156,7 @@ def test_online_resets_recurrent_state_and_returns_too():
     done = Collector(Remembering(env), env, buffer, reward=reward).collect(n_step=9)
     rows = buffer.sample(0)[0]
     np.testing.assert_array_equal(rows.policy.steps, [0, 1, 2] * 3)
-    np.testing.assert_allclose(sum(done.returns), rows.rew.sum())
+    assert_close(sum(done.returns), rows.rew.sum())
 
 
 def test_native_vectors_reset_single_environments():

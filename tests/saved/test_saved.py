@@ -4,12 +4,12 @@ import json
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import guerdon
 from guerdon.data import ReplayBuffer, load_demonstrations, load_preferences
 from guerdon.data.frames import read_trajectory
+from tests.rounding import assert_close
 
 VERSIONS = sorted(path for path in Path(__file__).parent.glob("[0-9]*") if path.is_dir())
 
@@ -50,6 +50,6 @@ def test_runs(saved):
     policy = guerdon.load_policy(saved / "run", "latest")
     assert policy.predict(episode.obs).tolist() == expected["action"]
     rewards = guerdon.load_reward(saved / "run").score(episode)
-    np.testing.assert_allclose(rewards, expected["rewards"], rtol=1e-5)
+    assert_close(rewards, expected["rewards"])
     resumed = guerdon.train(resume=saved / "run", run={"max_steps": 128}, display="none")
     assert resumed["env_steps"] >= 128

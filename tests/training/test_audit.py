@@ -16,6 +16,7 @@ from guerdon.training.evaluation import evaluate, evaluation_metrics
 from guerdon.training.replay import evaluate_run
 from guerdon.training.run import train
 from tests.reward.seeing import ID, FirstPixel, config_of, reader, write_fit
+from tests.rounding import assert_close
 from tests.training.running import metrics_of
 
 
@@ -208,7 +209,7 @@ def test_returns_do_not_depend_on_how_many_frames_are_scored_at_once(options, mo
     one, metrics = played(reader(**options))
     monkeypatch.setattr(evaluation_module, "_CHUNK", 5)
     other, same_metrics = played(reader(**options))
-    np.testing.assert_allclose(one.learned, other.learned)
+    assert_close(one.learned, other.learned)
     assert metrics == pytest.approx(same_metrics)
     assert len(set(one.learned)) > 1
 

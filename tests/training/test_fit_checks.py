@@ -45,7 +45,8 @@ def uniform_images(levels=6):
 
 
 def test_no_uniform_image_is_a_success(tmp_path):
-    result = fitted(tmp_path / "fit", num_epochs=None)
+    # One checkpoint, the last one: the best one by frames of the data alone can be an early one.
+    result = fitted(tmp_path / "fit", num_epochs=None, save_interval=1_000)
     assert result["test"]["recall"] > 0.7
     assert probability_of(tmp_path / "fit", uniform_images()).max() < 0.05
 

@@ -18,6 +18,7 @@ from guerdon.reward import register_reward_model
 from guerdon.training.parts import Seeds, find_device, make_env, make_parts, rollout_steps
 from guerdon.training.trainers import train_reward
 from tests.collect.acting import Tracing
+from tests.rounding import assert_close
 from tests.training.running import CASES, Idle, config_of, leaves, same
 
 
@@ -201,9 +202,9 @@ def test_a_policy_can_normalise_by_the_demonstrations_and_stays_so():
     parts = make_parts(compose(changes[0], changes[1:]))
     seen = parts.reward.models[0].demonstrations.transitions().obs
     normalizer = parts.policy.model.normalizer
-    np.testing.assert_allclose(normalizer.mean, seen.mean(0, dtype=float), rtol=1e-5)
+    assert_close(normalizer.mean, seen.mean(0, dtype=float))
     parts.policy.update_normalizer(parts.policy.model, torch.ones(3, 4))
-    np.testing.assert_allclose(normalizer.mean, seen.mean(0, dtype=float), rtol=1e-5)
+    assert_close(normalizer.mean, seen.mean(0, dtype=float))
     parts.close()
     with pytest.raises(ValueError, match="the reward has none: set it to true or false"):
         make_parts(
@@ -223,7 +224,7 @@ def test_the_demonstrations_of_an_ensemble_normalise_too():
     with closing(parts_of("ppo", **sections)) as parts:
         seen = parts.reward.models[0].members[1].demonstrations.transitions().obs
         found = parts.policy.model.normalizer.mean
-        np.testing.assert_allclose(found, seen.mean(0, dtype=float), rtol=1e-5)
+        assert_close(found, seen.mean(0, dtype=float))
 
 
 class Careless(Idle):

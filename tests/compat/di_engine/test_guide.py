@@ -24,6 +24,7 @@ from guerdon.compat.nervex.attr_dict import AttrDict as EasyDict
 from guerdon.data import load_demonstrations
 from guerdon.reward import REWARDS
 from tests.compat.snippets import run
+from tests.rounding import assert_close
 
 pytestmark = pytest.mark.filterwarnings("ignore:keys without a meaning in guerdon")
 
@@ -117,6 +118,7 @@ ESTIMATED = """
 
 
 @pytest.mark.parametrize("kind", ["gail", "red", "pwil", "pdeil", "rnd", "icm"])
+@pytest.mark.filterwarnings("ignore:red: ")
 def test_the_loop_of_the_guide(kind, tmp_path, monkeypatch, expert_file):
     monkeypatch.chdir(tmp_path)
     given = {"type": kind, "update_per_collect": 3, "input_size": 5, "clear_buffer_per_iters": 1}
@@ -207,6 +209,7 @@ def transition(obs, action):
 
 
 @pytest.mark.usefixtures("expert_file")
+@pytest.mark.filterwarnings("ignore:red: ")
 def test_red_has_the_documented_names_and_default_values(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     log = Log()
@@ -294,7 +297,7 @@ def test_intrinsic_rewards_are_added():
     alone = [float(item["reward"]) for item in model.model.estimate(rows)]
     added = [float(item["reward"]) for item in model.estimate(rows)]
     assert min(alone) > 0
-    np.testing.assert_allclose(added, 1 + 2 * np.array(alone), rtol=1e-5)
+    assert_close(added, 1 + 2 * np.array(alone))
 
 
 # --- classes of one's own, written from the guide

@@ -16,6 +16,7 @@ from guerdon.data import Batch
 from guerdon.data.serializer import decode_part, encode_part
 from guerdon.reward import REWARDS, Setting, create_reward_model, make_reward
 from tests.reward.ranked import same_states
+from tests.rounding import assert_close
 
 
 class Network(nn.Module):
@@ -104,8 +105,8 @@ def test_it_learns_and_rewards_as_a_term_of_a_composition():
     resolved = reward.resolve(data.to_torch())
     with torch.no_grad():
         expected = model.model.reward_model(torch.from_numpy(data.obs)).squeeze(-1)
-    np.testing.assert_allclose(resolved.rew_terms.test_guided, expected, rtol=1e-6)
-    np.testing.assert_allclose(resolved.rew, 2.0 * expected + 1.0, rtol=1e-6)
+    assert_close(resolved.rew_terms.test_guided, expected)
+    assert_close(resolved.rew, 2.0 * expected + 1.0)
     assert (data.rew == 1.0).all()
 
 
@@ -309,7 +310,7 @@ def test_rewards_may_be_set_in_place_and_the_data_stays_as_it_is():
     before = copy.deepcopy(data)
     rew = reward.score(data)
     expected = model.reward_model(torch.from_numpy(data.obs)).squeeze(-1).detach().numpy()
-    np.testing.assert_allclose(rew, expected, rtol=1e-6)
+    assert_close(rew, expected)
     assert data == before
 
 
