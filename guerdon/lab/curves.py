@@ -194,8 +194,7 @@ def unit_of_steps(run: Path) -> str:
     """Return what the steps of a run are: updates in a fit, or if its policy is offline."""
     if is_fit(run):
         return UPDATES
-    config = RunFolder(run).config
-    policy = sources.read(config).get("policy") if config.is_file() else None
+    policy = sources.read(run).get("policy") if RunFolder(run).config.is_file() else None
     kind, registry = policy.get("type") if isinstance(policy, dict) else None, registry_of("policy")
     # Not those that name code: it may be that of another user.
     known = isinstance(kind, str) and ":" not in kind and kind in registry.names()

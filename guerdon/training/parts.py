@@ -379,7 +379,10 @@ def build_reward(
     for name, options in config.reward.terms.items():
         path = options.get("preferences_path")
         if path is not None and not Path(path).exists():
-            raise _missing(f"reward.terms.{name}.preferences_path", path)
+            raise FileNotFoundError(
+                f"'reward.terms.{name}.preferences_path' names {path}, which is not there: put it "
+                "back, or write where it is now (of a run, in its config.yaml)"
+            )
     return make_reward(section, setting)
 
 
@@ -422,18 +425,14 @@ def _explained(key: str, options: Mapping[str, Any], reader: str) -> Iterator[No
     except FileNotFoundError as error:
         if path is None or str(path).startswith("zoo:"):
             raise
-        raise _missing(key, path) from error
+        raise FileNotFoundError(
+            f"{error}; of a run, put them back, or write where they are now as {key!r} in its "
+            "config.yaml"
+        ) from error
     except ValueError as error:
         if path is None:
             raise
         raise ValueError(f"the {reader} cannot learn from {path}: {error}") from error
-
-
-def _missing(key: str, path: str) -> FileNotFoundError:
-    return FileNotFoundError(
-        f"{key!r} names {path}, which is not there: put it back, or write where it is now (of a "
-        "run, in its config.yaml)"
-    )
 
 
 def uses_demonstrations(config: GuerdonConfig, name: str) -> bool:

@@ -113,13 +113,12 @@ def test_an_environment_that_hangs_does_not_stop_the_others():
         counts = np.zeros(3, int)
         started = time.monotonic()
         n = 3
-        for _ in range(60):
+        while min(counts[:2]) <= 5:
             step = env.step(np.zeros(n, np.int64))
             counts[step.env_ids] += 1
             n = len(step.env_ids)
         assert time.monotonic() - started < 20
         assert counts[2] == 0
-        assert min(counts[:2]) > 5
         with pytest.raises(ValueError, match=r"environments \[2\] are still at their last step"):
             env.step(np.zeros(1, np.int64), np.array([2]))
 
