@@ -65,7 +65,7 @@ def test_another_process_with_other_hashes_gives_the_same_runs(tmp_path):
         input=json.dumps(configs).encode(),
         env={**os.environ, "PYTHONHASHSEED": "12345"},
         check=True,
-        timeout=60,
+        timeout=600,
     )
     for case in cases:
         run(case, tmp_path / "one" / case, run=SHORT)
