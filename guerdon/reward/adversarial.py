@@ -153,7 +153,11 @@ class Adversarial(ImitationReward, TrainedReward):
         between = torch.lerp(policy, expert, share.to(self.device)).detach().requires_grad_()
         logit = self.network.output(between)
         (slope,) = torch.autograd.grad(logit.sum(), between, create_graph=True)
-        penalty: Tensor = (slope.norm(dim=-1) - 1).square().mean()
+        return self.slope_penalty(slope).mean()
+
+    def slope_penalty(self, slope: Tensor) -> Tensor:
+        """Return the gradient penalty [N] of gradients [N, n_features]."""
+        penalty: Tensor = (slope.norm(dim=-1) - 1).square()
         return penalty
 
 
@@ -206,10 +210,8 @@ class AIRLConfig(AdversarialConfig):
 class ShapedDiscriminator(Discriminator):
     """The discriminator f(s, a, s') = g + gamma h(s') - h(s), with a potential h of observations.
 
-    After an end, h is 0. The gradient penalty is of f in the inputs of all three terms, `features`:
-    the squared norm is |g'|^2 + |h'(s)|^2 + gamma^2 |h'(s')|^2. Both networks encode s, so that
-    neither grows where they cancel. With a penalty of g alone, h would separate demonstrations and
-    the policy's transitions without limit.
+    After an end, h is 0. `features` are the inputs of all three terms, since the gradient penalty
+    includes h: else h separates demonstrations and the policy's transitions without limit.
     """
 
     def __init__(self, setting: Setting, config: AIRLConfig) -> None:
@@ -290,6 +292,17 @@ class AIRL(Adversarial):
             flat = rows.apply(lambda leaf: leaf.flatten(0, logit.ndim - 1))
             logit = logit - self.log_prob(flat).reshape(logit.shape)
         return logit
+
+    def slope_penalty(self, slope: Tensor) -> Tensor:
+        """See `Adversarial`; a potential is penalised only above a slope of 1, and may be flat.
+
+        The gradient of gamma h(s') - h(s) in (s, s') is (-h'(s), gamma h'(s')).
+        """
+        if self.network.potential is None:
+            return super().slope_penalty(slope)
+        size = self.network.input.size
+        excess = functional.relu(slope[:, size:].norm(dim=-1) - 1)
+        return super().slope_penalty(slope[:, :size]) + excess.square()
 
     def offset(self, drawn: tuple[Batch, ...]) -> Any:
         """Return the negative log-probability of the actions."""

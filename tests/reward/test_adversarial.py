@@ -245,16 +245,24 @@ def test_airl_shapes_its_reward_by_a_potential():
     assert_close(model.network.reward(model.tensors(data)).detach(), [0.5, 1.0])
 
 
-def test_the_gradient_penalty_of_airl_is_of_g_and_of_both_potentials():
+@pytest.mark.parametrize(
+    ("slope", "expected"),
+    [
+        # f = 3 s0 + 0.5 slope s1' - slope s1, without the second term after an end.
+        (3.0, [(3 - 1) ** 2 + (math.sqrt(1.5**2 + 3**2) - 1) ** 2, (3 - 1) ** 2 + (3 - 1) ** 2]),
+        (0.5, [(3 - 1) ** 2, (3 - 1) ** 2]),
+    ],
+)
+def test_the_gradient_penalty_of_airl_is_of_g_and_of_both_potentials(slope, expected):
     model, data = airl_by_hand()
     with torch.no_grad():
-        model.network.potential.layers[-1].weight *= 3.0
+        model.network.layers[-1].weight *= 3.0
+        model.network.potential.layers[-1].weight *= slope
     going_on, ended = (model.network.features(model.tensors(data[[i, i]])) for i in (0, 1))
-    # f = s0 + 0.5 * 3 s1' - 3 s1, without the second term after an end.
     penalty = [model._penalty(rows, rows).item() for rows in (going_on, ended)]
-    expected = [(math.sqrt(1 + 1.5**2 + 3**2) - 1) ** 2, (math.sqrt(1 + 3**2) - 1) ** 2]
     assert_close(penalty, expected, rtol=1e-5)
-    assert expected[1] < model._penalty(going_on, ended).item() < expected[0]  # in between
+    between = model._penalty(going_on, ended).item()
+    assert expected[1] <= between <= expected[0]
 
 
 def test_the_reward_of_airl_is_the_whole_logit_and_g_when_it_is_frozen():
