@@ -95,6 +95,8 @@ CALLS = {
     "fractional actions": (lambda: score(act=np.full(3, 0.5)), "act has the value 0.5, but has to"),
     "unknown actions": (lambda: score(act=np.full(3, 7)), "act is 7 in row 0, which is outside"),
     "nan to score": (lambda: score(obs=OBS * np.nan), "obs is nan at index (0, 0), not a finite"),
+    "ends of other rows": (lambda: score(terminated=np.zeros(5)), "terminated is float64 array of"),
+    "half an end": (lambda: score(truncated=np.full(3, 0.5)), "truncated has the value 0.5, but"),
     "parts": (lambda: score(obs={"a": OBS}), f"obs is Batch of keys (a), but has to be {NUMBERS}"),
     "a name to label": (lambda: reward().label("zoo:cartpole"), "guerdon.data.load_demonstrations"),
     "an id to wrap": (lambda: reward().wrap("CartPole-v1"), "make it with gymnasium.make(ID)"),
@@ -121,6 +123,11 @@ CALLS = {
     "a number as override": (lambda: train("cartpole_ppo", 5), "int 5 is neither 'key=value' nor"),
     "a policy": (lambda: train("cartpole_ppo", policy=policy()), "policy is a PPO: give a name or"),
     "a reward": (lambda: train("cartpole_ppo", reward=reward()), "from_reward=RUN takes the rewar"),
+    "a policy as weights": (
+        lambda: train("cartpole_ppo", policy={"init_from": policy()}),
+        "an option cannot be a PPO: give a number, a text such as a path, a list",
+    ),
+    "an id as preset": (lambda: train("CartPole-v1"), "is chosen with env.id=ID"),
     "a function": (lambda: train("cartpole_ppo", reward=lambda _: 0), "'target': FUNCTION}"),
     "a number as callback": (lambda: train("cartpole_ppo", callback=3), "the callback is 3: give"),
     "no demonstrations": (

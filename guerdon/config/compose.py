@@ -6,6 +6,7 @@ In increasing precedence: defaults of the schema, ``defaults`` of the policy, op
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from numbers import Number
 from pathlib import Path
 from typing import Any
 
@@ -125,14 +126,19 @@ def _written(value: Any) -> str:
         return "[" + ",".join(map(_written, value)) + "]"
     if isinstance(value, str | Path):
         return _quoted(str(value))
-    if callable(value):
-        if (name := imports.name_of(value)) is None:
-            raise ConfigError(
-                f"{value!r} cannot be found by name: define it in a file, or pass the sections "
-                "as a dictionary, guerdon.train({...})"
-            )
-        return _quoted(name)
-    return str(value)
+    if isinstance(value, Number):
+        return str(value)
+    if not hasattr(value, "__qualname__"):
+        raise ConfigError(
+            f"an option cannot be a {type(value).__name__}: give a number, a text such as a path, "
+            "a list, a dictionary, or a class or function"
+        )
+    if (name := imports.name_of(value)) is None:
+        raise ConfigError(
+            f"{value!r} cannot be found by name: define it in a file, or pass the sections "
+            "as a dictionary, guerdon.train({...})"
+        )
+    return _quoted(name)
 
 
 def _quoted(text: str) -> str:
@@ -149,8 +155,10 @@ def _read(source: str | Path | Mapping[str, Any] | None) -> tuple[Values, Choice
     if sources.is_preset(source):
         presets = sources.options("preset")
         if source not in presets:
-            hint = suggestion(source, presets)
-            raise ConfigError(f"unknown preset {source!r}: {hint} (a file ends in .yaml or .py)")
+            raise ConfigError(
+                f"unknown preset {source!r}: {suggestion(source, presets)} (a file ends in .yaml "
+                "or .py; an environment is chosen with env.id=ID)"
+            )
         return {}, {**sources.split_preset(source, registry_of("policy").names())}
     values = {key: value for key, value in sources.sections(source).items() if value is not None}
     choices: Choices = {}

@@ -120,9 +120,9 @@ def _check(env: Any, maker: str) -> None:
             f"{maker} made a {type(env).__name__}, which is not a gymnasium.Env"
         )
     for name in ("observation_space", "action_space"):
-        space = getattr(env, name, None)
-        fault = space_fault(space, name)
-        if fault is not None and (name == "observation_space" or not isinstance(space, Space)):
+        with _explained(maker, lambda: None):  # it may be a property
+            space = getattr(env, name, None)
+        if (fault := space_fault(space, name)) is not None:
             raise UnusableEnvironmentError(f"{maker} cannot be used: its {fault}")
 
 

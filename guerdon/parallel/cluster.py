@@ -19,6 +19,7 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 
 from guerdon.config.files import Files, copied
+from guerdon.config.imports import announce
 from guerdon.config.schema import RuntimeConfig
 
 log = logging.getLogger(__name__)
@@ -102,6 +103,7 @@ def _joined(config: RuntimeConfig, bundles: Bundles, files: Files) -> Iterator[F
             options["runtime_env"] = {"working_dir": folder}
         try:
             if config.address is not None and config.address != "auto":
+                announce(config.address)  # a cluster runs code in this process
                 host, _, port = config.address.rpartition(":")
                 socket.create_connection((host, int(port)), _CONNECT).close()  # Ray hangs instead
             ray.init(**options)

@@ -130,10 +130,17 @@ def _parsed(body: bytes, kind: str, reward: Reward, fields: tuple[str, ...]) -> 
         raise ValueError("the request has to be an object of fields, such as obs and act")
     if kind == ARRAYS:
         _check_names(given.keys() - {"__metadata__"}, reward.spaces, fields)
-        named: Mapping[str, Any] = load_arrays(body)
+        try:
+            named: Mapping[str, Any] = load_arrays(body)
+        except KeyError as error:
+            raise ValueError(f"arrays of {error} are not read: send F32") from None
     else:
-        named = {".".join(path): value for path, value in flatten(given)}
+        paths = dict(flatten(given))
+        named = {".".join(path): value for path, value in paths.items()}
         _check_names(named, reward.spaces, fields)
+        keys = {path[:end] for path in paths for end in range(1, len(path) + 1)}
+        if body.count(b'"') > 2 * len(keys):  # NumPy would make all of them as long as the longest
+            raise ValueError("the request has text or objects in its arrays: send numbers")
     batch = unflatten({tuple(name.split(".")): _numbers(name, named[name]) for name in named})
     rows = len(batch)
     if not 0 < rows <= _MOST_ROWS:
@@ -179,6 +186,8 @@ def _numbers(name: str, value: Any) -> np.ndarray:
         raise ValueError(f"{name} has lists of different lengths") from None
     if array.dtype.kind not in "biuf" or not array.size:
         raise ValueError(f"{name} is {describe(array)}: send numbers")
+    if not array.ndim:
+        raise ValueError(f"{name} is one number: send a list, with one entry for each transition")
     if array.dtype == np.float64:
         with np.errstate(over="ignore"):
             array = array.astype(np.float32)
@@ -292,6 +301,8 @@ class _Handler(BaseHTTPRequestHandler):
         owner = self.server.owner
         if not self._is_allowed():
             return
+        if "Content-Length" in self.headers:  # a body that would be read as the next request
+            self.close_connection = True
         if self.path == "/info":
             self._send_json({"fields": owner.fields, "terms": owner.terms})
         elif self.path == "/stats":

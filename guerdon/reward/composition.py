@@ -1,6 +1,5 @@
 """The reward of a learner: a weighted sum of terms, resolved when data is read."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -392,8 +391,10 @@ class Reward:
         Of several terms, also the mean of each, without its weight. NaN or infinity among the
         rewards since the last call is an error, before the policy acts with weights made of them.
         """
-        for name, total in self._totals.items():
-            if not math.isfinite(total):
+        totals = [*self._totals.values()]
+        finite = torch.stack(totals).isfinite().tolist() if totals else []
+        for name, is_finite in zip(self._totals, finite, strict=True):
+            if not is_finite:
                 raise RuntimeError(
                     f"the reward term {name!r} is not finite: its score() returned NaN or infinity "
                     "for some transitions; correct it, or if the model is trained, make its "

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from gymnasium.spaces import Discrete
 
 from guerdon.data.batch import Batch, flatten
 from guerdon.data.leaves import Array, describe, shape, to_numpy
@@ -40,12 +41,14 @@ def checked(data: Any, fields: Iterable[str], spaces: tuple[Any, Any]) -> Batch:
     fields = [name for name in fields if name not in _FLAGS]  # no end is marked by default
     if missing := [name for name in (*fields, "rew") if name not in batch]:
         hint = ": add the environment's rewards, or zeros" if missing[0] == "rew" else ""
-        names = ", ".join(batch.keys()) or "nothing"
-        raise ValueError(f"the transitions have no {missing[0]!r}, only {names}{hint}")
-    read = Batch({name: batch[name] for name in ("obs", "act", "obs_next") if name in fields})
-    read.rew = batch.rew
+        present = ", ".join(batch.keys()) or "nothing"
+        raise ValueError(f"the transitions have no {missing[0]!r}, only {present}{hint}")
+    by_name = {"obs": spaces[0], "act": spaces[1], "obs_next": spaces[0]}
+    by_name |= {name: Discrete(2) for name in _FLAGS}
+    names = [name for name in by_name if name in batch and name in (*fields, *_FLAGS)]
+    read = Batch({name: batch[name] for name in (*names, "rew")})
     read = read.apply(lambda leaf: leaf if isinstance(leaf, Array) else np.asarray(leaf))
-    lead = tuple(read.rew.shape)
+    lead = shape(read.rew)
     if 0 in lead:
         raise ValueError(f"there are no transitions: 'rew' has the shape {lead}")
     for path, leaf in flatten(read):
@@ -55,11 +58,10 @@ def checked(data: Any, fields: Iterable[str], spaces: tuple[Any, Any]) -> Batch:
                 "axes have to be the same"
             )
     flat = read.apply(lambda leaf: leaf.reshape((-1, *leaf.shape[len(lead) :])))
-    by_name = {"obs": spaces[0], "act": spaces[1], "obs_next": spaces[0]}
-    found = {name: fitting(by_name[name], flat[name], name) for name in by_name if name in flat}
+    found = {name: fitting(by_name[name], flat[name], name) for name in names}
     shaped = Batch(found).apply(lambda leaf: leaf.reshape((*lead, *leaf.shape[1:])))
-    ends = {name: batch.get(name, np.zeros(lead, bool)) for name in _FLAGS}
-    return batch.replace(rew=read.rew, **ends, **dict(shaped.items()))
+    ends = {name: shaped[name] != 0 if name in names else np.zeros(lead, bool) for name in _FLAGS}
+    return batch.replace(**{**dict(shaped.items()), "rew": read.rew, **ends})
 
 
 def from_items(data: list[dict[str, Any]]) -> Batch:

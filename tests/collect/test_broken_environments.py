@@ -183,6 +183,27 @@ def test_observations_without_numbers_are_refused(backend, space):
     assert error.endswith("which has no numbers: give it at least one, such as a constant 0")
 
 
+@pytest.mark.parametrize("space", EMPTY)
+def test_actions_without_numbers_are_refused(space):
+    spaces = {"observation_space": SPACES["box"], "action_space": EMPTY[space][0]}
+    with pytest.raises(UnusableEnvironmentError, match=r"its action_space.* has no numbers"):
+        make_vec(lambda: Spaces(**spaces), 1)
+
+
+def test_a_space_that_cannot_be_read_is_named():
+    class Lost(Spaces):
+        @property
+        def observation_space(self):
+            raise FileNotFoundError(2, "No such file or directory", "lost.bin")
+
+        @observation_space.setter
+        def observation_space(self, _):
+            pass
+
+    with pytest.raises(UnusableEnvironmentError, match=r"cannot be made: FileNotFoundError.*lost"):
+        make_vec(lambda: Lost(SPACES["box"], SPACES["discrete"]), 1)
+
+
 @pytest.mark.parametrize("space", ["observation_space", "action_space"])
 def test_a_missing_space_is_named(space):
     given = {"observation_space": SPACES["box"], "action_space": SPACES["discrete"], space: None}

@@ -231,7 +231,7 @@ def test_a_file_can_refer_to_its_own_values(tmp_path):
             ["carpole_ppo"],
             (
                 "unknown preset 'carpole_ppo': did you mean 'cartpole_ppo'? "
-                "(a file ends in .yaml or .py)"
+                "(a file ends in .yaml or .py; an environment is chosen with env.id=ID)"
             ),
         ),
         (

@@ -187,7 +187,11 @@ def served():
         ({"act": [4]}, "is 4 in row 0, which is outside Discrete(4)"),
         ({"act": [[1]]}, "act has the shape (1,), but its space ()"),
         ({"act": {"a": [1]}}, "unknown field 'act.a': send obs, act, obs_next"),
-        ({"act": [{"a": 1}]}, "act is object array of shape (1,): send numbers"),
+        ({"act": [{"a": 1}]}, "has text or objects in its arrays: send numbers"),
+        ({"act": [0, "a" * 10**6]}, "has text or objects in its arrays: send numbers"),
+        ({"act": [None]}, "act is object array of shape (1,): send numbers"),
+        ({"act": 1}, "act is one number: send a list, with one entry for each transition"),
+        ({"terminated": [0.5]}, "terminated has the value 0.5, but has to be Discrete(2)"),
         ({"obs": {"a": [1]}}, "unknown field 'obs.a': send obs, act, obs_next"),
         ({"obs": [[0, 0]]}, "obs has the shape (2,), but its space (3,)"),
         ({"obs": [[0, 0, 0], [0]]}, "obs has lists of different lengths"),
@@ -223,6 +227,27 @@ def test_parts_of_observations_are_checked_and_converted(served):
     ):
         status, answer = post(server, json.dumps({**good, "obs": obs}).encode())
         assert (status, reason in answer["error"]) == (400, True), answer
+
+
+def test_a_dtype_that_numpy_lacks_is_refused(server):
+    leaf = {"dtype": "BF16", "shape": [1, 3], "data_offsets": [0, 6]}
+    act = {"dtype": "I64", "shape": [1], "data_offsets": [6, 14]}
+    header = json.dumps({"obs": leaf, "act": act}).encode()
+    body = len(header).to_bytes(8, "little") + header + bytes(14)
+    status, answer = post(server, body, "application/x-safetensors")
+    assert (status, "arrays of 'BF16' are not read: send F32" in answer["error"]) == (400, True)
+
+
+def test_the_body_of_another_method_is_not_the_next_request(server):
+    smuggled = f"GET /stats HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
+    request = smuggled.replace("/stats", "/info").replace(
+        "\r\n\r\n", f"\r\nContent-Length: {len(smuggled)}\r\n\r\n{smuggled}"
+    )
+    host, _, port = server.url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), 30) as client:
+        client.sendall(request.encode())
+        answers = b"".join(iter(lambda: client.recv(65536), b""))
+    assert answers.count(b"HTTP/1.1 ") == 1
 
 
 def test_requests_need_the_token(server):

@@ -5,6 +5,7 @@ import json
 import os
 import py_compile
 import shutil
+import socket
 import sys
 from itertools import product
 
@@ -12,6 +13,7 @@ import pytest
 import yaml
 
 import guerdon
+from guerdon.compat.di_engine.worker import create_workers
 from guerdon.config.trust import UntrustedCodeError, _record
 from guerdon.data.loading import load_demonstrations
 from guerdon.entry import compose, serial_pipeline
@@ -221,6 +223,27 @@ def test_python_refuses_it_too(stranger):
     assert not ran(stranger)
     assert guerdon.load_policy(stranger, trust=True).predict([0.0, 0.0, 0.0, 0.0]) in (0, 1)
     assert ran(stranger)
+
+
+def test_workers_of_a_loop_by_hand_need_trust_too(stranger):
+    change(stranger, imports=["./evil.py"], policy={"type": "dqn"})
+    with pytest.raises(UntrustedCodeError):
+        create_workers(stranger)
+    assert not ran(stranger)
+
+
+def test_a_cluster_of_a_stranger_is_not_joined(stranger):
+    """Ray unpickles what a cluster sends."""
+    pytest.importorskip("ray")
+    with socket.create_server(("127.0.0.1", 0)) as cluster:
+        address = f"127.0.0.1:{cluster.getsockname()[1]}"
+        change(stranger, runtime={"type": "ray", "address": address})
+        result = call(VERBS[7], stranger)
+        assert result.exit_code == 2, result.output
+        assert f"would run this code: {address}." in result.output
+        cluster.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            cluster.accept()
 
 
 # --- runs of one's own

@@ -10,6 +10,8 @@ import numpy as np
 from guerdon import config as configuration
 from guerdon.compat.di_engine import items
 from guerdon.compat.layouts import Source, sections, translated
+from guerdon.config import sources
+from guerdon.config.trust import code_of
 from guerdon.data import Batch
 from guerdon.reward.transitions import from_items
 from guerdon.training.parts import Parts, make_parts
@@ -29,10 +31,11 @@ class Workers(NamedTuple):
 
 def create_workers(source: Source, seed: int = 0) -> Workers:
     """Make the parts of a loop from a config (not a preset), whose reward is left to the loop."""
-    values, changes = translated(sections(source))
-    values.pop("reward", None)
-    config = configuration.compose(values, [*changes, f"seed={seed}"])
-    parts = make_parts(config)
+    with code_of(sources.run_dir_of(source)):
+        values, changes = translated(sections(source))
+        values.pop("reward", None)
+        config = configuration.compose(values, [*changes, f"seed={seed}"])
+        parts = make_parts(config)
     single = parts.policy.segment_length == 1 and not config.policy.get("prioritized")
     if parts.policy.on_policy or not single:
         parts.close()
