@@ -133,7 +133,7 @@ def _read_python(path: Path) -> dict[str, Any]:
 
 
 def located(values: Any, folder: Path) -> Any:
-    """Return values with the paths of files that are named as in a folder, ``run:data/...``."""
+    """Return values with paths instead of names in a folder, such as ``run:data/...``."""
     if isinstance(values, dict):
         return {key: located(value, folder) for key, value in values.items()}
     if isinstance(values, list):
@@ -147,7 +147,7 @@ def located(values: Any, folder: Path) -> Any:
 
 
 def portable(values: Any, folder: Path) -> Any:
-    """Return values with the names of files in a folder, see `located`, instead of their paths."""
+    """Return values with names in a folder instead of paths of its data; undoes `located`."""
     if isinstance(values, dict):
         return {key: portable(value, folder) for key, value in values.items()}
     if isinstance(values, list):

@@ -140,9 +140,7 @@ class SubprocessVectorEnv(VectorEnv):
                     rows.pop(i, None)  # it may have died right after a valid answer
                     self._restart(i, str(error))
                     continue
-                if isinstance(
-                    content, tuple
-                ):  # not the spaces of a restarted one, which are a list
+                if isinstance(content, tuple):  # not a list, the spaces of a restarted one
                     del self._pending[i]
                     rows[i] = content
             for i in self._overdue():

@@ -4,16 +4,14 @@ import contextlib
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 import time
 import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from multiprocessing import connection, forkserver, parent_process, reduction, resource_tracker
+from multiprocessing import connection, parent_process, reduction, resource_tracker, spawn
 from multiprocessing.connection import Connection
 from pickle import PicklingError
-from types import ModuleType
 from typing import Any
 
 import gymnasium
@@ -30,6 +28,7 @@ _ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
 )
 _CLOSE_SECONDS = 2.0
+_STARTING = threading.Lock()  # a start changes settings of the whole process for a moment
 
 
 class WorkerDiedError(Exception):
@@ -52,7 +51,7 @@ class Worker:
         self.process: Any = context.Process(
             target=run, args=(theirs,), name=f"guerdon-env-{index}", daemon=True
         )
-        with _one_thread(), _without_interrupts(), _without_script():
+        with _STARTING, _one_thread(), _without_interrupts(), _without_script():
             self.process.start()
         theirs.close()
         with contextlib.suppress(OSError):
@@ -95,17 +94,29 @@ class Worker:
 
 
 def pickled(factory: EnvFactory) -> bytes:
-    """Pickle a factory and the registered environments for processes that do not run the script."""
-    registered = {name: _by_value(spec) for name, spec in gymnasium.registry.items()}
+    """Pickle a factory and the registered environments for processes that do not run the script.
+
+    Registered environments that cannot be pickled are left out, unless the factory makes them.
+    """
     if isinstance(factory.source, EnvSpec):
         factory = replace(factory, source=_by_value(factory.source))
+    registered = {}
+    for name, spec in [*gymnasium.registry.items()]:  # threads may register more
+        with contextlib.suppress(Exception):  # whatever a user's class raises
+            by_value = _by_value(spec)
+            _dumps(by_value)
+            registered[name] = by_value
     try:
-        return bytes(reduction.ForkingPickler.dumps(cloudpickled((registered, factory))))
-    except Exception as error:  # whatever a user's class raises
+        return _dumps((registered, factory))
+    except Exception as error:
         raise UnusableEnvironmentError(
             f"{factory.name!r} cannot be sent to other processes ({type(error).__name__}: {error}):"
             " let it make what cannot be pickled itself, or use the backend 'base'"
         ) from error
+
+
+def _dumps(data: Any) -> bytes:
+    return bytes(reduction.ForkingPickler.dumps(cloudpickled(data)))
 
 
 def _by_value(spec: EnvSpec) -> EnvSpec:
@@ -143,18 +154,23 @@ def _context() -> Any:
 
 @contextlib.contextmanager
 def _without_script() -> Iterator[None]:
-    """Hide the script from `multiprocessing`, which would run it in new processes.
+    """Do not let processes that this thread starts run the script.
 
     They need nothing of it: what they get of it is pickled by value.
     """
-    if "forkserver" in multiprocessing.get_all_start_methods():
-        forkserver.ensure_running()  # which takes longest, before the script is hidden
-    script = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
+    original, thread = spawn.get_preparation_data, threading.get_ident()
+
+    def without_script(name: str) -> dict[str, Any]:
+        data = original(name)
+        if threading.get_ident() == thread:
+            data = {key: data[key] for key in data if not key.startswith("init_main_from")}
+        return data
+
+    spawn.get_preparation_data = without_script
     try:
         yield
     finally:
-        sys.modules["__main__"] = script
+        spawn.get_preparation_data = original
 
 
 @contextlib.contextmanager

@@ -77,10 +77,10 @@ def plot(
     axes = figure.add_subplot(title=title or "", xlabel=unit, ylabel=metric)
     if center == "iqm" and any(len(members) >= 4 for _, members in groups):
         axes.set_ylabel(f"{metric} (interquartile mean)")
-    for (label, members), own in zip(groups, units, strict=True):
+    for (label, members), unit_of_group in zip(groups, units, strict=True):
         curves = [smoothed(read_curve(run, metric), smooth) for run in members]
         seeds = "1 seed" if len(members) == 1 else f"{len(members)} seeds"
-        if own == unit:
+        if unit_of_group == unit:
             draw(axes, textwrap.fill(f"{label}, {seeds}", 90), curves, center)
         else:
             draw_level(axes, f"{label}, {seeds}", curves, center)
@@ -127,9 +127,8 @@ def _look(axes: Any, label: str) -> tuple[str, dict[str, str]]:
     """Return the label of a new line for the legend, and its colour and style."""
     number = len(axes.get_legend_handles_labels()[1])
     label = f" {label}" if label.startswith("_") else label  # which a legend leaves out
-    return label, {
-        "color": f"C{number % 10}", "linestyle": ("-", "--", ":", "-.")[number // 10 % 4]
-    }  # fmt: skip
+    style = ("-", "--", ":", "-.")[number // 10 % 4]
+    return label, {"color": f"C{number % 10}", "linestyle": style}
 
 
 def finish(figure: Any, title: str | None = None) -> None:
@@ -195,10 +194,11 @@ def unit_of_steps(run: Path) -> str:
     if is_fit(run):
         return UPDATES
     policy = sources.read(run).get("policy") if RunFolder(run).config.is_file() else None
-    kind, registry = policy.get("type") if isinstance(policy, dict) else None, registry_of("policy")
-    # Not those that name code: it may be that of another user.
-    known = isinstance(kind, str) and ":" not in kind and kind in registry.names()
-    return UPDATES if known and registry.get(str(kind)).offline else STEPS
+    kind = policy.get("type") if isinstance(policy, dict) else None
+    registry = registry_of("policy")
+    # `get` would import the code that other types name, which may be another user's.
+    is_registered = isinstance(kind, str) and kind in registry.names()
+    return UPDATES if is_registered and registry.get(str(kind)).offline else STEPS
 
 
 def read_curve(run: Path, metric: str) -> Curve:

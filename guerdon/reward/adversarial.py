@@ -237,13 +237,12 @@ class ShapedDiscriminator(Discriminator):
         if self.potential is None:
             return super().output(features)
         size = self.potential.input.size
-        parts = torch.split(features, [self.input.size, size, size, 1], -1)
-        features, obs, obs_next, continues = parts
+        sizes = [self.input.size, size, size, 1]
+        features, obs, obs_next, continues = torch.split(features, sizes, -1)
         # Detached: the penalty is of slopes in (s, a, s'), not of the change of f at an end.
-        after: Tensor = (
-            self.gamma * continues.detach().squeeze(-1) * self.potential.output(obs_next)
-        )
-        return super().output(features) + after - self.potential.output(obs)
+        discount: Tensor = self.gamma * continues.detach().squeeze(-1)
+        shaping = discount * self.potential.output(obs_next) - self.potential.output(obs)
+        return super().output(features) + shaping
 
     def reward(self, rows: Any) -> Tensor:
         """Return g [...] of transitions."""

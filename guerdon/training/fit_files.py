@@ -31,8 +31,8 @@ from guerdon.training.run_folder import RunFolder
 CONFIG, PART = "fit.yaml", "classifier"
 _META: dict[str, Any] = {"model": {}, "threshold": 0.5, "temperature": 1.0, "held_out": {}}
 STATE = "state"
-_FOLDERS = ("positive_dir", "negative_dir")
 """Folder of what is needed to resume a fit."""
+_FOLDERS = ("positive_dir", "negative_dir")
 # What a fit writes.
 _WRITTEN = re.compile(
     r"\.?step_.*|best|latest|tb|metrics\.jsonl|log\.txt|summary\.json|fit\.yaml|state"

@@ -48,6 +48,7 @@ def restore_reward(reward: Reward, config: RewardConfig) -> None:
     """
     path = config.checkpoint_path
     assert path is not None
+    check_path(path)
     classifiers = [model for model in reward.models if isinstance(model, ClassifierReward)]
     if not is_fit(path):
         _load_run(reward, config, path)

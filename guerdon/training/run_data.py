@@ -21,12 +21,12 @@ def data_to_copy(config: GuerdonConfig) -> dict[str, str]:
     names: dict[str, str] = {}
 
     def add(key: str, path: str) -> str:
-        section, *_, option = key.split(".")
-        if option == "expert_data_path":
-            read = section == "policy" or uses_demonstrations(config, key.split(".")[2])
+        keys = key.split(".")
+        if keys[-1] == "expert_data_path":
+            is_read = keys[0] == "policy" or uses_demonstrations(config, keys[2])
         else:
-            read = option == "preferences_path"
-        if read and (digest := _digest(_parts(Path(path)))):
+            is_read = keys[-1] == "preferences_path"
+        if is_read and (digest := _digest(_parts(Path(path)))):
             names[path] = f"{DATA}/{digest}/{Path(path).name}"
         return path
 
@@ -55,7 +55,7 @@ def _parts(path: Path) -> list[Path]:
 
 
 def _digest(parts: list[Path]) -> str | None:
-    """Return a short checksum of files; None if they are large, or not files and folders alone."""
+    """Return a short checksum; None if the files are large, or some are links or special files."""
     files = {part.name: part for part in parts if not part.is_dir()}
     for folder in (part for part in parts if part.is_dir()):
         files |= {f"{folder.name}/{file.relative_to(folder)}": file for file in folder.rglob("*")}

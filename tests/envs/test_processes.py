@@ -11,8 +11,10 @@ import sys
 import textwrap
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -393,6 +395,33 @@ def test_an_environment_that_cannot_be_pickled_is_named():
 
     with pytest.raises(UnusableEnvironmentError, match=r"'my_env' cannot be sent.*lock.*'base'"):
         make_vec(my_env, 2, backend="subprocess")
+
+
+def test_a_registered_environment_that_cannot_be_pickled_is_no_matter_for_others():
+    lock = threading.Lock()
+    gymnasium.register("Locked-v0", lambda: Looking() if lock else None)
+    gymnasium.register("Gone-v0", "__main__:Gone")
+    try:
+        with make_vec("CartPole-v1", 1, backend="subprocess") as env:
+            assert env.reset(0).shape == (1, 4)
+        with pytest.raises(UnusableEnvironmentError, match=r"'Locked-v0' cannot be sent.*lock"):
+            make_vec("Locked-v0", 1, backend="subprocess")
+    finally:
+        del gymnasium.registry["Locked-v0"], gymnasium.registry["Gone-v0"]
+
+
+def test_threads_can_start_processes_at_once():
+    """What a start changes in this process for a moment is as before in the end."""
+    script, variables = sys.modules["__main__"], dict(os.environ)
+
+    def start(_):
+        for _ in range(3):
+            made("subprocess", Pattern(), 2).close()
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(start, range(4)))
+    assert sys.modules["__main__"] is script
+    assert os.environ == variables
 
 
 def test_an_error_of_a_factory_names_the_environment():

@@ -29,6 +29,13 @@ def probed(reward, case="ppo", **sections):
     return probe(config, episodes=6, steps=64, display="none")
 
 
+def test_a_reward_that_is_gone_is_named_with_its_key(tmp_path):
+    with pytest.raises(
+        FileNotFoundError, match=r"^'reward\.checkpoint_path': .*gone has no reward"
+    ):
+        probed({**section(), "checkpoint_path": str(tmp_path / "gone")})
+
+
 @pytest.fixture(scope="module")
 def demonstrations(tmp_path_factory):
     """Of an expert of Identity."""

@@ -28,7 +28,7 @@ EARLY = {**OPTIONS, "num_epochs": 60, "save_interval": 6, "patience": 1,
 SCRIPT = """
 import sys, torch
 torch.set_num_threads(1)
-from guerdon.training.fit import fit, read_frames
+from guerdon.training.fit import fit
 from guerdon.training.fit_files import resumed_config
 from tests.training.picturing import config, frames
 from tests.training import test_fit_resume
