@@ -105,7 +105,7 @@ def test_the_printed_commands_lead_through_the_stages_with_an_environment_of_one
     )  # fmt: skip
     assert collected.exit_code == 0, collected.output
     command = following(collected.output)
-    assert "reward.data.positive_dir=my data/positive" in command
+    assert f"reward.data.positive_dir={tmp_path / 'my data' / 'positive'}" in command
     fitted = guerdon(*command)
     assert fitted.exit_code == 0, fitted.output
     command = following(fitted.output)

@@ -455,7 +455,10 @@ def test_the_open_episode_of_a_failed_environment_is_dropped(backend, fails_at, 
     check_true(other, 0, Pattern((4,), (True,)))
     over = (other.terminated | other.truncated).sum()
     ends = [step for episode, step in found if step == Pattern((3, 5, 1)).length(episode)]
-    assert sorted(lengths) == sorted([4] * over + ends)
+    assert sorted(length for length in lengths if length != 4) == sorted(ends)
+    # An asynchronous environment may overwrite its rows while the other one is restarted.
+    is_full = len(other) == 10_000
+    assert lengths.count(4) >= over if is_full else lengths.count(4) == over
 
 
 @pytest.mark.parametrize("failure", ["kill", "hang"])

@@ -81,7 +81,7 @@ IMITATION = {
 def imitated(name, noise, folder):
     """The mean return of a policy that imitates demonstrations with that much noise."""
     policy = DQN if name == "sqil" else PPO
-    max_steps = 6000 if name == "pwil" else 4096
+    max_steps = 6144 if name in ("airl", "pwil") else 4096
     reward, shown = {"type": name, **IMITATION[name]}, demonstrations([noise])
     return trained(folder, reward, shown, policy=policy, max_steps=max_steps)
 

@@ -302,7 +302,7 @@ def test_later_checkpoints_are_dropped(tmp_path):
 
 def test_what_is_not_there_is_a_clear_error(tmp_path):
     for empty in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(FileNotFoundError, match="there is no checkpoint in"):
+        with pytest.raises(FileNotFoundError, match="there is no checkpoint of a run in"):
             load_checkpoint(empty)
     save(tmp_path, 1)
     with pytest.raises(FileNotFoundError, match=r"is marked .best."):

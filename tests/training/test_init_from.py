@@ -56,7 +56,7 @@ def test_weights_that_do_not_fit_are_named(first, tmp_path):
 
 
 def test_a_run_without_checkpoints_is_named_before_anything_is_made(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"no checkpoint in .*nowhere"):
+    with pytest.raises(FileNotFoundError, match=r"policy.init_from.*no checkpoint.*nowhere"):
         started(tmp_path / "run", tmp_path / "nowhere")
     assert not (tmp_path / "run").exists()
 

@@ -238,6 +238,7 @@ def test_red_has_the_documented_names_and_default_values(tmp_path, monkeypatch):
     assert model.train_iter == 100, "it is fitted once"
 
 
+@pytest.mark.filterwarnings("ignore:red: ")
 def test_estimating_in_place_is_a_switch(expert_file):
     data = [transition(np.zeros(4, np.float32), 1)]
     for in_place in (True, False):
